@@ -1,7 +1,7 @@
-"""Settings of each part, and where they come from: defaults, then TOML, then environment, then flags.
+"""The settings of each part: a struct each, with bounds, so that each part receives only its own.
 
-Read once, in an entry point; each part receives only its own struct. Unknown names and values out of bounds are
-refused by name. Sizes are bytes, durations seconds or milliseconds, as the field's name says.
+Sizes are bytes, durations seconds or milliseconds, as the field's name says. Where the values come from is
+`settings`'s business.
 """
 
 from __future__ import annotations
@@ -57,3 +57,22 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     candidates: Count = 200
     max_query_chars: Count = 100_000
     deadline_ms: Positive = 2_000.0
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The daemon. `listen` adds endpoints to the socket file, loopback only; `dedicated_hosts` users at a time get a
+    process of their own, the others share `shared_hosts`."""
+
+    listen: tuple[str, ...] = ()
+    dedicated_hosts: NonNegative = 8
+    shared_hosts: Count = 2
+    idle_sleep_s: Positive = 900.0
+    batch_events: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
+    batch_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 20)] = 90_000
+    lane_events: Count = 1_000
+    owner_wait_s: Positive = 60.0
+    parked_events: Count = 10_000
+    ingest_timeout_s: Positive = 120.0
+    crashes_before_quarantine: Count = 3
+    requests_in_flight: Count = 512
+    upkeep_interval_s: Positive = 15.0

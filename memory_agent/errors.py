@@ -167,6 +167,12 @@ class UnavailableError(MemoryAgentError):
     retryable = True
 
 
+class HostDiedError(UnavailableError):
+    """A user's host process ended while it was asked; what it was asked may or may not have happened."""
+
+    code = "host_died"
+
+
 class DeadlineExceededError(MemoryAgentError):
     """The answer did not come before the deadline."""
 
@@ -180,6 +186,12 @@ class DaemonRunningError(MemoryAgentError):
     code = "daemon_running"
 
 
+class UnauthorizedError(MemoryAgentError):
+    """The request does not carry the daemon's token."""
+
+    code = "unauthorized"
+
+
 class UnknownMethodError(MemoryAgentError):
     """The request names a method that does not exist."""
 
@@ -190,3 +202,11 @@ class ProtocolError(MemoryAgentError):
     """A message does not have the form that this version of the protocol knows."""
 
     code = "protocol"
+
+
+def _family(root: type[MemoryAgentError]) -> list[type[MemoryAgentError]]:
+    return [root, *(error for child in root.__subclasses__() for error in _family(child))]
+
+
+ERRORS: dict[str, type[MemoryAgentError]] = {error.code: error for error in reversed(_family(MemoryAgentError))}
+"""Every error by its code, so that one raised in another process is raised here as itself."""

@@ -1,0 +1,58 @@
+"""A user's memory from inside Ray, with no gateway in between: for planners that are Ray tasks, actors or drivers.
+
+It lives above both the client, which wakes the user and tells where it is, and the actors, which it then asks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memory_agent.actors import ask_host
+from memory_agent.client import MemoryClient, recall_call
+from memory_agent.errors import HostDiedError
+from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode
+from memory_agent.records import MemoryFilter, Mode, RecallResult
+
+
+class ActorMemoryProvider:
+    """Answers recalls for one user by asking the Ray actor that hosts it."""
+
+    def __init__(
+        self,
+        user_id: str = DEFAULT_USER,
+        *,
+        data_dir: Path | str | None = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        """The arguments are those of `MemoryClient`; the caller has joined the daemon's Ray (`ray.init`)."""
+        self._user_id = user_id
+        self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token)
+        self._address: HostAddress | None = None
+
+    def recall(
+        self,
+        query: str,
+        top_k: int = 5,
+        filter: MemoryFilter | None = None,
+        mode: Mode | None = None,
+        deadline_ms: float | None = None,
+    ) -> RecallResult:
+        """As `MemoryProvider.recall`; raises also `HostDiedError` when the host is gone twice in a row."""
+        call = recall_call(query, top_k, filter, mode, deadline_ms, with_embedding=False)
+        params = encode(call.params)
+        try:
+            reply = ask_host(self._find(), self._user_id, call.method, params, call.deadline_ms)
+        except HostDiedError:
+            self._address = None
+            reply = ask_host(self._find(), self._user_id, call.method, params, call.deadline_ms)
+        return decode_reply(reply, RecallResult)
+
+    def close(self) -> None:
+        """Close the connection to the daemon."""
+        self._client.close()
+
+    def _find(self) -> HostAddress:
+        if self._address is None:
+            self._address = self._client.address()
+        return self._address

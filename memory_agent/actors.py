@@ -1,0 +1,178 @@
+"""Hosts of memories as Ray actors, and Ray itself: the only place of this package that imports Ray.
+
+Ray starts, names and restarts host processes; it is trusted with nothing else. Writes are never retried by Ray
+(`max_task_retries=0`), because a retried task may have run (Ray documentation, actor fault tolerance): retries belong
+to the dispatcher, and repeats are recognised by the store. That only one process writes a user's store is kept by the
+store's own lock and epoch, since an actor outlives its raylet (measured).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+import ray.exceptions
+
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
+from memory_agent.host import MemoryHost
+from memory_agent.log import configure_logging
+from memory_agent.protocol import HostAddress
+from memory_agent.settings import Settings
+
+NAMESPACE = "memory-agent"
+_OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes through it
+
+
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, concurrency_groups={"answer": 8, "ingest": 2})
+class HostActor:
+    """A `MemoryHost` in a Ray process. Recalls never queue behind ingestion."""
+
+    def __init__(self, data_dir: str, settings: bytes, embedder_endpoint: str) -> None:
+        configure_logging("warning")
+        self._host = MemoryHost(
+            Path(data_dir), msgspec.msgpack.decode(settings, type=Settings), RemoteEmbedder(embedder_endpoint)
+        )
+
+    @ray.method(concurrency_group="answer")
+    def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        """As `MemoryHost.call`."""
+        return self._host.call(user_id, method, params, deadline_ms)
+
+    @ray.method(concurrency_group="ingest")
+    def ingest(self, user_id: str, batch: bytes) -> bytes:
+        """As `MemoryHost.ingest`."""
+        return self._host.ingest(user_id, batch)
+
+    @ray.method(concurrency_group="ingest")
+    def fill_vectors(self) -> int:
+        """As `MemoryHost.fill_vectors`."""
+        return self._host.fill_vectors()
+
+    @ray.method(concurrency_group="answer")
+    def sleep(self, user_id: str) -> None:
+        """As `MemoryHost.sleep`."""
+        self._host.sleep(user_id)
+
+    @ray.method(concurrency_group="answer")
+    def pid(self) -> int:
+        """Return the process id."""
+        return os.getpid()
+
+
+class Cluster:
+    """A Ray of our own on this machine: loopback, no dashboard, token authentication, a folder that goes with it."""
+
+    def __init__(self, settings: Settings, data_dir: Path, run_folder: Path, embedder_endpoint: str) -> None:
+        """Start Ray (a few seconds), its token in `run_folder`. Raises `UnavailableError` when it does not come up."""
+        self._run_folder = run_folder
+        self._arguments = (str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint)
+        self._folder = Path(tempfile.mkdtemp(prefix="memory-ray-"))  # short: Ray puts sockets below it
+        self._configure_environment()
+        try:
+            ray.init(
+                address="local",
+                namespace=NAMESPACE,
+                include_dashboard=False,
+                num_cpus=1,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level="error",
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(self._folder),
+            )
+        except Exception as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise UnavailableError(f"Ray did not start: {error}") from error
+
+    @property
+    def address(self) -> str:
+        """What `ray.init(address=…)` of another process joins."""
+        return str(ray.get_runtime_context().gcs_address)
+
+    def host(self, name: str) -> Host:
+        """Return the host called `name`, starting its process if there is none."""
+        actor = HostActor.options(  # type: ignore[attr-defined]
+            name=name, get_if_exists=True
+        ).remote(*self._arguments)
+        return Host(name, actor)
+
+    def stop(self) -> None:
+        """End Ray and all hosts; remove its folder."""
+        ray.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _configure_environment(self) -> None:
+        token = self._run_folder / "ray-token"
+        token.unlink(missing_ok=True)
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        os.environ.update(
+            RAY_USAGE_STATS_ENABLED="0",
+            RAY_AUTH_MODE="token",
+            RAY_AUTH_TOKEN_PATH=str(token),
+            RAY_DEDUP_LOGS="0",
+        )
+
+
+class Host:
+    """One host process, from inside the daemon's event loop."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self.name = name
+        self._actor = actor
+
+    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        """Return the encoded reply. Raises `HostDiedError`, `DeadlineExceededError`."""
+        reference = self._actor.call.remote(user_id, method, params, deadline_ms)
+        return bytes(await self._answer(reference, deadline_ms / 1000))
+
+    async def ingest(self, user_id: str, batch: bytes, timeout_s: float) -> bytes:
+        """Return the encoded reply. Raises `HostDiedError`, `DeadlineExceededError`."""
+        return bytes(await self._answer(self._actor.ingest.remote(user_id, batch), timeout_s))
+
+    async def fill_vectors(self, timeout_s: float) -> int:
+        """Embed what waits for a model. Raises as `call`."""
+        return int(await self._answer(self._actor.fill_vectors.remote(), timeout_s))
+
+    async def sleep(self, user_id: str, timeout_s: float) -> None:
+        """Close the memory of `user_id`. Raises as `call`."""
+        await self._answer(self._actor.sleep.remote(user_id), timeout_s)
+
+    async def pid(self, timeout_s: float) -> int:
+        """Return the process id. Raises as `call`."""
+        return int(await self._answer(self._actor.pid.remote(), timeout_s))
+
+    def end(self) -> None:
+        """End the process. Its memories should sleep by then; if not, nothing committed is lost."""
+        ray.kill(self._actor, no_restart=True)
+
+    async def _answer(self, reference: Any, timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await reference
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
+        except ray.exceptions.RayError as error:
+            raise HostDiedError(f"{self.name}: {type(error).__name__}") from error
+
+
+def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+    """Ask a user's host from a Ray task, actor or driver and return the encoded reply; blocks.
+
+    Raises `HostDiedError` when the host is gone, `DeadlineExceededError`.
+    """
+    try:
+        actor = ray.get_actor(address.actor, namespace=address.namespace)
+        return bytes(ray.get(actor.call.remote(user_id, method, params, deadline_ms), timeout=deadline_ms / 1000 + 1))
+    except ray.exceptions.GetTimeoutError as error:
+        raise DeadlineExceededError(f"{address.actor} did not answer") from error
+    except (ValueError, ray.exceptions.RayError) as error:
+        raise HostDiedError(f"{address.actor}: {type(error).__name__}") from error

@@ -1,0 +1,299 @@
+"""A user's memory through the daemon: `MemoryClient` blocks, `AsyncMemoryClient` awaits; both ask the same things.
+
+Both satisfy the `MemoryProvider` protocol (the second with coroutines). A client needs the data folder of a daemon on
+this machine, or the endpoint and token of one elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.layout import Layout, default_data_dir
+from memory_agent.protocol import (
+    DEFAULT_USER,
+    DaemonStatus,
+    HostAddress,
+    IdsParams,
+    NoParams,
+    QuarantinedEvent,
+    QuarantineIdsParams,
+    QuarantineParams,
+    RecallParams,
+    RememberParams,
+    Request,
+    RetryReport,
+    WaitParams,
+    decode_reply,
+    encode,
+)
+from memory_agent.records import (
+    Kind,
+    MemoryFilter,
+    MemoryRecord,
+    MemoryStats,
+    Mode,
+    Provenance,
+    RecallResult,
+    Source,
+)
+from memory_agent.transport import AsyncRequestSocket, RequestSocket
+
+_TIMEOUT_MS = 10_000.0
+_GRACE_S = 0.5
+"""How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request: its method, parameters, the type of its result, and the caller's patience."""
+
+    method: str
+    params: object
+    result: type[T]
+    deadline_ms: float = _TIMEOUT_MS
+
+
+def recall_call(
+    query: str,
+    top_k: int,
+    filter: MemoryFilter | None,
+    mode: Mode | None,
+    deadline_ms: float | None,
+    with_embedding: bool,
+) -> Call[RecallResult]:
+    """Return the request of a recall."""
+    params = RecallParams(query=query, top_k=top_k, filter=filter, mode=mode, with_embedding=with_embedding)
+    return Call("recall", params, RecallResult, _TIMEOUT_MS if deadline_ms is None else deadline_ms)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a daemon listens, and what shows that we may ask it."""
+
+    endpoint: str
+    token: str
+    layout: Layout | None
+
+    def require(self) -> None:
+        """Raise `UnavailableError` when it is known that no daemon runs there."""
+        if self.layout is not None and not self.layout.daemon_runs():
+            raise UnavailableError(
+                f"no daemon serves {self.layout.data_dir}; start it with: "
+                f"memory-agent serve --data-dir {self.layout.data_dir}"
+            )
+
+
+def find_daemon(data_dir: Path | str | None, endpoint: str | None, token: str | None) -> Address:
+    """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`."""
+    layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
+    if endpoint is not None:
+        return Address(endpoint, token if token is not None else layout.token(), None)
+    return Address(layout.gateway, token if token is not None else layout.token(), layout)
+
+
+class MemoryClient:
+    """One user's memory through the daemon. May be shared by threads."""
+
+    def __init__(
+        self,
+        user_id: str = DEFAULT_USER,
+        *,
+        data_dir: Path | str | None = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        """Ask the daemon that serves `data_dir` (default: the platform's folder), or the one at `endpoint`."""
+        self.user_id = user_id
+        self._address = find_daemon(data_dir, endpoint, token)
+        self._local = threading.local()
+        self._sockets: list[RequestSocket] = []
+
+    def recall(
+        self,
+        query: str,
+        top_k: int = 5,
+        filter: MemoryFilter | None = None,
+        mode: Mode | None = None,
+        deadline_ms: float | None = None,
+        *,
+        with_embedding: bool = False,
+    ) -> RecallResult:
+        """As `MemoryProvider.recall`; raises `UnavailableError` without a daemon, `DeadlineExceededError`."""
+        return self._send(recall_call(query, top_k, filter, mode, deadline_ms, with_embedding))
+
+    def remember(
+        self,
+        text: str,
+        kind: Kind = "finding",
+        source: Source = "user_input",
+        *,
+        tags: Sequence[str] = (),
+        title: str | None = None,
+        provenance: Provenance | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> MemoryRecord:
+        """Store a memory; durable on return."""
+        params = RememberParams(
+            text=text,
+            kind=kind,
+            source=source,
+            tags=tuple(tags),
+            title=title,
+            provenance=provenance,
+            metadata=dict(metadata or {}),
+            session_id=session_id,
+        )
+        return self._send(Call("remember", params, MemoryRecord))
+
+    def get(self, ids: Sequence[str]) -> list[MemoryRecord]:
+        """Return the records with these ids; unknown ones are left out."""
+        return self._send(Call("get", IdsParams(ids=tuple(ids)), list[MemoryRecord]))
+
+    def forget(self, ids: Sequence[str]) -> int:
+        """Delete records, their vectors and words; return how many there were. Durable on return."""
+        return self._send(Call("forget", IdsParams(ids=tuple(ids)), int))
+
+    def stats(self) -> MemoryStats:
+        """Return the figures of this user's memory."""
+        return self._send(Call("stats", NoParams(), MemoryStats))
+
+    def status(self) -> DaemonStatus:
+        """Return what the daemon is doing."""
+        return self._send(Call("status", NoParams(), DaemonStatus))
+
+    def address(self) -> HostAddress:
+        """Wake the user and tell which Ray actor hosts it."""
+        return self._send(Call("address", NoParams(), HostAddress))
+
+    def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
+        """Return when all events of each user up to a journal number are recallable or in quarantine."""
+        self._send(Call("wait", WaitParams(through=dict(through)), type(None), timeout_s * 1000))
+
+    def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
+        """Return events that could not be handled, oldest first."""
+        return self._send(Call("quarantine_list", QuarantineParams(after=after, limit=limit), list[QuarantinedEvent]))
+
+    def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
+        """Try quarantined events again; all of them without `ids`."""
+        return self._send(Call("quarantine_retry", QuarantineIdsParams(ids=tuple(ids)), RetryReport, 60_000.0))
+
+    def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
+        """Delete quarantined events for good; all of them without `ids`. Return how many."""
+        return self._send(Call("quarantine_drop", QuarantineIdsParams(ids=tuple(ids)), int, 60_000.0))
+
+    def close(self) -> None:
+        """Close the connections of all threads; none may be in use."""
+        for socket in self._sockets:
+            socket.close()
+        self._sockets.clear()
+        self._local = threading.local()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send(self, call: Call[T]) -> T:
+        self._address.require()
+        request = _encode(call, self.user_id, self._address.token)
+        try:
+            frames = self._socket().request(request, call.deadline_ms / 1000 + _GRACE_S)
+        except DeadlineExceededError:
+            self._address.require()
+            raise
+        return decode_reply(frames[0], call.result)
+
+    def _socket(self) -> RequestSocket:
+        socket: RequestSocket | None = getattr(self._local, "socket", None)
+        if socket is None:
+            socket = self._local.socket = RequestSocket(self._address.endpoint)
+            self._sockets.append(socket)
+        return socket
+
+
+class AsyncMemoryClient:
+    """One user's memory through the daemon, inside an event loop. Any number of requests at a time."""
+
+    def __init__(
+        self,
+        user_id: str = DEFAULT_USER,
+        *,
+        data_dir: Path | str | None = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        """As `MemoryClient`."""
+        self.user_id = user_id
+        self._address = find_daemon(data_dir, endpoint, token)
+        self._socket: AsyncRequestSocket | None = None
+
+    async def recall(
+        self,
+        query: str,
+        top_k: int = 5,
+        filter: MemoryFilter | None = None,
+        mode: Mode | None = None,
+        deadline_ms: float | None = None,
+        *,
+        with_embedding: bool = False,
+    ) -> RecallResult:
+        """As `MemoryClient.recall`."""
+        return await self._send(recall_call(query, top_k, filter, mode, deadline_ms, with_embedding))
+
+    async def remember(self, text: str, **fields: Any) -> MemoryRecord:
+        """Store a memory, with the fields of `MemoryClient.remember`; durable on return."""
+        return await self._send(Call("remember", RememberParams(text=text, **fields), MemoryRecord))
+
+    async def get(self, ids: Sequence[str]) -> list[MemoryRecord]:
+        """As `MemoryClient.get`."""
+        return await self._send(Call("get", IdsParams(ids=tuple(ids)), list[MemoryRecord]))
+
+    async def forget(self, ids: Sequence[str]) -> int:
+        """As `MemoryClient.forget`."""
+        return await self._send(Call("forget", IdsParams(ids=tuple(ids)), int))
+
+    async def stats(self) -> MemoryStats:
+        """As `MemoryClient.stats`."""
+        return await self._send(Call("stats", NoParams(), MemoryStats))
+
+    async def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
+        """As `MemoryClient.wait`."""
+        await self._send(Call("wait", WaitParams(through=dict(through)), type(None), timeout_s * 1000))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            await self._socket.close()
+            self._socket = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _send(self, call: Call[T]) -> T:
+        self._address.require()
+        if self._socket is None:
+            self._socket = AsyncRequestSocket(self._address.endpoint)
+        request = _encode(call, self.user_id, self._address.token)
+        frames = await self._socket.request(request, call.deadline_ms / 1000 + _GRACE_S)
+        return decode_reply(frames[0], call.result)
+
+
+def _encode(call: Call[Any], user_id: str, token: str) -> bytes:
+    params = msgspec.Raw(encode(call.params))
+    return encode(
+        Request(method=call.method, user_id=user_id, deadline_ms=call.deadline_ms, params=params, token=token)
+    )

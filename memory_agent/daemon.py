@@ -1,0 +1,197 @@
+"""The daemon: starts relay, embedder, Ray and gateway, keeps them running, stops them in order.
+
+Stopping goes from the outside in: no new requests, dispatch what is under way, move the cursor, put the memories to
+sleep, end the processes. Nothing depends on it having happened: after a kill the journal and the stores say it all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from memory_agent.actors import Cluster
+from memory_agent.children import Child, resident_bytes
+from memory_agent.dispatcher import Dispatcher
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import ModelError, SettingsError, UnavailableError
+from memory_agent.gateway import Gateway
+from memory_agent.hosts import Hosts
+from memory_agent.layout import Layout
+from memory_agent.owners import Owners
+from memory_agent.protocol import DaemonStatus, PartStatus
+from memory_agent.service import Service
+from memory_agent.settings import Settings
+from memory_agent.transport import AsyncReplySocket
+from memory_agent.version import VERSION
+from relay import AsyncSubscriber, RelayError, relay_endpoints
+
+log = structlog.get_logger()
+
+CONSUMER = "memory"
+_RAY_CHECK_S = 1.0
+
+
+def serve(settings: Settings, data_dir: Path) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code.
+
+    Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`.
+    """
+    layout = Layout(data_dir)
+    layout.create()
+    with layout.hold():
+        return asyncio.run(Daemon(settings, layout).run())
+
+
+class Daemon:
+    """All parts of one daemon."""
+
+    def __init__(self, settings: Settings, layout: Layout) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._started_s = time.monotonic()
+        self._stopping = asyncio.Event()
+        self._failed = False
+
+    async def run(self) -> int:
+        """Start, print the ready line, serve, stop. Return the exit code: 1 when Ray died under us."""
+        self._catch_signals()
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack)
+            print(json.dumps({"ready": True, **self._endpoints, "pid": os.getpid()}), flush=True)  # noqa: T201
+            log.info("daemon.ready", took_s=round(time.monotonic() - self._started_s, 1))
+            await self._stopping.wait()
+            log.info("daemon.stopping")
+        log.info("daemon.stopped")
+        return int(self._failed)
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        configuration = self._write_settings(stack)
+        self._children = self._make_children(configuration)
+        for child in self._children:
+            stack.push_async_callback(child.stop)
+        await asyncio.gather(*(child.start() for child in self._children))
+        self._cluster = Cluster(self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder)
+        stack.callback(self._cluster.stop)
+        self._catch_signals()  # Ray sets handlers of its own
+        self._journal = AsyncSubscriber(*relay_endpoints(self._layout.data_dir), CONSUMER)
+        stack.push_async_callback(self._journal.close)
+        owners = Owners(self._layout.owners)
+        stack.callback(owners.close)
+        self._hosts = Hosts(self._cluster, self._settings.daemon)
+        stack.push_async_callback(self._hosts.close)
+        self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon)
+        self._service = Service(self._hosts, self._dispatcher, self._journal, self._status)
+        self._run_in_background(stack, self._make_gateway())
+
+    def _run_in_background(self, stack: contextlib.AsyncExitStack, gateway: Gateway) -> None:
+        for work in (self._dispatcher.run(), self._keep_up(), self._watch_ray(), gateway.run()):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._stop_if_failed)
+            stack.push_async_callback(_cancel, task)
+
+    def _make_gateway(self) -> Gateway:
+        socket = AsyncReplySocket([self._layout.gateway, *map(_loopback, self._settings.daemon.listen)])
+        relay_ingest, relay_feed = relay_endpoints(self._layout.data_dir)
+        self._endpoints = {
+            "data_dir": str(self._layout.data_dir),
+            "gateway": list(socket.endpoints),
+            "relay": relay_ingest,
+            "relay_feed": relay_feed,
+            "relay_pub": self._children[0].ready.get("pub", []),
+            "embedder": self._layout.embedder,
+            "ray": self._cluster.address,
+        }
+        return Gateway(self._service, socket, self._layout.make_token(), self._settings.daemon.requests_in_flight)
+
+    def _make_children(self, configuration: str) -> tuple[Child, ...]:
+        data_dir = str(self._layout.data_dir)
+        relay = Child("relay", "relay", ("--data-dir", data_dir, "--config", f"{configuration}/relay.toml"))
+        embedder = Child(
+            "embedder",
+            "memory_agent.embedders",
+            ("--endpoint", self._layout.embedder, "--config", f"{configuration}/embedder.toml"),
+        )
+        return relay, embedder
+
+    def _write_settings(self, stack: contextlib.AsyncExitStack) -> str:
+        """Hand each child its part of the settings, as it was read once here."""
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-agent-"))
+        for name, part in (("relay", self._settings.relay), ("embedder", self._settings.embedder)):
+            Path(folder, f"{name}.toml").write_bytes(msgspec.toml.encode(part))
+        return folder
+
+    async def _keep_up(self) -> None:
+        """Put idle users to sleep and embed what was stored without a model."""
+        embedder = RemoteEmbedder(self._layout.embedder)
+        while True:
+            await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
+            await self._hosts.sleep_idle()
+            with contextlib.suppress(ModelError):
+                self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
+                await self._hosts.fill_vectors()
+
+    async def _watch_ray(self) -> None:
+        """Stop when Ray's own processes died: actors would live on unsupervised (PARTS 3), a restart clears that up."""
+        while self._cluster.alive():
+            await asyncio.sleep(_RAY_CHECK_S)
+        log.error("ray.died")
+        raise UnavailableError("Ray died")
+
+    async def _status(self) -> DaemonStatus:
+        journal = {}
+        with contextlib.suppress(RelayError):
+            journal = await self._journal.stats()
+        hosts = await self._hosts.pids()
+        parts = [
+            PartStatus(name="daemon", state="running", pid=os.getpid(), resident_bytes=resident_bytes(os.getpid())),
+            *(child.status() for child in self._children),
+            *(
+                PartStatus(name=name, state="running", pid=pid, resident_bytes=resident_bytes(pid))
+                for name, pid in hosts.items()
+            ),
+        ]
+        return DaemonStatus(
+            version=VERSION,
+            uptime_s=round(time.monotonic() - self._started_s, 1),
+            endpoints={name: str(value) for name, value in self._endpoints.items()},
+            parts=tuple(parts),
+            active_users=self._hosts.awake(),
+            journal=journal,
+            dispatched={**self._dispatcher.counts, "lag": self._dispatcher.lag()},
+            recalls=self._service.recall_latency.summary(),
+            model=None,
+        )
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+
+    def _stop_if_failed(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            return
+        log.error("daemon.failed", exc_info=task.exception())
+        self._failed = True
+        self._stopping.set()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _loopback(endpoint: str) -> str:
+    """Return the endpoint. Raises `SettingsError` for one that other machines could reach."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    if not endpoint.startswith("ipc://") and host not in ("127.0.0.1", "localhost", "::1"):
+        raise SettingsError("daemon.listen", f"{endpoint} is not on this machine; only loopback is served")
+    return endpoint

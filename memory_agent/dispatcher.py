@@ -1,0 +1,227 @@
+"""From the journal to the users: reads by cursor, gives each event to its user's lane, moves the cursor behind them.
+
+The cursor in the journal is the low-water mark: everything up to it is on disk in some memory or in quarantine. After a
+crash the events above it come again, and each user's store recognises what it already has. Events published under
+`system` go to the owner of their run or session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import structlog
+
+from memory_agent.config import DaemonSettings
+from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError, UnhandledEventError
+from memory_agent.hosts import Hosts
+from memory_agent.lane import Budget, Lane, Pending
+from memory_agent.owners import SYSTEM_USER, Owners, ownership_keys
+from memory_agent.parking import Parked, Parking
+from memory_agent.protocol import IngestBatch, NoParams, decode_reply, encode
+from memory_agent.records import IngestReport, MemoryStats
+from relay import AsyncSubscriber, JournalEntry, RelayError
+
+log = structlog.get_logger()
+
+_FETCH_EVENTS = 500
+_FETCH_BYTES = 4 << 20
+_BUFFER_BYTES = 64 << 20
+_IDLE_WAIT_S = 1.0
+_COMMIT_INTERVAL_S = 0.2
+_READY_DEADLINE_MS = 10_000.0
+
+
+class Dispatcher:
+    """Works the journal off, for all users. Lives in one event loop."""
+
+    def __init__(self, journal: AsyncSubscriber, hosts: Hosts, owners: Owners, settings: DaemonSettings) -> None:
+        self._journal = journal
+        self._hosts = hosts
+        self._owners = owners
+        self._settings = settings
+        self._lanes: dict[str, Lane] = {}
+        self._parking = Parking(settings.parked_events)
+        self._budget = Budget(_BUFFER_BYTES)
+        self._read_through = 0
+        self._committed = 0
+        self._progress = asyncio.Event()
+        self.counts: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Work until cancelled. A relay that is away is waited for."""
+        await self._start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read_on())
+                tasks.create_task(self._commit_on())
+        finally:
+            await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
+
+    async def wait(self, through: dict[str, int], timeout_s: float) -> None:
+        """Return when every user's events up to the given journal number are recallable or in quarantine.
+
+        Raises `DeadlineExceededError`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(self._handled(user_id, seq) for user_id, seq in through.items()):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"not all events were handled within {timeout_s:.3g} s") from error
+
+    def owner_of(self, user_id: str, event: bytes) -> str:
+        """Return whose memory an event belongs in. Raises `UnhandledEventError` for one that belongs to nobody yet."""
+        if user_id != SYSTEM_USER:
+            return user_id
+        owner = self._owners.owner(ownership_keys(event))
+        if owner is None:
+            raise UnhandledEventError("", "no user owns its run or session")
+        return owner
+
+    def lag(self) -> int:
+        """Return how many journal numbers lie between the low-water mark and what was read."""
+        return self._read_through - self._low_water()
+
+    async def commit(self) -> None:
+        """Move the journal's cursor to the low-water mark. Durable on return. Raises `RelayError`, `StoreError`."""
+        low_water = self._low_water()
+        if low_water > self._committed:
+            self._owners.save()
+            await self._journal.commit(low_water)
+            self._committed = low_water
+
+    # What a lane needs: see `lane.Surroundings`.
+
+    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
+        return await self._hosts.ingest(user_id, batch)
+
+    async def ready(self, user_id: str) -> None:
+        decode_reply(await self._hosts.call(user_id, "stats", encode(NoParams()), _READY_DEADLINE_MS), MemoryStats)
+
+    async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
+        with _relay_errors():
+            batch = await self._journal.fetch(after_seq, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=user_id)
+        return [Pending(entry.seq, entry.data) for entry in batch.entries]
+
+    async def content(self, seq: int) -> bytes:
+        with _relay_errors():
+            batch = await self._journal.fetch(seq - 1, 1, max_bytes=_FETCH_BYTES)
+        if not batch.entries or batch.entries[0].seq != seq:
+            raise UnavailableError(f"journal entry {seq} is gone")
+        return batch.entries[0].data
+
+    async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
+        with _relay_errors():
+            await self._journal.quarantine(event.data, code, reason, source=f"memory:{user_id}", seq=event.seq)
+        self.counts["quarantined"] += 1
+        self._progress.set()
+        log.warning("event.quarantined", user_id=user_id, seq=event.seq, code=code)
+
+    def report(self, user_id: str, report: IngestReport) -> None:
+        self.counts["kept"] += report.kept
+        self.counts["duplicates"] += report.duplicates
+        self.counts["dropped"] += sum(report.dropped.values())
+        self._progress.set()
+        log.info(
+            "events.ingested",
+            user_id=user_id,
+            kept=report.kept,
+            duplicates=report.duplicates,
+            dropped=sum(report.dropped.values()),
+            rejected=len(report.rejected),
+        )
+
+    async def _start(self) -> None:
+        while True:
+            try:
+                self._read_through = self._committed = await self._journal.cursor()
+                return
+            except RelayError as error:
+                await self._pause(error)
+
+    async def _read_on(self) -> None:
+        while True:
+            try:
+                batch = await self._journal.fetch(self._read_through, _FETCH_EVENTS, max_bytes=_FETCH_BYTES)
+                for entry in batch.entries:
+                    self._route(entry)
+                if not batch.entries:
+                    await self._journal.wait(_IDLE_WAIT_S)
+            except RelayError as error:
+                await self._pause(error)
+            await asyncio.sleep(0)
+
+    async def _commit_on(self) -> None:
+        while True:
+            await asyncio.sleep(_COMMIT_INTERVAL_S)
+            try:
+                await self._expire_parked()
+                await self.commit()
+            except (RelayError, MemoryAgentError) as error:
+                log.warning("cursor.not_committed", code=error.code)
+
+    def _route(self, entry: JournalEntry) -> None:
+        self.counts["read"] += 1
+        keys = ownership_keys(entry.data)
+        if entry.user_id != SYSTEM_USER:
+            if keys and self._owners.learn(keys, entry.user_id):
+                self._release(keys)
+            self._lane(entry.user_id).offer(Pending(entry.seq, entry.data))
+        elif (owner := self._owners.owner(keys)) is not None:
+            self._lane(owner).offer(Pending(entry.seq, entry.data, late=True))
+        else:
+            until_s = time.monotonic() + self._settings.owner_wait_s
+            self._parking.park(Parked(entry.seq, entry.data, keys, until_s))
+        self._read_through = entry.seq
+        self._progress.set()
+
+    def _release(self, keys: tuple[str, ...]) -> None:
+        for event in self._parking.claim(keys):
+            owner = self._owners.owner(event.keys)
+            if owner is None:
+                self._parking.park(event)
+            else:
+                self._lane(owner).offer(Pending(event.seq, event.data, late=True))
+
+    async def _expire_parked(self) -> None:
+        for event in self._parking.expired(time.monotonic()):
+            pending = Pending(event.seq, event.data)
+            await self.quarantine(SYSTEM_USER, pending, "owner_unknown", "no user owns its run or session")
+            self._parking.leave(event.seq)
+
+    def _lane(self, user_id: str) -> Lane:
+        lane = self._lanes.get(user_id)
+        if lane is None:
+            lane = self._lanes[user_id] = Lane(user_id, self, self._budget, self._settings)
+        return lane
+
+    def _handled(self, user_id: str, seq: int) -> bool:
+        if self._read_through < seq:
+            return False
+        if user_id == SYSTEM_USER:
+            return self._low_water() >= seq
+        lane = self._lanes.get(user_id)
+        oldest = lane.oldest_pending if lane is not None else None
+        return oldest is None or oldest > seq
+
+    def _low_water(self) -> int:
+        oldest = [lane.oldest_pending for lane in self._lanes.values()]
+        oldest.append(self._parking.oldest())
+        return min((seq - 1 for seq in oldest if seq is not None), default=self._read_through)
+
+    async def _pause(self, error: RelayError) -> None:
+        log.warning("relay.unavailable", code=error.code)
+        await asyncio.sleep(_IDLE_WAIT_S)
+
+
+@contextlib.contextmanager
+def _relay_errors() -> Iterator[None]:
+    try:
+        yield
+    except RelayError as error:
+        raise UnavailableError(f"relay: {error}") from error

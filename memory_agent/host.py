@@ -1,0 +1,175 @@
+"""Several users' memories in one process: opened at their first message, closed when they sleep. Knows no Ray.
+
+Requests come in and replies go out as bytes (`protocol`), so errors keep their type whatever carries them. A store
+that failed or was fenced is closed at once and opened again, verified, by the next message: an I/O error is never
+worked around in place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from memory_agent.embedders import Embedder
+from memory_agent.errors import FencedError, MemoryAgentError, StoreError, UnknownMethodError
+from memory_agent.memory import Memory, user_folder
+from memory_agent.protocol import (
+    IdsParams,
+    IngestBatch,
+    NoParams,
+    RecallParams,
+    RememberParams,
+    decode,
+    encode_fault,
+    encode_result,
+)
+from memory_agent.records import IngestReport, MemoryRecord, MemoryStats, RecallResult
+from memory_agent.settings import Settings
+
+log = structlog.get_logger()
+
+_FILL_CHUNK = 256
+
+
+class MemoryHost:
+    """The memories that live in this process. Every method may be called from several threads."""
+
+    def __init__(self, data_dir: Path, settings: Settings, embedder: Embedder) -> None:
+        """Serve users below `data_dir`, embedding with `embedder`, which stays the caller's."""
+        self._data_dir = data_dir
+        self._settings = settings
+        self._embedder = embedder
+        self._memories: dict[str, Memory] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        """Answer one request of `user_id` with an encoded reply; what goes wrong is in the reply."""
+        started_s = time.monotonic()
+        try:
+            verb = _VERBS.get(method)
+            if verb is None:
+                raise UnknownMethodError(method)
+            params_type, answer = verb
+            arguments = decode(params, params_type)
+            memory = self._awake(user_id)
+            remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
+            return encode_result(answer(memory, arguments, remaining_ms))
+        except MemoryAgentError as error:
+            self._forget_if_broken(user_id, error)
+            return encode_fault(error)
+
+    def ingest(self, user_id: str, batch: bytes) -> bytes:
+        """Take in journal entries; the reply carries an `IngestReport`. Durable on return."""
+        try:
+            entries = decode(batch, IngestBatch)
+            return encode_result(self._ingest(self._awake(user_id), entries))
+        except MemoryAgentError as error:
+            self._forget_if_broken(user_id, error)
+            return encode_fault(error)
+
+    def fill_vectors(self) -> int:
+        """Embed what was stored while no model was there, for every user awake; return how many."""
+        return sum(memory.fill_vectors(_FILL_CHUNK) for memory in self._awake_memories())
+
+    def sleep(self, user_id: str) -> None:
+        """Commit, save the caches and close the memory of `user_id`."""
+        with self._lock(user_id):
+            memory = self._memories.pop(user_id, None)
+            if memory is not None:
+                memory.close()
+                log.info("memory.slept", user_id=user_id)
+
+    def close(self) -> None:
+        """Put everybody to sleep."""
+        for user_id in list(self._memories):
+            self.sleep(user_id)
+
+    def _ingest(self, memory: Memory, batch: IngestBatch) -> IngestReport:
+        events = [data for _, data in batch.events]
+        seqs = [seq for seq, _ in batch.events]
+        return memory.ingest_encoded(events, seqs=None if batch.replay else seqs, now=datetime.now(UTC))
+
+    def _awake(self, user_id: str) -> Memory:
+        memory = self._memories.get(user_id)
+        if memory is not None:
+            return memory
+        with self._lock(user_id):
+            if user_id not in self._memories:
+                self._memories[user_id] = self._wake(user_id)
+            return self._memories[user_id]
+
+    def _wake(self, user_id: str) -> Memory:
+        started_s = time.monotonic()
+        memory = Memory.open(
+            user_folder(self._data_dir, user_id),
+            user_id=user_id,
+            embedder=self._embedder,
+            store_settings=self._settings.store,
+            ingest_settings=self._settings.ingest,
+            recall_settings=self._settings.recall,
+            role="host",
+        )
+        log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))
+        return memory
+
+    def _awake_memories(self) -> list[Memory]:
+        with self._guard:
+            return list(self._memories.values())
+
+    def _lock(self, user_id: str) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(user_id, threading.Lock())
+
+    def _forget_if_broken(self, user_id: str, error: MemoryAgentError) -> None:
+        if not isinstance(error, StoreError):
+            return
+        log.error("memory.failed", user_id=user_id, code=error.code)
+        with self._lock(user_id):
+            memory = self._memories.pop(user_id, None)
+        if memory is not None:
+            memory.abandon() if isinstance(error, FencedError) else memory.close()
+
+
+def _recall(memory: Memory, params: RecallParams, deadline_ms: float) -> RecallResult:
+    return memory.recall(
+        params.query,
+        params.top_k,
+        params.filter,
+        params.mode,
+        deadline_ms,
+        with_embedding=params.with_embedding,
+    )
+
+
+def _remember(memory: Memory, params: RememberParams, _: float) -> MemoryRecord:
+    return memory.remember(now=datetime.now(UTC), **msgspec.structs.asdict(params))
+
+
+def _get(memory: Memory, params: IdsParams, _: float) -> list[MemoryRecord]:
+    return [record for id_ in params.ids if (record := memory.get(id_)) is not None]
+
+
+def _forget(memory: Memory, params: IdsParams, _: float) -> int:
+    return memory.forget(params.ids)
+
+
+def _stats(memory: Memory, _params: NoParams, _: float) -> MemoryStats:
+    return memory.stats()
+
+
+_VERBS: dict[str, tuple[type[Any], Callable[[Memory, Any, float], object]]] = {
+    "recall": (RecallParams, _recall),
+    "remember": (RememberParams, _remember),
+    "get": (IdsParams, _get),
+    "forget": (IdsParams, _forget),
+    "stats": (NoParams, _stats),
+}
+USER_METHODS = frozenset(_VERBS)

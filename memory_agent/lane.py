@@ -1,0 +1,246 @@
+"""One user's events on their way from the journal to the memory: in order, bounded, tried until they are handled.
+
+A lane that is full forgets what it cannot hold and reads it from the journal again later, so a slow or broken user
+costs bounded memory and holds nobody up. An event leaves the lane when the memory has it on disk, or when it is in
+quarantine with its reason. What this does not do: find out whose event it is (`dispatcher`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import structlog
+
+from memory_agent.config import DaemonSettings
+from memory_agent.errors import HostDiedError, MemoryAgentError, UnhandledEventError
+from memory_agent.protocol import IngestBatch
+from memory_agent.records import IngestReport
+
+log = structlog.get_logger()
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A journal entry that is not handled yet. `late`: it found its owner after later events were handled."""
+
+    seq: int
+    data: bytes
+    late: bool = False
+
+
+class Budget:
+    """Room for events in memory, shared by all lanes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Say whether `size_bytes` more fit."""
+        return self._used_bytes + size_bytes <= self._limit_bytes
+
+    def take(self, size_bytes: int) -> None:
+        """Use room; a lane's only event may exceed the limit."""
+        self._used_bytes += size_bytes
+
+    def give(self, size_bytes: int) -> None:
+        """Give room back."""
+        self._used_bytes -= size_bytes
+
+
+class Surroundings(Protocol):
+    """What a lane needs of the dispatcher."""
+
+    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
+        """Hand events to the user's memory; durable on return."""
+
+    async def ready(self, user_id: str) -> None:
+        """Return when the user's memory answers. Raises `MemoryAgentError` while it does not."""
+
+    async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
+        """Return the user's next journal entries after `after_seq`; empty when there are no more."""
+
+    async def content(self, seq: int) -> bytes:
+        """Return the bytes of one journal entry."""
+
+    async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
+        """Set an event aside for good; durable on return."""
+
+    def report(self, user_id: str, report: IngestReport) -> None:
+        """Take note of what became of a batch."""
+
+
+class Lane:
+    """The events of one user. Lives in one event loop."""
+
+    def __init__(self, user_id: str, surroundings: Surroundings, budget: Budget, settings: DaemonSettings) -> None:
+        self._user_id = user_id
+        self._budget = budget
+        self._around = surroundings
+        self._settings = settings
+        self._queue: deque[Pending] = deque()
+        self._late: deque[Pending] = deque()
+        self._held_through = 0
+        self._skipped_through = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def offer(self, event: Pending) -> None:
+        """Take in the next event; when the lane is full it is fetched again later."""
+        if event.late:
+            self._late.append(self._lightened(event))
+        elif event.seq <= self._held_through:
+            return
+        elif self._behind or not self._fits(event):
+            self._skipped_through = event.seq
+        else:
+            self._hold(event)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+
+    @property
+    def oldest_pending(self) -> int | None:
+        """The lowest journal number that is not handled yet, or None when all are."""
+        waiting = [event.seq for event in self._late]
+        if self._queue:
+            waiting.append(self._queue[0].seq)
+        elif self._behind:
+            waiting.append(self._held_through + 1)
+        return min(waiting, default=None)
+
+    async def close(self) -> None:
+        """Stop working; what is not handled is still in the journal."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def _behind(self) -> bool:
+        return self._skipped_through > self._held_through
+
+    def _fits(self, event: Pending) -> bool:
+        crowded = len(self._queue) >= self._settings.lane_events or not self._budget.has_room(len(event.data))
+        return not self._queue or not crowded
+
+    def _hold(self, event: Pending) -> None:
+        self._budget.take(len(event.data))
+        self._queue.append(event)
+        self._held_through = event.seq
+
+    def _lightened(self, event: Pending) -> Pending:
+        """Count the event's bytes, or leave them in the journal when there is no room."""
+        if not self._budget.has_room(len(event.data)):
+            return replace(event, data=b"")
+        self._budget.take(len(event.data))
+        return event
+
+    async def _work(self) -> None:
+        while self._late or self._queue or self._behind:
+            if self._late:
+                await self._handle_all(self._late)
+            elif self._queue:
+                await self._handle_all(self._queue)
+            else:
+                await self._persist(self._refill)
+
+    async def _refill(self) -> None:
+        goal = self._skipped_through  # what is skipped while we ask is left for the next time
+        events = await self._around.backlog(self._user_id, self._held_through)
+        for event in events:
+            self._hold(event)
+        if not events:
+            self._held_through = goal
+
+    async def _handle_all(self, queue: deque[Pending]) -> None:
+        batch = self._first_of(queue)
+        await self._handle([event if event.data else await self._loaded(event) for event in batch])
+        for event in batch:
+            queue.popleft()
+            self._budget.give(len(event.data))
+
+    async def _loaded(self, event: Pending) -> Pending:
+        async def load() -> Pending:
+            return replace(event, data=await self._around.content(event.seq))
+
+        return await self._persist(load)
+
+    def _first_of(self, queue: deque[Pending]) -> list[Pending]:
+        batch: list[Pending] = []
+        size_bytes = 0
+        for event in queue:
+            size_bytes += len(event.data)
+            full = len(batch) >= self._settings.batch_events or size_bytes > self._settings.batch_bytes
+            if batch and full:
+                break
+            batch.append(event)
+        return batch
+
+    async def _handle(self, batch: list[Pending]) -> None:
+        """Deliver the batch; one that cannot be delivered whole is halved until the culprit stands alone."""
+        fault = await self._deliver(batch)
+        if fault is None:
+            return
+        if len(batch) == 1:
+            await self._quarantine(batch[0], fault.code, str(fault))
+            return
+        middle = len(batch) // 2
+        await self._handle(batch[:middle])
+        await self._handle(batch[middle:])
+
+    async def _deliver(self, batch: list[Pending]) -> MemoryAgentError | None:
+        """Deliver the batch and return None, or the error for which it never can be delivered."""
+        events = tuple((event.seq, event.data) for event in batch)
+        message = IngestBatch(events=events, replay=batch[0].late)
+        crashes = 0
+        pauses = _pauses()
+        while True:
+            try:
+                report = await self._around.ingest(self._user_id, message)
+            except HostDiedError as error:
+                crashes += 1
+                if crashes >= self._settings.crashes_before_quarantine:
+                    return error
+                await self._persist(lambda: self._around.ready(self._user_id))
+            except MemoryAgentError as error:
+                if not error.retryable:
+                    return error
+                await self._pause(next(pauses), error)
+            else:
+                await self._settle(batch, report)
+                return None
+
+    async def _settle(self, batch: list[Pending], report: IngestReport) -> None:
+        for rejected in report.rejected:
+            await self._quarantine(batch[rejected.position], UnhandledEventError.code, rejected.reason)
+        self._around.report(self._user_id, report)
+
+    async def _quarantine(self, event: Pending, code: str, reason: str) -> None:
+        await self._persist(lambda: self._around.quarantine(self._user_id, event, code, reason))
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works: what a lane waits for here comes back, or the daemon ends."""
+        pauses = _pauses()
+        while True:
+            try:
+                return await attempt()
+            except MemoryAgentError as error:
+                await self._pause(next(pauses), error)
+
+    async def _pause(self, pause_s: float, error: MemoryAgentError) -> None:
+        log.warning("lane.waits", user_id=self._user_id, code=error.code, pause_s=round(pause_s, 2))
+        await asyncio.sleep(pause_s)
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

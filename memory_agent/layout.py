@@ -1,0 +1,97 @@
+"""Where things lie below the data folder, so that a client on the same machine needs nothing else.
+
+DATA/daemon.lock            held for as long as a daemon serves this folder
+DATA/token                  what clients show to the daemon (0600)
+DATA/journal/ owners/ users/
+DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+
+from memory_agent.errors import DaemonRunningError, SettingsError
+from memory_agent.transport import ipc_endpoint
+
+
+def default_data_dir() -> Path:
+    """Return the platform's folder for this program's data."""
+    return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
+
+
+class Layout:
+    """The paths and endpoints of one data folder."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.expanduser().absolute()
+        self.run = self.data_dir / "run"
+        self.owners = self.data_dir / "owners"
+        self.journal = self.data_dir / "journal"
+        self._lock = self.data_dir / "daemon.lock"
+        self._token = self.data_dir / "token"
+
+    def create(self) -> None:
+        """Make the folders, private to this user. Raises `SettingsError` where that is not possible."""
+        try:
+            for folder in (self.data_dir, self.run):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError("data_dir", f"{self.data_dir} cannot be used: {error.strerror}") from error
+
+    @property
+    def gateway(self) -> str:
+        """The daemon's socket for clients."""
+        return ipc_endpoint(self.run / "gateway.sock")
+
+    @property
+    def embedder(self) -> str:
+        """The embedder's socket for hosts."""
+        return ipc_endpoint(self.run / "embedder.sock")
+
+    def token(self) -> str:
+        """Return the daemon's token, or an empty string before its first start."""
+        try:
+            return self._token.read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+    def make_token(self) -> str:
+        """Return the daemon's token, made at the first start."""
+        if not self._token.exists():
+            descriptor = os.open(self._token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+        return self.token()
+
+    def daemon_runs(self) -> bool:
+        """Say whether a daemon serves this folder now."""
+        try:
+            with open(self._lock) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Be the one daemon of this folder. Raises `DaemonRunningError` naming the process that is."""
+        with open(self._lock, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                pid = file.read().strip() or "unknown"
+                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid})") from error
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield

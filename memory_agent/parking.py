@@ -1,0 +1,66 @@
+"""Events published under `system` that wait until it is known whose run or session they belong to: pure.
+
+Bounded in number and in time; what leaves unclaimed goes to quarantine, which is the dispatcher's to do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A waiting event: its journal number and bytes, what it belongs to, and when waiting ends (seconds)."""
+
+    seq: int
+    data: bytes
+    keys: tuple[str, ...]
+    until_s: float
+
+
+class Parking:
+    """Waiting events, found by any of their keys."""
+
+    def __init__(self, limit: int) -> None:
+        """Hold at most `limit` events."""
+        self._limit = limit
+        self._parked: dict[int, Parked] = {}
+        self._by_key: defaultdict[str, set[int]] = defaultdict(set)
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def park(self, event: Parked) -> None:
+        """Let an event wait."""
+        self._parked[event.seq] = event
+        for key in event.keys:
+            self._by_key[key].add(event.seq)
+
+    def claim(self, keys: tuple[str, ...]) -> list[Parked]:
+        """Take out the events that have one of `keys`, in journal order."""
+        seqs = {seq for key in keys for seq in self._by_key.get(key, ())}
+        return [self._take(seq) for seq in sorted(seqs)]
+
+    def expired(self, now_s: float) -> list[Parked]:
+        """Return the events whose time is up, and the oldest above the limit; they stay until `leave`."""
+        surplus = len(self._parked) - self._limit
+        waiting = enumerate(self._parked.values())
+        return [event for place, event in waiting if event.until_s <= now_s or place < surplus]
+
+    def leave(self, seq: int) -> None:
+        """Take one event out, if it still waits."""
+        if seq in self._parked:
+            self._take(seq)
+
+    def oldest(self) -> int | None:
+        """Return the lowest journal number that waits."""
+        return min(self._parked, default=None)
+
+    def _take(self, seq: int) -> Parked:
+        event = self._parked.pop(seq)
+        for key in event.keys:
+            self._by_key[key].discard(seq)
+            if not self._by_key[key]:
+                del self._by_key[key]
+        return event

@@ -1,0 +1,70 @@
+"""Which host process a user's memory lives in: pure bookkeeping, no Ray.
+
+The first users to wake get a host of their own, up to `dedicated_limit`; further ones share `shared_hosts` hosts,
+chosen by rendezvous hashing so that a user finds the same one again. A Ray process costs 53 MB and half a percent of
+an idle core (measured), so one per user does not scale; callers cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import xxhash
+
+
+@dataclass
+class Seat:
+    """Where a user that is awake lives, and when it was last spoken to (seconds, monotonic clock)."""
+
+    host: str
+    dedicated: bool
+    last_used_s: float
+
+
+class Directory:
+    """The users that are awake, and their hosts."""
+
+    def __init__(self, dedicated_limit: int, shared_hosts: int) -> None:
+        """Give at most `dedicated_limit` users a host of their own; the others share `shared_hosts` (1 or more)."""
+        self._dedicated_limit = dedicated_limit
+        self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))
+        self._seats: dict[str, Seat] = {}
+
+    def seat(self, user_id: str, now_s: float) -> str:
+        """Return the user's host, assigning one if the user was asleep."""
+        seat = self._seats.get(user_id)
+        if seat is None:
+            seat = self._assign(user_id, now_s)
+            self._seats[user_id] = seat
+        seat.last_used_s = now_s
+        return seat.host
+
+    def leave(self, user_id: str) -> str | None:
+        """Put the user to sleep; return the host that nobody needs any more, if any."""
+        seat = self._seats.pop(user_id, None)
+        if seat is None or any(other.host == seat.host for other in self._seats.values()):
+            return None
+        return seat.host
+
+    def idle(self, now_s: float, idle_s: float) -> tuple[str, ...]:
+        """Return the users that were not spoken to for `idle_s`."""
+        return tuple(user for user, seat in self._seats.items() if now_s - seat.last_used_s >= idle_s)
+
+    def awake(self) -> tuple[str, ...]:
+        """Return the users that are awake, in order of waking."""
+        return tuple(self._seats)
+
+    def hosts(self) -> frozenset[str]:
+        """Return the hosts in use."""
+        return frozenset(seat.host for seat in self._seats.values())
+
+    def _assign(self, user_id: str, now_s: float) -> Seat:
+        dedicated = sum(seat.dedicated for seat in self._seats.values())
+        if dedicated < self._dedicated_limit:
+            return Seat(f"user-{user_id}", True, now_s)
+        return Seat(rendezvous(user_id, self._shared), False, now_s)
+
+
+def rendezvous(key: str, nodes: tuple[str, ...]) -> str:
+    """Return the node that `key` belongs to; when a node goes, only its keys move (Thaler, Ravishankar 1998)."""
+    return max(nodes, key=lambda node: xxhash.xxh3_64_intdigest(f"{node}\0{key}".encode()))

@@ -1,0 +1,230 @@
+"""Requests and replies of the daemon, as MessagePack: pure, no sockets.
+
+A request names a method and carries its parameters undecoded, so that the gateway hands them on to the process that
+owns the user without reading them. A reply is a result or a fault; a fault becomes the same exception on the other
+side, with the same arguments. New fields go last with defaults; the type of a field never changes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from memory_agent import errors
+from memory_agent.records import Kind, MemoryFilter, Mode, Provenance, Source
+
+PROTOCOL_VERSION = 1
+DEFAULT_USER = "default"
+
+T = TypeVar("T")
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client sends. `deadline_ms` is what is left of the caller's patience when it was sent."""
+
+    method: str
+    user_id: str = DEFAULT_USER
+    deadline_ms: float = 5_000.0
+    params: msgspec.Raw = msgspec.Raw(b"\x80")
+    token: str = ""
+    version: int = PROTOCOL_VERSION
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error as it travels: its stable code and the arguments that make it again."""
+
+    code: str
+    args: tuple[Any, ...] = ()
+    message: str = ""
+    retryable: bool = False
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A result, or a fault."""
+
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")
+    fault: Fault | None = None
+
+
+class NoParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """For methods that need nothing but their name."""
+
+
+class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of `recall`."""
+
+    query: str
+    top_k: int = 5
+    filter: MemoryFilter | None = None
+    mode: Mode | None = None
+    with_embedding: bool = False
+
+
+class RememberParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of `remember`."""
+
+    text: str
+    kind: Kind = "finding"
+    source: Source = "user_input"
+    tags: tuple[str, ...] = ()
+    title: str | None = None
+    provenance: Provenance | None = None
+    metadata: dict[str, Any] = {}
+    session_id: str | None = None
+
+
+class IdsParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of `get` and `forget`: ids of records."""
+
+    ids: tuple[str, ...]
+
+
+class WaitParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of `wait`: for each user the journal number that must have been handled."""
+
+    through: dict[str, int]
+
+
+class QuarantineParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of `quarantine_list`: entries after `after`, at most `limit`."""
+
+    after: int = 0
+    limit: int = 100
+
+
+class QuarantineIdsParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of `quarantine_retry` and `quarantine_drop`; empty `ids` means every entry."""
+
+    ids: tuple[int, ...] = ()
+
+
+class QuarantinedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event that could not be handled. `size_bytes` stands for its content, which is not shown."""
+
+    id: int
+    code: str
+    reason: str
+    source: str
+    quarantined_at: datetime
+    seq: int | None = None
+    user_id: str | None = None
+    event_type: str | None = None
+    event_id: str | None = None
+    size_bytes: int = 0
+
+
+class RetryReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of quarantined events that were tried again."""
+
+    handled: int = 0
+    still_failing: int = 0
+
+
+class HostAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a user's memory lives inside Ray."""
+
+    actor: str
+    namespace: str
+
+
+class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Journal entries of one user for its host. With `replay`, journal order is not what recognises repeats."""
+
+    events: tuple[tuple[int, bytes], ...]
+    replay: bool = False
+
+
+class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process of the daemon."""
+
+    name: str
+    state: Literal["running", "restarting", "stopped"]
+    pid: int | None = None
+    restarts: int = 0
+    resident_bytes: int = 0
+
+
+class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the daemon is doing."""
+
+    version: str
+    uptime_s: float
+    endpoints: dict[str, str]
+    parts: tuple[PartStatus, ...]
+    active_users: tuple[str, ...]
+    journal: dict[str, int]
+    dispatched: dict[str, int]
+    recalls: dict[str, float]
+    model: str | None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_reply_decoder = msgspec.msgpack.Decoder(Reply)
+_EMPTY_REPLY = _encoder.encode(Reply())
+
+
+def encode(value: object) -> bytes:
+    """Encode one value."""
+    return _encoder.encode(value)
+
+
+def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
+    """Decode `data` as `type_`. Raises `InvalidInputError` naming the field that does not fit."""
+    try:
+        return msgspec.msgpack.decode(data, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        field, reason = _locate(str(error))
+        raise errors.InvalidInputError(field, reason) from error
+
+
+def decode_request(data: bytes) -> Request:
+    """Decode a request. Raises `ProtocolError`, also for a version that this side does not speak."""
+    try:
+        request = _request_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.ProtocolError(f"not a request: {error}") from error
+    if request.version != PROTOCOL_VERSION:
+        raise errors.ProtocolError(f"protocol version {request.version}, this daemon speaks {PROTOCOL_VERSION}")
+    return request
+
+
+def encode_result(value: object) -> bytes:
+    """Encode a reply that carries `value`."""
+    return _encoder.encode(Reply(result=msgspec.Raw(_encoder.encode(value))))
+
+
+def encode_fault(error: errors.MemoryAgentError) -> bytes:
+    """Encode a reply that raises `error` on the other side."""
+    fault = Fault(code=error.code, args=error.args, message=str(error), retryable=error.retryable)
+    return _encoder.encode(Reply(fault=fault))
+
+
+def decode_reply(data: bytes, type_: type[T]) -> T:
+    """Return the result of a reply, or raise the error that it carries."""
+    try:
+        reply = _reply_decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.ProtocolError(f"not a reply: {error}") from error
+    if reply.fault is not None:
+        raise _raised(reply.fault)
+    try:
+        return msgspec.msgpack.decode(reply.result, type=type_)
+    except msgspec.DecodeError as error:
+        raise errors.ProtocolError(f"unexpected result: {error}") from error
+
+
+def _raised(fault: Fault) -> errors.MemoryAgentError:
+    error_type = errors.ERRORS.get(fault.code, errors.MemoryAgentError)
+    try:
+        return error_type(*fault.args)
+    except TypeError:
+        return errors.MemoryAgentError(fault.message)
+
+
+def _locate(message: str) -> tuple[str, str]:
+    """Split msgspec's "reason - at `$.field`" into field and reason."""
+    reason, _, path = message.partition(" - at `")
+    return path.rstrip("`").removeprefix("$.").removeprefix("$") or "params", reason

@@ -1,0 +1,167 @@
+"""The daemon's verbs, whatever carries the request: transport-free.
+
+Verbs of one user go to the process that hosts the user, undecoded. Verbs of the daemon are answered here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from memory_agent.dispatcher import Dispatcher
+from memory_agent.errors import InvalidInputError, MemoryAgentError, UnavailableError, UnknownMethodError
+from memory_agent.host import USER_METHODS
+from memory_agent.hosts import Hosts
+from memory_agent.latency import LatencyWindow
+from memory_agent.protocol import (
+    DaemonStatus,
+    HostAddress,
+    IngestBatch,
+    NoParams,
+    QuarantinedEvent,
+    QuarantineIdsParams,
+    QuarantineParams,
+    Request,
+    RetryReport,
+    WaitParams,
+    decode,
+    encode_fault,
+    encode_result,
+)
+from memory_agent.records import IngestReport
+from relay import AsyncSubscriber, MalformedEventError, QuarantineEntry, RelayError, validate_user_id
+
+log = structlog.get_logger()
+
+_PAGE = 200
+
+
+class Service:
+    """Answers requests. Lives in one event loop."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        dispatcher: Dispatcher,
+        journal: AsyncSubscriber,
+        describe: Callable[[], Awaitable[DaemonStatus]],
+    ) -> None:
+        """`describe` tells what only the daemon knows: its parts and endpoints."""
+        self._hosts = hosts
+        self._dispatcher = dispatcher
+        self._journal = journal
+        self._describe = describe
+        self.recall_latency = LatencyWindow()
+
+    async def handle(self, request: Request) -> bytes:
+        """Return the encoded reply; what goes wrong is in the reply."""
+        started_s = time.monotonic()
+        try:
+            reply = await self._answer(request)
+        except MemoryAgentError as error:
+            return encode_fault(error)
+        except RelayError as error:
+            return encode_fault(UnavailableError(f"relay: {error}"))
+        if request.method == "recall":
+            self._note_recall(request.user_id, (time.monotonic() - started_s) * 1000)
+        return reply
+
+    async def _answer(self, request: Request) -> bytes:
+        user_id = _checked(request.user_id)
+        if request.method in USER_METHODS:
+            return await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
+        verb = _VERBS.get(request.method)
+        if verb is None:
+            raise UnknownMethodError(request.method)
+        params_type, answer = verb
+        return encode_result(await answer(self, request, decode(request.params, params_type)))
+
+    def _note_recall(self, user_id: str, took_ms: float) -> None:
+        self.recall_latency.add(took_ms)
+        log.info("recall.answered", user_id=user_id, took_ms=round(took_ms, 2))
+
+    async def _status(self, _request: Request, _params: NoParams) -> DaemonStatus:
+        return await self._describe()
+
+    async def _address(self, request: Request, _params: NoParams) -> HostAddress:
+        return await self._hosts.address(request.user_id)
+
+    async def _wait(self, request: Request, params: WaitParams) -> None:
+        await self._dispatcher.wait(params.through, request.deadline_ms / 1000)
+
+    async def _quarantine_list(self, _request: Request, params: QuarantineParams) -> list[QuarantinedEvent]:
+        return [_described(entry) for entry in await self._journal.quarantined(params.after, params.limit)]
+
+    async def _quarantine_drop(self, _request: Request, params: QuarantineIdsParams) -> int:
+        entries = await self._chosen(params.ids)
+        for entry in entries:
+            await self._journal.drop_quarantined(entry.id)
+        return len(entries)
+
+    async def _quarantine_retry(self, _request: Request, params: QuarantineIdsParams) -> RetryReport:
+        handled = failing = 0
+        for entry in await self._chosen(params.ids):
+            if await self._retry(entry):
+                handled += 1
+            else:
+                failing += 1
+        return RetryReport(handled=handled, still_failing=failing)
+
+    async def _retry(self, entry: QuarantineEntry) -> bool:
+        """Try one event again: unread ones at the relay, refused ones at the memory."""
+        user_id = entry.source.removeprefix("memory:")
+        if user_id == entry.source or entry.seq is None:
+            return await self._journal.retry_quarantined(entry.id)
+        batch = IngestBatch(events=((entry.seq, entry.data),), replay=True)
+        try:
+            report: IngestReport = await self._dispatcher.ingest(self._dispatcher.owner_of(user_id, entry.data), batch)
+        except MemoryAgentError as error:
+            log.warning("quarantine.retry_failed", id=entry.id, code=error.code)
+            return False
+        if report.rejected:
+            return False
+        await self._journal.drop_quarantined(entry.id)
+        return True
+
+    async def _chosen(self, ids: tuple[int, ...]) -> list[QuarantineEntry]:
+        entries: list[QuarantineEntry] = []
+        after = 0
+        while page := await self._journal.quarantined(after, _PAGE):
+            entries += [entry for entry in page if not ids or entry.id in ids]
+            after = page[-1].id
+        missing = set(ids) - {entry.id for entry in entries}
+        if missing:
+            raise InvalidInputError("ids", f"not in quarantine: {sorted(missing)}")
+        return entries
+
+
+def _checked(user_id: str) -> str:
+    try:
+        return validate_user_id(user_id)
+    except MalformedEventError as error:
+        raise InvalidInputError("user_id", error.reason) from error
+
+
+def _described(entry: QuarantineEntry) -> QuarantinedEvent:
+    return QuarantinedEvent(
+        id=entry.id,
+        code=entry.code,
+        reason=entry.reason,
+        source=entry.source,
+        quarantined_at=entry.quarantined_at,
+        seq=entry.seq,
+        size_bytes=len(entry.data),
+    )
+
+
+_VERBS: dict[str, tuple[type[Any], Callable[[Service, Request, Any], Awaitable[object]]]] = {
+    "status": (NoParams, Service._status),
+    "address": (NoParams, Service._address),
+    "wait": (WaitParams, Service._wait),
+    "quarantine_list": (QuarantineParams, Service._quarantine_list),
+    "quarantine_retry": (QuarantineIdsParams, Service._quarantine_retry),
+    "quarantine_drop": (QuarantineIdsParams, Service._quarantine_drop),
+}

@@ -1,0 +1,94 @@
+"""All settings, and where they come from: defaults, then TOML, then environment, then flags.
+
+Read once, in an entry point. Unknown names and values out of bounds are refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memory_agent.config import DaemonSettings, EmbedderSettings, IngestSettings, RecallSettings, StoreSettings
+from memory_agent.errors import SettingsError
+from memory_agent.log import Level
+from relay import RelaySettings
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings: one table of the TOML file for each part."""
+
+    data_dir: str = ""
+    log_level: Level = "info"
+    relay: RelaySettings = RelaySettings()
+    embedder: EmbedderSettings = EmbedderSettings()
+    store: StoreSettings = StoreSettings()
+    ingest: IngestSettings = IngestSettings()
+    recall: RecallSettings = RecallSettings()
+    daemon: DaemonSettings = DaemonSettings()
+
+
+ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
+_NOT_SETTINGS = frozenset({"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE"})
+
+
+def load_settings(
+    file: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Return the defaults, changed by `file`, then by the environment, then by `overrides`.
+
+    A variable is `MEMORY_AGENT_` and the path of the setting with `__` between its parts, as in
+    `MEMORY_AGENT_RECALL__ALPHA=0.5`; an override is keyed `recall.alpha`. Raises `SettingsError` naming the setting.
+    """
+    tree = _read_toml(file) if file is not None else {}
+    for name, text in environment.items():
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in _NOT_SETTINGS:
+            _plant(tree, name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), _value(text))
+    for name, value in (overrides or {}).items():
+        _plant(tree, name.split("."), value)
+    try:
+        return msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(*_named(str(error))) from error
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError("--config", f"{file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError("--config", f"{file} is not TOML: {error}") from error
+
+
+def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        branch = tree.setdefault(name, {})
+        if not isinstance(branch, dict):
+            raise SettingsError(".".join(path), f"{name} is a setting, not a table")
+        tree = branch
+    tree[path[-1]] = value
+
+
+def _value(text: str) -> Any:
+    """Read a variable as TOML where it is a list, a table, a number or a boolean, and as plain text otherwise."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _named(message: str) -> tuple[str, str]:
+    """Split msgspec's message into the setting's path and the reason."""
+    reason, _, path = message.partition(" - at `")
+    setting = path.rstrip("`").removeprefix("$").removeprefix(".")
+    if "unknown field" in reason:
+        unknown = reason.rpartition("unknown field ")[2].strip("`")
+        return ".".join(part for part in (setting, unknown) if part), "there is no such setting"
+    return setting or "settings", reason
