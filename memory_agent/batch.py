@@ -1,0 +1,219 @@
+"""What is written to a store together: all of it or nothing.
+
+A batch is a snapshot that can also write, so what it reads includes what it has written. It puts each change in the
+change log, in the same transaction, so that the derived indexes can always find out what they missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from memory_agent.changes import Changes, IndexedText, LogEntry, Op, indexed_text
+from memory_agent.codec import (
+    Usage,
+    encode_entry,
+    encode_record,
+    encode_sealed,
+    encode_vector,
+    microseconds,
+    name_key,
+    row_key,
+    row_number,
+    seal,
+    short_row,
+    unit_vector,
+    usage_of,
+)
+from memory_agent.environment import Transaction
+from memory_agent.errors import InvalidInputError
+from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.snapshot import (
+    BLOB_PREFIX,
+    CHANGES,
+    EVENTS,
+    IDS,
+    META,
+    PENDING,
+    RECORDS,
+    STATE_KEY,
+    USAGE,
+    VECTORS,
+    Snapshot,
+)
+
+Touches = Mapping[int, tuple[int, datetime]]
+
+
+class Batch(Snapshot):
+    """Changes that become durable together when the `with` block of `Store.batch` ends.
+
+    `changes` is set then: what the derived indexes have to follow. Wrong input raises `InvalidInputError`; an exception
+    that leaves the block undoes the whole batch.
+    """
+
+    def __init__(self, transaction: Transaction, require_room: Callable[[Transaction], None]) -> None:
+        super().__init__(transaction)
+        self.changes = Changes(self.state.last_change, self.state.last_change, ())
+        self._require_room = require_room
+        self._has_room = False
+        self._entries: list[LogEntry] = []
+
+    def put(self, record: MemoryRecord, vector: Embedding | None) -> int:
+        """Add a memory and return its row; rows only grow and are never used again.
+
+        An event that is known adds nothing: its row is returned, even when that memory was deleted since.
+        `record.embedding` is not looked at; `vector` is (d,), is stored at unit length, and may come later.
+        """
+        if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
+            return known
+        if self.row_of_id(record.id) is not None:
+            raise InvalidInputError("id", f"{record.id} is already stored")
+        self._check_room()
+        row = self.state.next_row
+        self._write(RECORDS, row, encode_record(row, record))
+        self._transaction.put(IDS, name_key(record.id, "id"), short_row(row), append=True)
+        self.state.next_row = row + 1
+        if record.event_id is not None:
+            self.link_event(record.event_id, row)
+        if usage_of(record) != Usage():
+            self._write_usage(row, usage_of(record))
+        if vector is None:
+            self._write(PENDING, row, b"")
+        else:
+            self._write_vector(row, vector)
+        self._log("put", row)
+        return row
+
+    def link_event(self, event_id: str, row: int) -> None:
+        """Remember that an event went into the memory in `row`, so that its repetition is recognised."""
+        self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
+
+    def set_vector(self, row: int, vector: Embedding) -> None:
+        """Give the memory in `row` its vector, or another one."""
+        self._require_row(row)
+        self._check_room()
+        self._write_vector(row, vector)
+        self._transaction.delete(PENDING, row_key(row))
+        self._log("vector", row)
+
+    def update(self, record: MemoryRecord) -> int:
+        """Replace the memory with this id in place, vector aside; return its row."""
+        row = self.row_of_id(record.id)
+        old = None if row is None else self.record(row)
+        if row is None or old is None:
+            raise InvalidInputError("id", f"{record.id} is not stored")
+        if usage_of(record) != usage_of(old):
+            self._write_usage(row, usage_of(record))
+        value = encode_record(row, record)
+        if value != self._transaction.get(RECORDS, row_key(row)):
+            self._check_room()
+            self._transaction.put(RECORDS, row_key(row), value)
+            words = indexed_text(old)
+            self._log("update", row, None if words == indexed_text(record) else words)
+        return row
+
+    def delete(self, row: int) -> bool:
+        """Remove a memory; return whether there was one. Its events stay known, so that no replay brings it back.
+
+        Works on a full disk. Its words stay in the change log until both derived indexes have followed.
+        """
+        record = self.record(row)
+        if record is None:
+            return False
+        for database in (RECORDS, VECTORS, USAGE, PENDING):
+            self._transaction.delete(database, row_key(row))
+        self._transaction.delete(IDS, name_key(record.id, "id"))
+        self._log("delete", row, indexed_text(record))
+        return True
+
+    def count(self, counter: str, by: int = 1) -> None:
+        """Add to a counter: `kept`, `duplicates`, `dropped.<reason>`, or any other name."""
+        self.state.counters[counter] = self.state.counters.get(counter, 0) + by
+
+    @property
+    def cursor(self) -> int:
+        """The journal cursor: the number of the last event that this store has taken in. Assign to move it."""
+        return self.state.cursor
+
+    @cursor.setter
+    def cursor(self, seq: int) -> None:
+        self.state.cursor = seq
+
+    def set_blob(self, name: str, value: bytes | None) -> None:
+        """Keep a small blob under a name; None removes it."""
+        key = BLOB_PREFIX + name_key(name, "name")
+        if value is None:
+            self._transaction.delete(META, key)
+        else:
+            self._transaction.put(META, key, seal(0, value))
+
+    def set_stamp(self, stamp: str) -> None:
+        """Say which embedder the vectors of this store come from.
+
+        Another one than before drops all vectors: every memory waits for a new one, and d may be another.
+        """
+        if self.state.stamp not in (None, stamp):
+            self._drop_vectors()
+        self.state.stamp = stamp
+
+    def forget_changes_through(self, seq: int) -> None:
+        """Drop the change log up to and including change `seq`."""
+        old = [key for key, _ in self._transaction.scan(CHANGES) if row_number(key) <= seq]
+        for key in old:
+            self._transaction.delete(CHANGES, key)
+        self.state.forgotten_through = min(max(self.state.forgotten_through, seq), self.state.last_change)
+
+    def touch(self, touches: Touches) -> None:
+        """Add recalls, `row -> (how many, when last)`; rows that are gone are left out."""
+        for row, (times, now) in touches.items():
+            if self._transaction.get(RECORDS, row_key(row)) is not None:
+                usage = self.usage(row)
+                recalled = max(microseconds(now, "now"), usage.last_recalled_us or 0)
+                self._write_usage(
+                    row,
+                    Usage(usage.times_recalled + times, recalled, usage.used, usage.reward_sum),
+                )
+
+    def finish(self) -> None:
+        """Write the state and settle the changes; the store calls it before the commit."""
+        self._transaction.put(META, STATE_KEY, encode_sealed(0, self.state))
+        after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
+        self.changes = Changes(after, self.state.last_change, tuple(self.resolve(self._entries)))
+
+    def _check_room(self) -> None:
+        """Once per batch that grows the store; deleting must work where there is no room."""
+        if not self._has_room:
+            self._require_room(self._transaction)
+            self._has_room = True
+
+    def _require_row(self, row: int) -> None:
+        if self._transaction.get(RECORDS, row_key(row)) is None:
+            raise InvalidInputError("row", f"{row} holds no memory")
+
+    def _write(self, database: str, row: int, value: bytes) -> None:
+        self._transaction.put(database, row_key(row), value, append=True)
+
+    def _write_vector(self, row: int, vector: Embedding) -> None:
+        unit = unit_vector(vector, self.state.ndim)
+        self.state.ndim = unit.size
+        self._write(VECTORS, row, encode_vector(row, unit))
+
+    def _write_usage(self, row: int, usage: Usage) -> None:
+        self._transaction.put(USAGE, row_key(row), encode_sealed(row, usage))
+
+    def _drop_vectors(self) -> None:
+        self._transaction.clear(VECTORS)
+        for row, _ in self.scan():
+            self._write(PENDING, row, b"")
+        self.state.ndim = None
+        # No index can follow this row by row: a gap in the log tells them to start again.
+        self.state.last_change += 1
+        self.state.forgotten_through = self.state.last_change
+        self._entries.clear()
+
+    def _log(self, op: Op, row: int, before: IndexedText | None = None) -> None:
+        entry = LogEntry(op, row, before)
+        self.state.last_change = change = self.state.last_change + 1
+        self._entries.append(entry)
+        self._write(CHANGES, change, encode_entry(change, entry))

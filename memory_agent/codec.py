@@ -1,0 +1,293 @@
+"""How records, vectors and the small state look as bytes in the store. Pure: no engine, no files.
+
+Every value carries a checksum of its own (LMDB sees no flipped bits inside values), seeded with the key's number, so
+that a value under another key is noticed too. Records are MessagePack arrays without field names: new fields go last
+and have defaults, and the places of names in `_SOURCES` and the like never change. Vectors are float16 of unit length:
+half the disk, and a cosine that differs by less than 4e-5 (decision 0003).
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import xxhash
+
+from memory_agent.changes import OPS, IndexedText, LogEntry
+from memory_agent.errors import InvalidInputError, StoreDamagedError
+from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
+
+FORMAT = 1
+
+_SOURCES: tuple[Source, ...] = (
+    "user_input",
+    "conductor_plan",
+    "worker_result",
+    "writer_revision",
+    "trajectory_outcome",
+)
+_KINDS: tuple[Kind, ...] = ("episode", "strategy", "finding", "pattern")
+_PROVENANCES: tuple[Provenance, ...] = ("verified", "cited", "assumed", "cached")
+
+_CHECKSUM_BYTES = 8
+_PLAIN, _DEFLATED = b"\x00", b"\x01"
+_DEFLATE_FROM_BYTES = 512  # below, deflate saves next to nothing
+_LONGEST_PLAIN_KEY = 128
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+T = TypeVar("T")
+
+
+class StoreState(msgspec.Struct, kw_only=True):
+    """The one small value that changes with every batch."""
+
+    format: int = FORMAT
+    lineage: str = ""
+    next_row: int = 1
+    last_change: int = 0
+    forgotten_through: int = 0
+    cursor: int = 0
+    stamp: str | None = None
+    ndim: int | None = None
+    counters: dict[str, int] = {}
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True):
+    """What happened to a memory by being recalled; apart from the record, because it changes often."""
+
+    times_recalled: int = 0
+    last_recalled_us: int | None = None
+    used: int = 0
+    reward_sum: float = 0.0
+
+
+class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
+    id: str
+    text: str
+    source: int
+    kind: int
+    timestamp_us: int
+    event_id: str | None
+    session_id: str | None
+    run_id: str | None
+    channel_id: str | None
+    agent_id: str | None
+    quality_score: float | None
+    title: str | None
+    tags: tuple[str, ...]
+    provenance: int | None
+    metadata: dict[str, Any]
+
+
+_records = msgspec.msgpack.Decoder(_StoredRecord)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def seal(number: int, body: bytes) -> bytes:
+    """Return `body` with a checksum in front that also covers `number`."""
+    return xxhash.xxh3_64_digest(body, seed=number) + body
+
+
+def unseal(number: int, value: bytes, what: str) -> bytes:
+    """Return the body of a sealed value. Raises `StoreDamagedError`, naming `what`, when it does not match."""
+    body = value[_CHECKSUM_BYTES:]
+    if xxhash.xxh3_64_digest(body, seed=number) != value[:_CHECKSUM_BYTES]:
+        raise StoreDamagedError(f"{what} {number} does not match its checksum")
+    return body
+
+
+def row_key(row: int) -> bytes:
+    """Return the key of a row or change number: rows sort as numbers."""
+    return row.to_bytes(8, "big")
+
+
+def short_row(row: int) -> bytes:
+    """Return a row as a value: no more bytes than it needs."""
+    return row.to_bytes((row.bit_length() + 7) // 8, "big")
+
+
+def row_number(key: bytes) -> int:
+    """Return the row that `row_key` or `short_row` made into bytes."""
+    return int.from_bytes(key, "big")
+
+
+def name_key(name: str, field: str) -> bytes:
+    """Return the key of an id; long ones by their digest. Raises `InvalidInputError` naming `field`."""
+    try:
+        key = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(field, "is not valid Unicode") from error
+    if not key:
+        raise InvalidInputError(field, "is empty")
+    return key if len(key) <= _LONGEST_PLAIN_KEY else b"\xff" + xxhash.xxh3_128_digest(key)
+
+
+def microseconds(time: datetime, field: str) -> int:
+    """Return a time as microseconds since 1970, exactly. Raises `InvalidInputError` when it has no zone."""
+    if time.tzinfo is None:
+        raise InvalidInputError(field, "has no time zone")
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def time_of(microseconds_since_1970: int) -> datetime:
+    """Return the UTC time that `microseconds` counted."""
+    return _EPOCH + microseconds_since_1970 * _MICROSECOND
+
+
+def encode_record(row: int, record: MemoryRecord) -> bytes:
+    """Return the stored form, without vector and usage. Raises `InvalidInputError` naming the field."""
+    quality = record.quality_score
+    if quality is not None and not 0.0 <= quality <= 1.0:
+        raise InvalidInputError("quality_score", f"{quality} is not between 0 and 1")
+    stored = _StoredRecord(
+        id=record.id,
+        text=record.text,
+        source=_place(_SOURCES, record.source, "source"),
+        kind=_place(_KINDS, record.kind, "kind"),
+        timestamp_us=microseconds(record.timestamp, "timestamp"),
+        event_id=record.event_id,
+        session_id=record.session_id,
+        run_id=record.run_id,
+        channel_id=record.channel_id,
+        agent_id=record.agent_id,
+        quality_score=quality,
+        title=record.title,
+        tags=tuple(record.tags),
+        provenance=None if record.provenance is None else _place(_PROVENANCES, record.provenance, "provenance"),
+        metadata=record.metadata,
+    )
+    return seal(row, _deflate(_encode(stored)))
+
+
+def decode_record(row: int, value: bytes, usage: Usage, vector: Embedding | None = None) -> MemoryRecord:
+    """Return the memory. Raises `StoreDamagedError`."""
+    stored = decode(_records, row, _inflate(row, unseal(row, value, "record")), "record")
+    recalled = usage.last_recalled_us
+    return MemoryRecord(
+        id=stored.id,
+        text=stored.text,
+        source=_SOURCES[stored.source],
+        kind=_KINDS[stored.kind],
+        timestamp=time_of(stored.timestamp_us),
+        embedding=None if vector is None else vector.tolist(),
+        quality_score=stored.quality_score,
+        session_id=stored.session_id,
+        metadata=stored.metadata,
+        title=stored.title,
+        tags=stored.tags,
+        provenance=None if stored.provenance is None else _PROVENANCES[stored.provenance],
+        run_id=stored.run_id,
+        channel_id=stored.channel_id,
+        agent_id=stored.agent_id,
+        event_id=stored.event_id,
+        last_recalled_at=None if recalled is None else time_of(recalled),
+        times_recalled=usage.times_recalled,
+        utility=Utility(used=usage.used, reward_sum=usage.reward_sum),
+    )
+
+
+def usage_of(record: MemoryRecord) -> Usage:
+    """Return the part of a record that recalling changes."""
+    recalled = record.last_recalled_at
+    return Usage(
+        record.times_recalled,
+        None if recalled is None else microseconds(recalled, "last_recalled_at"),
+        record.utility.used,
+        record.utility.reward_sum,
+    )
+
+
+def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
+    """Return (d,) float32 of length one. Raises `InvalidInputError`: shape, not finite, or of length zero.
+
+    NaN has to stop here: usearch accepts it, and ranks it first in every search (measured).
+    """
+    values = np.asarray(vector, dtype=np.float32)
+    if values.ndim != 1 or values.size == 0 or (ndim is not None and values.size != ndim):
+        raise InvalidInputError("vector", f"has shape {values.shape}, expected ({ndim or 'd'},)")
+    largest = np.abs(values).max()
+    if not np.isfinite(largest):
+        raise InvalidInputError("vector", "is not finite")
+    if largest == 0.0:
+        raise InvalidInputError("vector", "has length zero")
+    values = values / largest  # so that squares neither overflow nor vanish
+    unit: Embedding = values / np.linalg.norm(values)
+    return unit
+
+
+def encode_vector(row: int, vector: Embedding) -> bytes:
+    """Return the stored form of a unit vector."""
+    return seal(row, vector.astype("<f2").tobytes())
+
+
+def decode_vector(row: int, value: bytes, ndim: int) -> Embedding:
+    """Return (d,) float32. Raises `StoreDamagedError`."""
+    body = unseal(row, value, "vector")
+    if len(body) != 2 * ndim:
+        raise StoreDamagedError(f"vector {row} has {len(body) // 2} dimensions, expected {ndim}")
+    return np.frombuffer(body, dtype="<f2").astype(np.float32)
+
+
+def encode_entry(change: int, entry: LogEntry) -> bytes:
+    """Return the stored form of a line of the change log."""
+    before = b"" if entry.before is None else _encode(entry.before)
+    return seal(change, bytes([OPS.index(entry.op)]) + row_key(entry.row) + before)
+
+
+def decode_entry(change: int, value: bytes) -> LogEntry:
+    """Return the line of the change log. Raises `StoreDamagedError`."""
+    body = unseal(change, value, "change")
+    before = decode(_texts, change, body[9:], "change") if len(body) > 9 else None
+    return LogEntry(OPS[body[0]], row_number(body[1:9]), before)
+
+
+def encode_sealed(number: int, value: object) -> bytes:
+    """Return any plain value, sealed."""
+    return seal(number, _encode(value))
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], number: int, body: bytes, what: str) -> T:
+    """Decode a body whose checksum was right. Raises `StoreDamagedError`."""
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise StoreDamagedError(f"{what} {number}: {error}") from error
+
+
+_texts = msgspec.msgpack.Decoder(IndexedText)
+
+
+def _encode(value: object) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("record", "holds text that is not valid Unicode") from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInputError("metadata", str(error)) from error
+
+
+def _place(names: tuple[Any, ...], name: str, field: str) -> int:
+    try:
+        return names.index(name)
+    except ValueError as error:
+        raise InvalidInputError(field, f"{name!r} is none of {', '.join(names)}") from error
+
+
+def _deflate(body: bytes) -> bytes:
+    if len(body) < _DEFLATE_FROM_BYTES:
+        return _PLAIN + body
+    deflated = zlib.compress(body)
+    return _DEFLATED + deflated if len(deflated) < len(body) else _PLAIN + body
+
+
+def _inflate(row: int, body: bytes) -> bytes:
+    if body[:1] == _PLAIN:
+        return body[1:]
+    try:
+        return zlib.decompress(body[1:])
+    except zlib.error as error:
+        raise StoreDamagedError(f"record {row}: {error}") from error

@@ -1,0 +1,169 @@
+"""What can be read from a store at one moment. Everything read through one snapshot belongs together.
+
+n = number of rows asked for, d = dimensions of a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.changes import Change, Changes, LogEntry, Op, Settled, settle
+from memory_agent.codec import (
+    StoreState,
+    Usage,
+    decode,
+    decode_entry,
+    decode_record,
+    decode_vector,
+    name_key,
+    row_key,
+    row_number,
+    unseal,
+)
+from memory_agent.environment import Transaction
+from memory_agent.errors import StoreDamagedError
+from memory_agent.records import Embedding, MemoryRecord
+
+RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
+IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
+DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META)
+
+STATE_KEY = b"state"
+BLOB_PREFIX = b"blob:"
+
+_states = msgspec.msgpack.Decoder(StoreState)
+_usages = msgspec.msgpack.Decoder(Usage)
+
+
+class Snapshot:
+    """One user's store as it was when the transaction began. Every read may raise `StoreDamagedError`."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.state = _read_state(transaction)
+
+    def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
+        """Return the memory in `row`, or None when there is none."""
+        value = self._transaction.get(RECORDS, row_key(row))
+        if value is None:
+            return None
+        return decode_record(row, value, self.usage(row), self.vector(row) if with_embedding else None)
+
+    def usage(self, row: int) -> Usage:
+        """Return how often the memory was recalled and used."""
+        value = self._transaction.get(USAGE, row_key(row))
+        return Usage() if value is None else decode(_usages, row, unseal(row, value, "usage"), "usage")
+
+    def vector(self, row: int) -> Embedding | None:
+        """Return (d,) float32 of unit length, or None when the row has no vector."""
+        value = self._transaction.get(VECTORS, row_key(row))
+        return None if value is None else decode_vector(row, value, self._ndim)
+
+    def vectors(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Embedding:
+        """Return (n, d) float32, each of unit length; all zeros where a row has no vector."""
+        found = np.zeros((len(rows), self._ndim), dtype=np.float32)
+        for place, row in enumerate(rows):
+            if (vector := self.vector(int(row))) is not None:
+                found[place] = vector
+        return found
+
+    def row_of_id(self, record_id: str) -> int | None:
+        """Return the row of the memory with this id."""
+        return self._row(IDS, name_key(record_id, "id"))
+
+    def row_of_event(self, event_id: str) -> int | None:
+        """Return the row that this event went into, even if that memory was deleted since."""
+        return self._row(EVENTS, name_key(event_id, "event_id"))
+
+    def scan(self, after: int = 0) -> Iterator[tuple[int, MemoryRecord]]:
+        """Go over all memories with a row greater than `after`, in the order in which they came."""
+        for key, value in self._transaction.scan(RECORDS, row_key(after + 1)):
+            row = row_number(key)
+            yield row, decode_record(row, value, self.usage(row))
+
+    def scan_vectors(self, chunk: int = 1_000) -> Iterator[tuple[npt.NDArray[np.int64], Embedding]]:
+        """Go over all vectors in order of rows, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
+        pairs = self._transaction.scan(VECTORS)
+        while part := list(islice(pairs, chunk)):
+            rows = [row_number(key) for key, _ in part]
+            found = [decode_vector(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
+            yield np.array(rows, dtype=np.int64), np.stack(found)
+
+    def pending_rows(self, limit: int) -> list[int]:
+        """Return the first `limit` rows that have no vector yet."""
+        return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING), limit)]
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return how many memories there are, how many have a vector, and how many wait for one."""
+        count = self._transaction.count
+        return count(RECORDS), count(VECTORS), count(PENDING)
+
+    def blob(self, name: str) -> bytes | None:
+        """Return the blob that was set under `name`, or None."""
+        value = self._transaction.get(META, BLOB_PREFIX + name_key(name, "name"))
+        return None if value is None else unseal(0, value, f"blob {name}")
+
+    def changes_after(self, seq: int) -> Changes | None:
+        """Return what happened since change `seq`, settled; None when the log does not reach back that far.
+
+        `rows` is lazy and readable as long as the snapshot is open.
+        """
+        state = self.state
+        if not state.forgotten_through <= seq <= state.last_change:
+            return None
+        entries = (decode_entry(row_number(k), v) for k, v in self._transaction.scan(CHANGES, row_key(seq + 1)))
+        return Changes(seq, state.last_change, self.resolve(entries))
+
+    def resolve(self, entries: Iterable[LogEntry]) -> Iterator[Change]:
+        """Settle log entries and say what each of their rows is now."""
+        return (self._resolve(settled) for settled in settle(entries))
+
+    def verify(self) -> int:
+        """Check every checksum and that ids lead to their records; return the number of memories.
+
+        Raises `StoreDamagedError` at the first thing that does not match.
+        """
+        memories = 0
+        for row, record in self.scan():
+            if self.row_of_id(record.id) != row:
+                raise StoreDamagedError(f"record {row}: its id does not lead to it")
+            memories += 1
+        for rows, _ in self.scan_vectors():
+            if any(self._transaction.get(RECORDS, row_key(int(row))) is None for row in rows):
+                raise StoreDamagedError("a vector belongs to no record")
+        for key, value in self._transaction.scan(CHANGES):
+            decode_entry(row_number(key), value)
+        return memories
+
+    @property
+    def _ndim(self) -> int:
+        return self.state.ndim or 0
+
+    def _row(self, database: str, key: bytes) -> int | None:
+        value = self._transaction.get(database, key)
+        return None if value is None else row_number(value)
+
+    def _resolve(self, settled: Settled) -> Change:
+        record = self.record(settled.row)
+        vector = None if record is None else self.vector(settled.row)
+        return Change(settled.row, _op(settled, record), record, vector, settled.new_vector, settled.before)
+
+
+def _op(settled: Settled, record: MemoryRecord | None) -> Op:
+    if record is None:
+        return "delete"
+    if settled.is_new:
+        return "put"
+    return "update" if settled.is_updated else "vector"
+
+
+def _read_state(transaction: Transaction) -> StoreState:
+    value = transaction.get(META, STATE_KEY)
+    if value is None:
+        return StoreState()
+    return decode(_states, 0, unseal(0, value, "state"), "state")

@@ -1,0 +1,286 @@
+"""One user's memories, the truth: records, vectors, known events, counters, journal cursor and change log.
+
+One LMDB environment per user, one owner at a time. What belongs together is committed together (`batch`), so delivery
+at least once has its effect exactly once: record, vector, `event_id -> row` and cursor become durable in one
+transaction. Searching is not done here; `index` and `lexicon` are derived from what this file keeps, and follow its
+change log. Rejected: one key per field, or vectors in a file of their own, both of which give up the one transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from ulid import ULID
+
+from memory_agent.batch import Batch
+from memory_agent.changes import Changes
+from memory_agent.codec import FORMAT, StoreState
+from memory_agent.config import StoreSettings
+from memory_agent.environment import Environment, Transaction
+from memory_agent.errors import StoreDamagedError, StoreError, StoreFullError
+from memory_agent.fence import OwnerLock, Role
+from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.snapshot import DATABASES, META, Snapshot
+
+_RECORDS_FOLDER = "records"
+
+
+class Store:
+    """An open store. Any number of threads may read; batches are written one at a time."""
+
+    def __init__(self, folder: Path, settings: StoreSettings, environment: Environment, lock: OwnerLock) -> None:
+        self.folder = folder
+        self._settings = settings
+        self._environment = environment
+        self._lock = lock
+        self._writing = threading.Lock()
+        self._touching = threading.Lock()
+        self._touches: dict[int, tuple[int, datetime]] = {}
+        self._refusal: StoreError | None = None
+        self._state = self._prepare()
+
+    @classmethod
+    def open(cls, folder: Path, settings: StoreSettings | None = None, role: Role = "library") -> Self:
+        """Open the store in a user's folder, or create it, and own it until `close`.
+
+        A `host` waits for another host and then takes over; see `fence`. Raises `StoreOwnedElsewhereError`,
+        `StoreDamagedError`, `StoreFullError`, `StoreError`.
+        """
+        settings = settings or StoreSettings()
+        lock = OwnerLock.acquire(folder, role, settings.takeover_after_s)
+        try:
+            environment = Environment.open(folder / _RECORDS_FOLDER, settings.map_size_bytes, DATABASES)
+            try:
+                lock.claim(environment, META)
+                return cls(folder, settings, environment, lock)
+            except BaseException:
+                environment.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Give a batch; when the block ends it is on the disk, when the block raises nothing of it is.
+
+        Waits for a batch of another thread. Raises `FencedError` when a newer owner took over, `StoreFullError`
+        (the store stays usable, deleting works), and `StoreError` after an I/O error: close and open again then.
+        """
+        with self._writing, self._refusing_after_failure(), self._taking_touches() as touches:
+            with self._environment.write() as transaction:
+                self._lock.check(transaction, META)
+                batch = Batch(transaction, self._require_room)
+                batch.touch(touches)
+                yield batch
+                batch.finish()
+            self._state = batch.state
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Give a view in which all reads belong together. Keep it short: it holds on to old pages."""
+        with self._environment.read() as transaction:
+            yield Snapshot(transaction)
+
+    def touch(self, rows: Iterable[int], now: datetime) -> None:
+        """Count a recall of each row. Costs no I/O: it is written with the next batch, or at `close`."""
+        with self._touching:
+            for row in rows:
+                self._touches[row] = (self._touches.get(row, (0, now))[0] + 1, now)
+
+    def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
+        """Return the memory in `row`, or None. Recalls that are not written yet are included."""
+        return self.records((row,), with_embedding)[0]
+
+    def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
+        """Return the memory in each row, in the order asked for; None where there is none."""
+        with self.snapshot() as snapshot:
+            found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
+        return [record and self._with_touches(row, record) for row, record in found]
+
+    def row_of_id(self, record_id: str) -> int | None:
+        """Return the row of the memory with this id."""
+        with self.snapshot() as snapshot:
+            return snapshot.row_of_id(record_id)
+
+    def row_of_event(self, event_id: str) -> int | None:
+        """Return the row that this event went into, even if that memory was deleted since."""
+        with self.snapshot() as snapshot:
+            return snapshot.row_of_event(event_id)
+
+    def vectors(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Embedding:
+        """Return (n, d) float32 of unit length; all zeros where a row has no vector."""
+        with self.snapshot() as snapshot:
+            return snapshot.vectors(rows)
+
+    def scan(self) -> Iterator[tuple[int, MemoryRecord]]:
+        """Go over all memories as they are now, in the order in which they came."""
+        with self.snapshot() as snapshot:
+            yield from snapshot.scan()
+
+    def pending_rows(self, limit: int) -> list[int]:
+        """Return the first `limit` rows that have no vector yet."""
+        with self.snapshot() as snapshot:
+            return snapshot.pending_rows(limit)
+
+    def changes_after(self, seq: int) -> Changes | None:
+        """Return what happened since change `seq`, in memory; None when the log does not reach back that far."""
+        with self.snapshot() as snapshot:
+            changes = snapshot.changes_after(seq)
+            return changes and msgspec.structs.replace(changes, rows=tuple(changes.rows))
+
+    def forget_changes_through(self, seq: int) -> None:
+        """Drop the change log up to and including `seq`; only what all derived indexes have followed and saved."""
+        with self.batch() as batch:
+            batch.forget_changes_through(seq)
+
+    def blob(self, name: str) -> bytes | None:
+        """Return the blob that was set under `name`, or None."""
+        with self.snapshot() as snapshot:
+            return snapshot.blob(name)
+
+    def verify(self) -> int:
+        """Check every checksum; return the number of memories. Raises `StoreDamagedError` at the first mismatch."""
+        with self.snapshot() as snapshot:
+            return snapshot.verify()
+
+    def counters(self) -> dict[str, int]:
+        """Return all counters."""
+        return dict(self._state.counters)
+
+    @property
+    def count(self) -> int:
+        """Number of memories."""
+        return self._counts()[0]
+
+    @property
+    def vector_count(self) -> int:
+        """Number of memories that have a vector."""
+        return self._counts()[1]
+
+    @property
+    def pending_count(self) -> int:
+        """Number of memories that wait for a vector."""
+        return self._counts()[2]
+
+    @property
+    def last_change(self) -> int:
+        """Number of the last committed change."""
+        return self._state.last_change
+
+    @property
+    def cursor(self) -> int:
+        """Number of the last journal event that was taken in; 0 before the first."""
+        return self._state.cursor
+
+    @property
+    def stamp(self) -> str | None:
+        """Which embedder the vectors come from; None before the first."""
+        return self._state.stamp
+
+    @property
+    def ndim(self) -> int | None:
+        """Dimensions of the vectors; None before the first."""
+        return self._state.ndim
+
+    @property
+    def lineage(self) -> str:
+        """A random name given to the store when it was created; tells derived files of another store apart."""
+        return self._state.lineage
+
+    @property
+    def epoch(self) -> int:
+        """This owner's epoch."""
+        return self._lock.epoch
+
+    @property
+    def disk_bytes(self) -> int:
+        """What everything in the user's folder takes on the disk, derived files included."""
+        files = (entry for entry in self.folder.rglob("*") if entry.is_file())
+        return sum(entry.stat().st_blocks * 512 for entry in files)
+
+    def close(self) -> None:
+        """Write the recalls that wait, close, and let go of the ownership. Twice does no harm."""
+        with suppress(StoreError):  # they are advice, and a fenced or full store must close all the same
+            if self._touches and self._refusal is None:
+                with self.batch():
+                    pass
+        self._refusal = StoreError(f"{self.folder} is closed")
+        self._environment.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _prepare(self) -> StoreState:
+        """Read the state; a new store gets its lineage."""
+        with self.snapshot() as snapshot:
+            state = snapshot.state
+        if state.format > FORMAT:
+            raise StoreError(f"{self.folder} has format {state.format}; this version knows up to {FORMAT}")
+        if not state.lineage:
+            with self._environment.write() as transaction:
+                batch = Batch(transaction, self._require_room)
+                batch.state.lineage = str(ULID())
+                batch.finish()
+            state = batch.state
+        return state
+
+    def _counts(self) -> tuple[int, int, int]:
+        with self.snapshot() as snapshot:
+            return snapshot.counts()
+
+    def _with_touches(self, row: int, record: MemoryRecord) -> MemoryRecord:
+        if row not in self._touches:
+            return record
+        times, now = self._touches[row]
+        return msgspec.structs.replace(record, times_recalled=record.times_recalled + times, last_recalled_at=now)
+
+    @contextmanager
+    def _taking_touches(self) -> Iterator[dict[int, tuple[int, datetime]]]:
+        """Hand over the recalls that wait; they wait again when the block raises."""
+        with self._touching:
+            taken, self._touches = self._touches, {}
+        try:
+            yield taken
+        except BaseException:
+            with self._touching:
+                for row, (times, now) in taken.items():
+                    later, last = self._touches.get(row, (0, now))
+                    self._touches[row] = (times + later, last)
+            raise
+
+    @contextmanager
+    def _refusing_after_failure(self) -> Iterator[None]:
+        """Refuse batches after an I/O error or a takeover: what LMDB holds in memory is not to be trusted then."""
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            yield
+        except (StoreFullError, StoreDamagedError):
+            raise
+        except StoreError as error:
+            self._refusal = error
+            raise
+
+    def _require_room(self, transaction: Transaction) -> None:
+        """Keep `reserve_bytes` free, on the disk and in the map, so that deleting always finds the pages it needs."""
+        disk = os.statvfs(self.folder)
+        if disk.f_bavail * disk.f_frsize < self._settings.reserve_bytes:
+            raise StoreFullError(str(self.folder), disk.f_blocks * disk.f_frsize)
+        limit = self._settings.map_size_bytes
+        room = limit - min(self._settings.reserve_bytes, limit // 4)
+        if self._environment.file_bytes > room and transaction.used_bytes() > room:
+            raise StoreFullError(str(self.folder), limit)
