@@ -217,7 +217,9 @@ def decode_reply(data: bytes, type_: type[T]) -> T:
 
 
 def _raised(fault: Fault) -> errors.MemoryAgentError:
-    error_type = errors.ERRORS.get(fault.code, errors.MemoryAgentError)
+    error_type = errors.ERRORS.get(fault.code)
+    if error_type is None:
+        return errors.MemoryAgentError(fault.message)
     try:
         return error_type(*fault.args)
     except TypeError:

@@ -243,6 +243,7 @@ def _bind(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> str:
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
+        socket.close(linger=0)
         raise UnavailableError(f"cannot listen at {endpoint}: {error}") from error
     return socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()  # type: ignore[union-attr]
 
@@ -251,6 +252,7 @@ def _connect(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> N
     try:
         socket.connect(endpoint)
     except zmq.ZMQError as error:
+        socket.close(linger=0)
         raise ProtocolError(f"{endpoint} is no endpoint: {error}") from error
 
 

@@ -1,0 +1,165 @@
+"""One user's lane under faults: nothing lost, nothing passed over, order kept, memory bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_agent import lane as lane_module
+from memory_agent.config import DaemonSettings
+from memory_agent.errors import HostDiedError, InvalidInputError, StoreFullError, UnavailableError
+from memory_agent.lane import Budget, Lane, Pending
+from memory_agent.protocol import IngestBatch
+from memory_agent.records import IngestReport, RejectedEvent
+
+EVENT = b"x" * 100
+
+
+class World:
+    """A journal and a memory that fail as they are told; an event's number says how it behaves."""
+
+    def __init__(self, journal: Sequence[int], *, rejects: set[int] = frozenset(), crashes: set[int] = frozenset(),
+                 poisons: set[int] = frozenset(), hiccups: Sequence[str] = ()) -> None:  # fmt: skip
+        self.journal = list(journal)
+        self.rejects, self.crashes, self.poisons = rejects, crashes, poisons
+        self.hiccups = list(hiccups)
+        self.handled: list[int] = []
+        self.set_aside: dict[int, str] = {}
+        self.largest_batch = 0
+        self.backlog_reads = 0
+
+    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
+        await asyncio.sleep(0)
+        seqs = [seq for seq, _ in batch.events]
+        self.largest_batch = max(self.largest_batch, len(seqs))
+        if self.hiccups:
+            raise {"full": StoreFullError("users/a", 1), "died": HostDiedError("user-a")}[self.hiccups.pop()]
+        if self.crashes & set(seqs):
+            raise HostDiedError("user-a")
+        if self.poisons & set(seqs):
+            raise InvalidInputError("payload", "poison")
+        rejected = [
+            RejectedEvent(position=place, event_id=str(seq), reason="no")
+            for place, seq in enumerate(seqs)
+            if seq in self.rejects
+        ]
+        self.handled += [seq for seq in seqs if seq not in self.rejects]
+        return IngestReport(kept=len(seqs) - len(rejected), rejected=tuple(rejected))
+
+    async def ready(self, user_id: str) -> None:
+        await asyncio.sleep(0)
+
+    async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
+        await asyncio.sleep(0)
+        self.backlog_reads += 1
+        return [Pending(seq, EVENT) for seq in self.journal if seq > after_seq][:7]
+
+    async def content(self, seq: int) -> bytes:
+        return EVENT
+
+    async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
+        await asyncio.sleep(0)
+        self.set_aside[event.seq] = code
+
+    def report(self, user_id: str, report: IngestReport) -> None:
+        pass
+
+
+def run_lane(world: World, settings: DaemonSettings, *, room_bytes: int = 1 << 20, late: Sequence[int] = ()) -> None:
+    """Offer the whole journal, as the dispatcher would, and return when nothing is pending."""
+
+    async def scenario() -> None:
+        lane = Lane("alice", world, Budget(room_bytes), settings)
+        for seq in world.journal:
+            lane.offer(Pending(seq, EVENT))
+            if seq % 5 == 0:
+                await asyncio.sleep(0)
+            unhandled = set(world.journal[: world.journal.index(seq) + 1]) - set(world.handled) - set(world.set_aside)
+            assert not unhandled or (lane.oldest_pending or 0) <= min(unhandled)
+        for seq in late:
+            lane.offer(Pending(seq, EVENT, late=True))
+        async with asyncio.timeout(60):
+            while lane.oldest_pending is not None:
+                await asyncio.sleep(0)
+        await lane.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_module, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(lane_module, "_LONGEST_PAUSE_S", 0.0)
+
+
+seqs = st.integers(1, 60)
+
+
+@given(
+    journal=st.sets(seqs, min_size=1).map(sorted),
+    rejects=st.sets(seqs, max_size=4),
+    crashes=st.sets(seqs, max_size=3),
+    poisons=st.sets(seqs, max_size=3),
+    hiccups=st.lists(st.sampled_from(["full", "died"]), max_size=2),
+    room_bytes=st.integers(0, 3_000),
+    lane_events=st.integers(1, 20),
+)
+def test_every_event_is_handled_once_in_order_or_set_aside(
+    journal: list[int],
+    rejects: set[int],
+    crashes: set[int],
+    poisons: set[int],
+    hiccups: list[str],
+    room_bytes: int,
+    lane_events: int,
+) -> None:
+    world = World(journal, rejects=rejects, crashes=crashes, poisons=poisons, hiccups=hiccups)
+    run_lane(world, DaemonSettings(lane_events=lane_events, batch_events=4), room_bytes=room_bytes)
+    bad = (rejects | crashes | poisons) & set(journal)
+    assert world.handled == [seq for seq in journal if seq not in bad]
+    assert set(world.set_aside) == bad
+    assert world.largest_batch <= 4
+
+
+def test_a_full_lane_reads_the_rest_from_the_journal() -> None:
+    world = World(range(1, 101))
+    run_lane(world, DaemonSettings(lane_events=3))
+    assert world.handled == list(range(1, 101))
+    assert world.backlog_reads > 0
+
+
+def test_the_reason_of_quarantine_is_the_error() -> None:
+    world = World([1, 2, 3, 4], rejects={1}, crashes={2}, poisons={3})
+    run_lane(world, DaemonSettings())
+    assert world.set_aside == {1: "unhandled_event", 2: "host_died", 3: "invalid_input"}
+
+
+def test_a_host_that_is_killed_from_outside_costs_no_event() -> None:
+    world = World(range(1, 30), hiccups=["died", "died"])
+    run_lane(world, DaemonSettings(batch_events=5))
+    assert world.handled == list(range(1, 30))
+    assert world.set_aside == {}
+
+
+def test_late_events_are_handled_beside_the_ordered_ones() -> None:
+    world = World(range(10, 20))
+    run_lane(world, DaemonSettings(), late=[3, 5], room_bytes=500)
+    assert Counter(world.handled) == Counter([3, 5, *range(10, 20)])
+
+
+def test_a_relay_that_is_away_is_waited_for() -> None:
+    class Flaky(World):
+        async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
+            if not self.set_aside and not getattr(self, "failed", False):
+                self.failed = True
+                raise UnavailableError("relay: away")
+            await super().quarantine(user_id, event, code, reason)
+
+    world = Flaky([1], rejects={1})
+    run_lane(world, DaemonSettings())
+    assert world.set_aside == {1: "unhandled_event"}

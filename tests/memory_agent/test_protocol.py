@@ -1,0 +1,81 @@
+"""Requests and replies: round trips, the same error on the other side, nothing but our errors for any bytes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_agent import errors
+from memory_agent.protocol import (
+    RecallParams,
+    Request,
+    decode,
+    decode_reply,
+    decode_request,
+    encode,
+    encode_fault,
+    encode_result,
+)
+
+EXAMPLES: dict[str, errors.MemoryAgentError] = {
+    "invalid_input": errors.InvalidInputError("query", "is empty"),
+    "unhandled_event": errors.UnhandledEventError("e-1", "no text"),
+    "settings": errors.SettingsError("recall.alpha", "above 1"),
+    "store_full": errors.StoreFullError("users/a", 1024),
+    "store_owned_elsewhere": errors.StoreOwnedElsewhereError("users/a", "process 7"),
+    "fenced": errors.FencedError("users/a", 1, 2),
+    "model_checksum": errors.ModelChecksumError("model", "aa", "bb"),
+}
+
+
+@pytest.mark.parametrize("code", sorted(errors.ERRORS))
+def test_an_error_arrives_as_itself(code: str) -> None:
+    error = EXAMPLES.get(code) or errors.ERRORS[code]("what happened")
+    with pytest.raises(type(error)) as caught:
+        decode_reply(encode_fault(error), int)
+    assert type(caught.value) is type(error)
+    assert (caught.value.args, str(caught.value)) == (error.args, str(error))
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    def family(root: type[errors.MemoryAgentError]) -> list[type[errors.MemoryAgentError]]:
+        return [root, *(error for child in root.__subclasses__() for error in family(child))]
+
+    codes = [error.code for error in family(errors.MemoryAgentError)]
+    assert len(codes) == len(set(codes))
+
+
+def test_a_code_of_a_newer_daemon_keeps_its_message() -> None:
+    reply = msgspec.msgpack.encode({"fault": {"code": "from_the_future", "args": [1], "message": "what it says"}})
+    with pytest.raises(errors.MemoryAgentError, match="what it says"):
+        decode_reply(reply, int)
+
+
+@given(st.text(), st.integers(1, 1000))
+def test_a_request_comes_out_as_it_went_in(query: str, top_k: int) -> None:
+    params = RecallParams(query=query.encode("utf-8", "replace").decode(), top_k=top_k)
+    request = decode_request(encode(Request(method="recall", params=msgspec.Raw(encode(params)))))
+    assert decode(request.params, RecallParams) == params
+    assert decode_reply(encode_result(params), RecallParams) == params
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_raise_anything_but_our_errors(data: bytes) -> None:
+    for read in (decode_request, lambda data: decode(data, RecallParams), lambda data: decode_reply(data, int)):
+        with contextlib.suppress(errors.MemoryAgentError):
+            read(data)
+
+
+def test_a_wrong_parameter_is_named() -> None:
+    with pytest.raises(errors.InvalidInputError) as caught:
+        decode(msgspec.msgpack.encode({"query": "x", "filter": {"kinds": ["story"]}}), RecallParams)
+    assert caught.value.field == "filter.kinds[0]"
+
+
+def test_another_protocol_version_is_refused() -> None:
+    with pytest.raises(errors.ProtocolError, match="version 9"):
+        decode_request(encode(Request(method="recall", version=9)))

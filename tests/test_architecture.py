@@ -1,0 +1,66 @@
+"""The house as it is drawn in ops/ARCHITECTURE.md: imports go one way, each engine lives in one file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("relay", "sona", "memory_agent")
+ENGINES = frozenset({"lmdb", "usearch", "onnxruntime", "onnx", "ray", "zmq", "sqlite3", "tokenizers", "safetensors"})
+LONGEST_FILE_LINES = 400
+
+
+def python_files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported_packages(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_imports_go_one_way() -> None:
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_each_engine_is_imported_in_one_file_of_a_package(package: str) -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in python_files(package):
+        for engine in imported_packages(file) & ENGINES:
+            places[engine].append(file.name)
+    assert {engine: files for engine, files in places.items() if len(files) > 1} == {}
+
+
+def test_sona_computes_and_nothing_else() -> None:
+    allowed = {"__future__", "numpy", "msgspec", "sona", "collections", "dataclasses", "typing", "math", "enum"}
+    for file in python_files("sona"):
+        assert imported_packages(file) <= allowed, file
+
+
+def test_no_file_outgrows_its_room() -> None:
+    files = [file for top in (*PACKAGES, "tests", "ops") for file in python_files(top)]
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FILE_LINES} == {}
+
+
+def test_every_room_is_on_the_plan() -> None:
+    plan = (ROOT / "ops" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_]+)/?`", plan))
+    for package in PACKAGES:
+        rooms = {path.stem for path in (ROOT / package).iterdir() if path.suffix == ".py" or path.is_dir()}
+        assert {room for room in rooms if room not in named and not room.startswith("_")} == set(), package
