@@ -178,6 +178,11 @@ class Store:
         return self._state.last_change
 
     @property
+    def log_length(self) -> int:
+        """Number of changes that the change log still holds."""
+        return self._state.last_change - self._state.forgotten_through
+
+    @property
     def cursor(self) -> int:
         """Number of the last journal event that was taken in; 0 before the first."""
         return self._state.cursor

@@ -1,0 +1,147 @@
+"""Keeps the vector index and the lexicon in step with the store: opens them, lets them follow, builds them anew.
+
+Neither is ever needed to recover, and neither is trusted: what is missing, damaged, of another store or embedder, or
+further behind than the change log reaches, is built from the store, without being asked. Only the store's own damage is
+an error here. Each function may be called again at any time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memory_agent.changes import Changes
+from memory_agent.config import StoreSettings
+from memory_agent.errors import IndexDamagedError
+from memory_agent.index import VectorIndex
+from memory_agent.lexicon import Lexicon
+from memory_agent.snapshot import Snapshot
+from memory_agent.store import Store
+
+_INDEX_FILE = "index.usearch"
+_LEXICON_FILE = "lexicon.sqlite"
+_SAVE_EVERY = 10_000  # changes; saving 100,000 vectors takes .2 s
+
+
+def open_index(store: Store, settings: StoreSettings) -> VectorIndex:
+    """Return the vector index of a store, up to date."""
+    index = VectorIndex(store.vectors, settings.exact_search_limit, settings.expansion_search)
+    try:
+        index.load(_index_path(store))
+    except IndexDamagedError:
+        index.clear()
+    catch_up_index(store, index)
+    return index
+
+
+def open_lexicon(store: Store) -> Lexicon:
+    """Return the lexicon of a store, up to date. A damaged file is set aside."""
+    path = store.folder / _LEXICON_FILE
+    try:
+        lexicon = Lexicon.open(path)
+    except IndexDamagedError:
+        lexicon = Lexicon.fresh(path)
+    catch_up_lexicon(store, lexicon)
+    return lexicon
+
+
+def catch_up(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
+    """Bring both to the store's last change. Call it after an `IndexDamagedError` from either, too."""
+    catch_up_index(store, index)
+    catch_up_lexicon(store, lexicon)
+
+
+def catch_up_index(store: Store, index: VectorIndex) -> None:
+    """Bring the vector index to the store's last change, by the change log if that will do."""
+    with store.snapshot() as snapshot:
+        if not _index_follows(snapshot, index):
+            _rebuild_index(snapshot, index)
+
+
+def catch_up_lexicon(store: Store, lexicon: Lexicon) -> None:
+    """Bring the lexicon to the store's last change, by the change log if that will do."""
+    with store.snapshot() as snapshot:
+        if not _lexicon_follows(snapshot, lexicon):
+            _rebuild_lexicon(snapshot, lexicon)
+
+
+def repair_lexicon(store: Store, lexicon: Lexicon) -> None:
+    """Build the lexicon anew after a search said that it is damaged; the file is set aside."""
+    lexicon.reset()
+    catch_up_lexicon(store, lexicon)
+
+
+def apply(store: Store, index: VectorIndex, lexicon: Lexicon, changes: Changes) -> None:
+    """Let both follow a batch that was committed; one that cannot is caught up."""
+    try:
+        index.apply(changes)
+    except IndexDamagedError:
+        catch_up_index(store, index)
+    try:
+        lexicon.apply(changes)
+    except IndexDamagedError:
+        catch_up_lexicon(store, lexicon)
+
+
+def save(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
+    """Save what is worth it and drop the part of the change log that nobody needs any more.
+
+    The flat table is read from the store at each open, and the lexicon keeps itself; so only the graph is saved.
+    """
+    index.stamp = store.stamp or ""
+    index.save(_index_path(store))
+    followed = min(index.applied, lexicon.applied)
+    if followed > store.last_change - store.log_length:
+        store.forget_changes_through(followed)
+
+
+def save_if_due(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
+    """Save when the change log has grown long. Call it after batches."""
+    if store.log_length >= _SAVE_EVERY:
+        save(store, index, lexicon)
+
+
+def _index_follows(snapshot: Snapshot, index: VectorIndex) -> bool:
+    if index.lineage != snapshot.state.lineage or not _is_of_embedder(snapshot, index):
+        return False
+    changes = snapshot.changes_after(index.applied)
+    if changes is None:
+        return False
+    try:
+        index.apply(changes)
+    except IndexDamagedError:
+        return False
+    return True
+
+
+def _is_of_embedder(snapshot: Snapshot, index: VectorIndex) -> bool:
+    state = snapshot.state
+    return not len(index) or (index.stamp == (state.stamp or "") and index.ndim == state.ndim)
+
+
+def _rebuild_index(snapshot: Snapshot, index: VectorIndex) -> None:
+    state, (_, count, _) = snapshot.state, snapshot.counts()
+    index.rebuild(
+        snapshot.scan_vectors(), count, through=state.last_change, stamp=state.stamp or "", lineage=state.lineage
+    )
+
+
+def _lexicon_follows(snapshot: Snapshot, lexicon: Lexicon) -> bool:
+    if lexicon.lineage != snapshot.state.lineage:
+        return False
+    changes = snapshot.changes_after(lexicon.applied)
+    if changes is None:
+        return False
+    try:
+        lexicon.apply(changes)
+    except IndexDamagedError:
+        lexicon.reset()
+        return False
+    return True
+
+
+def _rebuild_lexicon(snapshot: Snapshot, lexicon: Lexicon) -> None:
+    lexicon.rebuild(snapshot.scan(), through=snapshot.state.last_change, lineage=snapshot.state.lineage)
+
+
+def _index_path(store: Store) -> Path:
+    return store.folder / _INDEX_FILE

@@ -1,0 +1,334 @@
+"""The words of one user's memories, and the columns that filters ask for: a cache of the store's records, in SQLite.
+
+FTS5 ranks by BM25 over stems; plain columns answer every field of a `MemoryFilter`, exactly. The index holds no text
+(contentless, a third of the size): to take a memory's words out again it must be told them, so changes carry the words
+as they were, and passages are marked in the records that the caller passes.
+
+It is never fsynced while in use. WAL keeps it whole when the process dies. When it is closed, a checksum of the file is
+put beside it; a file without one, from before the machine restarted, is not believed. Whatever SQLite says against the
+file, or against a stretch of changes that does not fit, becomes `IndexDamagedError`; `derived` builds it anew then.
+
+Rejected: filters on arrays in memory (40 bytes per memory and per column set, all read at each open).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.changes import Changes, IndexedText, indexed_text
+from memory_agent.codec import time_of
+from memory_agent.conditions import condition
+from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreFullError
+from memory_agent.index import Rows, Scores
+from memory_agent.lexicon_rows import SCHEMA, SCHEMA_VERSION, TOKENIZER, follow, insert, insert_words, put_state
+from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.seal import boot_id, break_seal, put_seal
+from memory_agent.terms import match_expression, query_words
+
+_BUILD_CHUNK = 1_000  # memories per transaction while building
+_PASSAGE_TOKENS = 24
+_MARK = "**"
+
+
+class Lexicon:
+    """The lexicon of one store. Threads may share it: a search does not wait while changes are applied."""
+
+    def __init__(self, path: Path) -> None:
+        """Connect to the file, which must be whole; see `open` and `fresh`."""
+        self.path = path
+        self._reading = threading.Lock()
+        self._writing = threading.RLock()
+        self._reader: sqlite3.Connection | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._left_by: str | None = None  # the run of the machine in which it was last in use
+        self.applied = 0
+        self.lineage = ""
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the lexicon. Raises `IndexDamagedError` when it is missing, or cannot be believed."""
+        if not path.exists():
+            raise IndexDamagedError(f"{path.name} is missing")
+        was_closed = break_seal(path)
+        lexicon = cls(path)
+        try:
+            lexicon._connect()
+            if not was_closed:
+                lexicon._check()
+        except BaseException:
+            lexicon._disconnect()
+            raise
+        return lexicon
+
+    @classmethod
+    def fresh(cls, path: Path) -> Self:
+        """Create a lexicon that has still to be built; what was there is set aside, as `reset` does."""
+        lexicon = cls(path)
+        lexicon.reset()
+        return lexicon
+
+    def reset(self) -> None:
+        """Set the file aside, adding `.damaged` to its name, and start an empty one. Reads raise until `rebuild`."""
+        with self._writing, self._reading:
+            self._disconnect()
+            _set_aside(self.path)
+            with _translating(self.path), closing(_connection(self.path)) as connection:
+                connection.executescript(SCHEMA)
+                put_state(connection, "schema", _identity())
+            self._connect()
+
+    def __len__(self) -> int:
+        return self.count_matching(None)
+
+    def search(self, query_text: str, limit: int, filter: MemoryFilter | None = None) -> tuple[Rows, Scores]:
+        """Return at most `limit` rows that share a word with the query and pass the filter, best first, and their BM25.
+
+        Any text is a query, and is taken as words only. A score is above 0; equal ones come in order of rows.
+        """
+        words = query_words(query_text)
+        if not words or limit < 1:
+            return _rows(()), np.empty(0, dtype=np.float32)
+        where, values = condition(filter)
+        # CROSS JOIN fixes the order: the words first. The other way FTS5 would start anew for each row.
+        found = self._read(
+            "SELECT words.rowid, -bm25(words) AS score FROM words CROSS JOIN memories ON memories.row = words.rowid "
+            f"WHERE words MATCH ? AND {where} ORDER BY score DESC, words.rowid LIMIT ?",
+            [match_expression(words), *values, limit],
+        )
+        return _rows(found), np.array([score for _, score in found], dtype=np.float32)
+
+    def matching_rows(self, filter: MemoryFilter) -> Rows:
+        """Return exactly the rows that pass the filter, ascending. `min_score` is the caller's to apply."""
+        where, values = condition(filter)
+        return _rows(self._read(f"SELECT row FROM memories WHERE {where} ORDER BY row", values))
+
+    def count_matching(self, filter: MemoryFilter | None = None) -> int:
+        """Return how many memories pass the filter; without one, how many there are."""
+        where, values = condition(filter)
+        return int(self._read(f"SELECT count(*) FROM memories WHERE {where}", values)[0][0])
+
+    def neighbours(self, row: int, reach: int = 2) -> tuple[Rows, npt.NDArray[np.int64]]:
+        """Return the rows around `row` in its session, in order of time, and their offsets from -reach to reach."""
+        before = self._beside(row, "<", "DESC", reach)[::-1]
+        after = self._beside(row, ">", "ASC", reach)
+        offsets = [*range(-len(before), 0), *range(1, len(after) + 1)]
+        return _rows(before + after), np.array(offsets, dtype=np.int64)
+
+    def count_by(self, column: str) -> dict[str, int]:
+        """Return how many memories there are of each `kind` or each `source`."""
+        if column not in ("kind", "source"):
+            raise InvalidInputError("column", f"{column!r} is neither kind nor source")
+        return dict(
+            self._read(
+                f"SELECT name, count(*) FROM memories JOIN names ON id = {column} GROUP BY name ORDER BY name", []
+            )
+        )
+
+    def time_span(self) -> tuple[datetime | None, datetime | None]:
+        """Return when the oldest and the newest memory happened; None when there are none."""
+        oldest, newest = self._read("SELECT min(timestamp), max(timestamp) FROM memories", [])[0]
+        return (None, None) if oldest is None else (time_of(oldest), time_of(newest))
+
+    def highlights(self, query_text: str, records: Sequence[MemoryRecord]) -> list[tuple[str, ...]]:
+        """Return for each record its best passage for the query, words **marked**; nothing where no word is shared."""
+        words = query_words(query_text)
+        if not words or not records:
+            return [()] * len(records)
+        with _translating(self.path):
+            return _passages(match_expression(words), [indexed_text(record) for record in records])
+
+    def apply(self, changes: Changes) -> None:
+        """Follow a stretch of the change log, in one transaction.
+
+        Raises `IndexDamagedError` when it does not fit what is held: changes between are missing, or partly followed.
+        """
+        with self._writing:
+            if changes.through <= self.applied:
+                return
+            if changes.after != self.applied:
+                raise IndexDamagedError(f"changes follow {changes.after}, the lexicon is at {self.applied}")
+            with self._transaction() as connection:
+                for change in changes.rows:
+                    follow(connection, change)
+                put_state(connection, "applied", str(changes.through))
+            self.applied = changes.through
+
+    def rebuild(self, records: Iterable[tuple[int, MemoryRecord]], *, through: int, lineage: str) -> None:
+        """Start again from all records of a store as of change `through`, in a new file that replaces the old one.
+
+        Searches of a lexicon that works go on meanwhile.
+        """
+        with self._writing:
+            path = self.path.with_name(self.path.name + ".new")
+            _remove(path)
+            with Lexicon.fresh(path) as built:
+                built._fill(records, through, lineage)
+            with self._reading:
+                self._disconnect()
+                _remove(self.path)
+                path.replace(self.path)
+                _remove(path)  # its seal
+                self._connect()
+
+    def compact(self) -> None:
+        """Merge what FTS5 keeps in parts, so that words that were taken out leave the file as well."""
+        with self._writing, self._transaction() as connection:
+            connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+
+    def close(self) -> None:
+        """Close and seal. Twice does no harm; a damaged file is left without seal, and so not believed at `open`."""
+        with self._writing, self._reading:
+            if self._writer is None:
+                return
+            try:
+                with _translating(self.path):
+                    self._writer.execute("DELETE FROM state WHERE name = 'boot'")
+                    self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except (IndexDamagedError, StoreFullError):
+                self._disconnect()
+                return
+            self._disconnect()
+            put_seal(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connect(self) -> None:
+        with _translating(self.path):
+            self._writer, self._reader = _connection(self.path), _connection(self.path)
+            state = dict(self._writer.execute("SELECT name, value FROM state"))
+            if state.get("schema") != _identity():
+                raise IndexDamagedError(f"{self.path.name} is of another version")
+            self.applied, self.lineage = int(state.get("applied", 0)), state.get("lineage", "")
+            self._left_by = state.get("boot")
+            put_state(self._writer, "boot", boot_id() or "")
+
+    def _check(self) -> None:
+        """Look closely at a file that was left by a process that died."""
+        if not self._left_by or self._left_by != boot_id():
+            raise IndexDamagedError(f"{self.path.name} was in use when the machine stopped")
+        assert self._writer is not None
+        with _translating(self.path):
+            if self._writer.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                raise IndexDamagedError(f"{self.path.name} is not consistent")
+            self._writer.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+
+    def _disconnect(self) -> None:
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                connection.close()
+        self._reader = self._writer = None
+
+    def _read(self, sql: str, values: list[object]) -> list[tuple[Any, ...]]:
+        with self._reading, _translating(self.path):
+            if self._reader is None or not self.lineage:
+                raise IndexDamagedError(f"{self.path.name} is closed, or not built yet")
+            return self._reader.execute(sql, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Give the writer in a transaction, which is undone when the block raises."""
+        if self._writer is None:
+            raise IndexDamagedError(f"{self.path.name} is closed")
+        with _translating(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+                self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    def _fill(self, records: Iterable[tuple[int, MemoryRecord]], through: int, lineage: str) -> None:
+        remaining = iter(records)
+        while part := list(islice(remaining, _BUILD_CHUNK)):
+            with self._transaction() as connection:
+                for row, record in part:
+                    insert(connection, row, record)
+        with self._transaction() as connection:
+            put_state(connection, "applied", str(through))
+            put_state(connection, "lineage", lineage)
+
+    def _beside(self, row: int, side: str, order: str, reach: int) -> list[tuple[Any, ...]]:
+        return self._read(
+            "SELECT beside.row FROM memories JOIN memories AS beside ON beside.session = memories.session "
+            f"AND (beside.timestamp, beside.row) {side} (memories.timestamp, memories.row) "
+            f"WHERE memories.row = ? ORDER BY beside.timestamp {order}, beside.row {order} LIMIT ?",
+            [row, reach],
+        )
+
+
+def _passages(expression: str, texts: list[IndexedText]) -> list[tuple[str, ...]]:
+    """Index the texts by themselves, in memory, and let FTS5 find and mark the best passage of each."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(f"CREATE VIRTUAL TABLE words USING fts5 (title, text, tags, {TOKENIZER})")
+        for place, text in enumerate(texts):
+            insert_words(connection, place, text)
+        found = dict(
+            connection.execute(
+                "SELECT rowid, snippet(words, -1, ?, ?, '…', ?) FROM words WHERE words MATCH ?",
+                (_MARK, _MARK, _PASSAGE_TOKENS, expression),
+            )
+        )
+    return [(found[place],) if place in found else () for place in range(len(texts))]
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    """A connection under our rules: each statement its own transaction, nothing fsynced, little memory."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
+    for setting in (
+        "journal_mode = WAL",
+        "synchronous = OFF",
+        "cache_size = -1024",  # KiB
+        "journal_size_limit = 1048576",
+        "wal_autocheckpoint = 256",  # pages
+        "temp_store = MEMORY",
+    ):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+def _identity() -> str:
+    """What must be the same for the file to be usable: another SQLite may split words in another way."""
+    return f"{SCHEMA_VERSION} sqlite {sqlite3.sqlite_version}"
+
+
+def _set_aside(path: Path) -> None:
+    if path.exists():
+        damaged = path.with_name(path.name + ".damaged")
+        path.replace(damaged)
+    _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a database with all that belongs to it; what is not there does no harm."""
+    for suffix in ("", "-wal", "-shm", ".seal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _rows(found: Iterable[tuple[Any, ...]]) -> Rows:
+    return np.array([line[0] for line in found], dtype=np.int64)
+
+
+@contextmanager
+def _translating(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+            raise StoreFullError(str(path), path.stat().st_size) from error
+        raise IndexDamagedError(f"{path.name}: {error}") from error

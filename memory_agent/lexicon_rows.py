@@ -1,0 +1,126 @@
+"""How one memory stands in the lexicon's tables. No engine: it is handed a connection, in a transaction.
+
+The word table is contentless: words are taken out by telling it which they were. Told wrong ones, it would be damaged
+without a sign, so every change is checked against what is held first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from memory_agent.changes import Change, IndexedText, indexed_text
+from memory_agent.codec import microseconds
+from memory_agent.errors import IndexDamagedError
+from memory_agent.records import MemoryRecord
+
+TOKENIZER = "tokenize='porter unicode61 remove_diacritics 2'"
+SCHEMA_VERSION = "1"
+SCHEMA = f"""
+CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE memories (
+    row INTEGER PRIMARY KEY, kind INTEGER, source INTEGER, timestamp INTEGER, session INTEGER, run INTEGER,
+    channel INTEGER, agent INTEGER, provenance INTEGER, quality REAL
+);
+CREATE INDEX by_session ON memories (session, timestamp) WHERE session IS NOT NULL;
+CREATE INDEX by_run ON memories (run) WHERE run IS NOT NULL;
+CREATE INDEX by_timestamp ON memories (timestamp);
+CREATE TABLE tags (name INTEGER, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words USING fts5 (title, text, tags, content='', {TOKENIZER});
+"""
+
+
+class Connection(Protocol):
+    """The part of a database connection that is used here."""
+
+    def execute(self, sql: str, parameters: Any = ..., /) -> Any:
+        """Run one statement."""
+        ...
+
+
+def follow(connection: Connection, change: Change) -> None:
+    """Bring one row from what it was to what it is. Raises `IndexDamagedError` when it is not what it should be."""
+    if change.op == "vector":
+        return
+    is_held = connection.execute("SELECT 1 FROM memories WHERE row = ?", (change.row,)).fetchone() is not None
+    if is_held != _should_be_held(change):
+        raise IndexDamagedError(f"row {change.row} does not fit its change")
+    if change.op == "put" and change.record is not None:
+        insert(connection, change.row, change.record)
+    elif change.record is not None:
+        _replace(connection, change.row, change.before, change.record)
+    elif change.before is not None:
+        _remove_words(connection, change.row, change.before)
+        _remove_columns(connection, change.row, change.before.tags)
+
+
+def insert(connection: Connection, row: int, record: MemoryRecord) -> None:
+    """Add a memory that is not held."""
+    insert_words(connection, row, indexed_text(record))
+    _insert_columns(connection, row, record)
+
+
+def insert_words(connection: Connection, row: int, words: IndexedText) -> None:
+    """Add the words alone."""
+    connection.execute(
+        "INSERT INTO words (rowid, title, text, tags) VALUES (?, ?, ?, ?)",
+        (row, words.title, words.text, " ".join(words.tags)),
+    )
+
+
+def put_state(connection: Connection, name: str, value: str) -> None:
+    """Set one of the few facts about the lexicon as a whole."""
+    connection.execute("REPLACE INTO state VALUES (?, ?)", (name, value))
+
+
+def _should_be_held(change: Change) -> bool:
+    """A row that came and went within one stretch has no words from before."""
+    return change.before is not None if change.op == "delete" else change.op != "put"
+
+
+def _replace(connection: Connection, row: int, before: IndexedText | None, record: MemoryRecord) -> None:
+    now = indexed_text(record)
+    if before is not None:
+        _remove_words(connection, row, before)
+        insert_words(connection, row, now)
+    _remove_columns(connection, row, (before or now).tags)
+    _insert_columns(connection, row, record)
+
+
+def _remove_words(connection: Connection, row: int, words: IndexedText) -> None:
+    connection.execute(
+        "INSERT INTO words (words, rowid, title, text, tags) VALUES ('delete', ?, ?, ?, ?)",
+        (row, words.title, words.text, " ".join(words.tags)),
+    )
+
+
+def _insert_columns(connection: Connection, row: int, record: MemoryRecord) -> None:
+    names = (record.session_id, record.run_id, record.channel_id, record.agent_id, record.provenance)
+    connection.execute(
+        "INSERT INTO memories (row, kind, source, timestamp, quality, session, run, channel, agent, provenance) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row,
+            _name(connection, record.kind),
+            _name(connection, record.source),
+            microseconds(record.timestamp, "timestamp"),
+            record.quality_score,
+            *(None if name is None else _name(connection, name) for name in names),
+        ),
+    )
+    for tag in set(record.tags):
+        connection.execute("INSERT INTO tags VALUES (?, ?)", (_name(connection, tag), row))
+
+
+def _remove_columns(connection: Connection, row: int, tags: tuple[str, ...]) -> None:
+    connection.execute("DELETE FROM memories WHERE row = ?", (row,))
+    for tag in set(tags):
+        connection.execute("DELETE FROM tags WHERE name = ? AND row = ?", (_name(connection, tag), row))
+
+
+def _name(connection: Connection, name: str) -> int:
+    """Return the number of a name, a new one if need be. Names repeat; a number takes 3 bytes, a session id 26."""
+    found = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
+    if found is not None:
+        return int(found[0])
+    return int(connection.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid)

@@ -1,0 +1,35 @@
+"""A user's text as a full-text query that can be nothing but words. Pure.
+
+Whatever is typed, pasted or attacked with (query syntax, SQL, NUL, a megabyte) ends as quoted words joined by OR. Words
+are split as the index's tokenizer splits them, at everything that is neither letter nor digit. No spelling help and no
+phrases: a recall gets whole messages, in which neither is meant.
+"""
+
+from __future__ import annotations
+
+import re
+
+_WORD = re.compile(r"[^\W_]+")
+_LONGEST_WORD = 64  # characters; longer runs are digests and base64, which nobody recalls by
+_MOST_WORDS = 64  # distinct; the time of a search grows with each
+_READ_CHARS = 100_000
+
+_STOP_WORDS = """
+    a about after all also am an and any are as at be because been before being but by can could did do does
+    doing for from had has have having he her here him his how i if in into is it its just me my no nor not now
+    of off on once or our out over own she should so some such than that the their them then there these they
+    this those to too us was we were what when where which while who whom why will with would you your
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+
+
+def query_words(text: str) -> list[str]:
+    """Return the distinct words to search for, in order, lower case; stop words only if there is nothing else."""
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(text[:_READ_CHARS]) if len(word) <= _LONGEST_WORD)
+    telling = [word for word in words if word not in STOP_WORDS]
+    return (telling or list(words))[:_MOST_WORDS]
+
+
+def match_expression(words: list[str]) -> str:
+    """Return the FTS5 expression for any of `words`, each quoted."""
+    return " OR ".join(f'"{word}"' for word in words)
