@@ -11,8 +11,13 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from memory_agent.records import Embedding, MemoryRecord
+
+Rows = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
 
 Op = Literal["put", "vector", "update", "delete"]
 OPS: tuple[Op, ...] = ("put", "vector", "update", "delete")  # their places are stored; append only

@@ -224,12 +224,22 @@ def encode_vector(row: int, vector: Embedding) -> bytes:
     return seal(row, vector.astype("<f2").tobytes())
 
 
-def decode_vector(row: int, value: bytes, ndim: int) -> Embedding:
-    """Return (d,) float32. Raises `StoreDamagedError`."""
+def unseal_vector(row: int, value: bytes, ndim: int) -> bytes:
+    """Return the bytes of a stored vector. Raises `StoreDamagedError`."""
     body = unseal(row, value, "vector")
-    if len(body) != 2 * ndim:
-        raise StoreDamagedError(f"vector {row} has {len(body) // 2} dimensions, expected {ndim}")
-    return np.frombuffer(body, dtype="<f2").astype(np.float32)
+    if len(body) != vector_bytes(ndim):
+        raise StoreDamagedError(f"vector {row} has {len(body)} bytes, expected {vector_bytes(ndim)}")
+    return body
+
+
+def vectors_of(bodies: list[bytes], ndim: int) -> Embedding:
+    """Return (n, d) float32 of the bytes of n vectors."""
+    return np.frombuffer(b"".join(bodies), dtype="<f2").reshape(len(bodies), ndim).astype(np.float32)
+
+
+def vector_bytes(ndim: int) -> int:
+    """Return how many bytes a stored vector of d dimensions has."""
+    return 2 * ndim
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:

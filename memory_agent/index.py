@@ -24,17 +24,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import xxhash
 from usearch.index import Index
 
-from memory_agent.changes import Change, Changes
+from memory_agent.changes import Change, Changes, Rows, Scores
 from memory_agent.codec import unit_vector
 from memory_agent.errors import IndexDamagedError
 from memory_agent.records import Embedding
-
-Rows = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float32]
 
 _MAGIC = b"memory-agent index 1\n"
 _ENGINE = f"usearch {version('usearch')}"
@@ -43,7 +39,7 @@ _GRAPH_CHUNK = 16  # added to a graph while searches wait: about 5 ms
 _SLACK = 16  # candidates beyond the limit, so that bfloat16 rounding at the edge does not count
 _WORN_SHARE = 0.3  # of removed slots: from there on a graph searches slower by factors
 _WORN_FROM = 1_000  # slots; below, wear costs nothing
-_SCORE_DIRECTLY = 256  # rows; below, scoring each is cheaper than searching for them
+_SCORE_DIRECTLY = 512  # rows; below, scoring each is cheaper than scanning for them
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +94,7 @@ class VectorIndex:
         if not len(self) or limit < 1:
             return _no_rows(), _no_scores()
         unit = unit_vector(query, self.ndim)
-        return self._rank(unit, self._candidates(unit, self._fetch(limit)), limit)
+        return self._rank(unit, self._candidates(unit, self._fetch(limit), exact=not self._is_graph), limit)
 
     def score_rows(self, query: Embedding, rows: Rows) -> Scores:
         """Return (n,) the exact cosine of each row with `query`; NaN where a row has no vector."""
@@ -111,12 +107,12 @@ class VectorIndex:
     def search_within(self, query: Embedding, rows: Rows, limit: int) -> tuple[Rows, Scores]:
         """Return the best `limit` of `rows` (n,) as `search` does; rows without a vector are left out.
 
-        Exact as long as `search` is, and above the limit for any choice that keeps less than half of the vectors.
+        Never goes through the graph, so it is as exact above the limit as below: 5 ms at 100,000.
         """
         if not len(self) or not len(rows) or limit < 1:
             return _no_rows(), _no_scores()
         unit = unit_vector(query, self.ndim)
-        if len(rows) > _SCORE_DIRECTLY and (not self._is_graph or 2 * len(rows) > len(self)):
+        if len(rows) > _SCORE_DIRECTLY:
             rows = self._widen(unit, rows, self._fetch(limit))
         return self._rank(unit, rows, limit)
 
@@ -194,18 +190,18 @@ class VectorIndex:
         """How many candidates to ask for. int8 puts 3 % of the best ten out of the first ten, none out of twenty."""
         return 2 * limit + 2 * _SLACK if self._is_graph else limit + _SLACK
 
-    def _candidates(self, unit: Embedding, count: int) -> Rows:
+    def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> Rows:
         with self._using, _translating():
-            matches = self._engine.search(unit, count, exact=not self._is_graph, threads=1)
+            matches = self._engine.search(unit, count, exact=exact, threads=1)
         keys: Rows = np.atleast_1d(matches.keys).astype(np.int64)
         return keys
 
     def _widen(self, unit: Embedding, rows: Rows, wanted: int) -> Rows:
-        """Return the best of `rows`, at least `wanted` if there are as many: search wider until enough are found."""
+        """Return the best of `rows`, at least `wanted` if there are as many: scan for more until enough are found."""
         total = len(self)
         count = min(total, wanted * (1 + 2 * total // len(rows)))
         while True:
-            found = self._candidates(unit, count)
+            found = self._candidates(unit, count, exact=True)
             kept = found[np.isin(found, rows)]
             if len(kept) >= wanted or count >= total:
                 return kept

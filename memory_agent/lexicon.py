@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from memory_agent.changes import Changes, IndexedText, indexed_text
+from memory_agent.changes import Changes, IndexedText, Rows, Scores, indexed_text
 from memory_agent.codec import time_of
 from memory_agent.conditions import condition
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreFullError
-from memory_agent.index import Rows, Scores
 from memory_agent.lexicon_rows import SCHEMA, SCHEMA_VERSION, TOKENIZER, follow, insert, insert_words, put_state
 from memory_agent.records import MemoryFilter, MemoryRecord
 from memory_agent.seal import boot_id, break_seal, put_seal
@@ -117,7 +115,7 @@ class Lexicon:
         where, values = condition(filter)
         return int(self._read(f"SELECT count(*) FROM memories WHERE {where}", values)[0][0])
 
-    def neighbours(self, row: int, reach: int = 2) -> tuple[Rows, npt.NDArray[np.int64]]:
+    def neighbours(self, row: int, reach: int = 2) -> tuple[Rows, Rows]:
         """Return the rows around `row` in its session, in order of time, and their offsets from -reach to reach."""
         before = self._beside(row, "<", "DESC", reach)[::-1]
         after = self._beside(row, ">", "ASC", reach)

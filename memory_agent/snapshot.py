@@ -10,20 +10,21 @@ from itertools import islice
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from memory_agent.changes import Change, Changes, LogEntry, Op, Settled, settle
+from memory_agent.changes import Change, Changes, LogEntry, Op, Rows, Settled, settle
 from memory_agent.codec import (
     StoreState,
     Usage,
     decode,
     decode_entry,
     decode_record,
-    decode_vector,
     name_key,
     row_key,
     row_number,
     unseal,
+    unseal_vector,
+    vector_bytes,
+    vectors_of,
 )
 from memory_agent.environment import Transaction
 from memory_agent.errors import StoreDamagedError
@@ -62,15 +63,16 @@ class Snapshot:
     def vector(self, row: int) -> Embedding | None:
         """Return (d,) float32 of unit length, or None when the row has no vector."""
         value = self._transaction.get(VECTORS, row_key(row))
-        return None if value is None else decode_vector(row, value, self._ndim)
+        return None if value is None else vectors_of([unseal_vector(row, value, self._ndim)], self._ndim)[0]
 
-    def vectors(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Embedding:
+    def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
         """Return (n, d) float32, each of unit length; all zeros where a row has no vector."""
-        found = np.zeros((len(rows), self._ndim), dtype=np.float32)
-        for place, row in enumerate(rows):
-            if (vector := self.vector(int(row))) is not None:
-                found[place] = vector
-        return found
+        absent = bytes(vector_bytes(self._ndim))
+        bodies = []
+        for row in np.asarray(rows, dtype=np.int64).tolist():
+            value = self._transaction.get(VECTORS, row_key(row))
+            bodies.append(absent if value is None else unseal_vector(row, value, self._ndim))
+        return vectors_of(bodies, self._ndim)
 
     def row_of_id(self, record_id: str) -> int | None:
         """Return the row of the memory with this id."""
@@ -86,13 +88,13 @@ class Snapshot:
             row = row_number(key)
             yield row, decode_record(row, value, self.usage(row))
 
-    def scan_vectors(self, chunk: int = 1_000) -> Iterator[tuple[npt.NDArray[np.int64], Embedding]]:
+    def scan_vectors(self, chunk: int = 1_000) -> Iterator[tuple[Rows, Embedding]]:
         """Go over all vectors in order of rows, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
         pairs = self._transaction.scan(VECTORS)
         while part := list(islice(pairs, chunk)):
             rows = [row_number(key) for key, _ in part]
-            found = [decode_vector(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
-            yield np.array(rows, dtype=np.int64), np.stack(found)
+            bodies = [unseal_vector(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
+            yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
 
     def pending_rows(self, limit: int) -> list[int]:
         """Return the first `limit` rows that have no vector yet."""

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from ulid import ULID
 
 from memory_agent.batch import Batch
-from memory_agent.changes import Changes
+from memory_agent.changes import Changes, Rows
 from memory_agent.codec import FORMAT, StoreState
 from memory_agent.config import StoreSettings
 from memory_agent.environment import Environment, Transaction
@@ -117,7 +115,7 @@ class Store:
         with self.snapshot() as snapshot:
             return snapshot.row_of_event(event_id)
 
-    def vectors(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Embedding:
+    def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
         """Return (n, d) float32 of unit length; all zeros where a row has no vector."""
         with self.snapshot() as snapshot:
             return snapshot.vectors(rows)

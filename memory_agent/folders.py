@@ -1,0 +1,65 @@
+"""Where a user's files lie: one folder per user, whose name is safe on every file system and tells who it is.
+
+A user id may hold `:` and capitals; two ids must never share a folder, not even where case does not count. So small
+letters, digits, `-` and `_` stand for themselves, a dot too unless it comes first, and everything else is `%` and
+two hex digits. Long ids with many such characters are written in base 32 as a whole, behind `%b`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from memory_agent.errors import InvalidInputError
+from relay.errors import MalformedEventError
+from relay.validation import validate_user_id
+
+_USERS = "users"
+_LONGEST_NAME = 240  # bytes; file systems stop at 255
+_BASE32 = "%b"
+_ESCAPED = re.compile(r"%([0-9a-f]{2})")
+
+
+def user_folder(data_dir: Path, user_id: str) -> Path:
+    """Return the folder of a user; it need not exist. Raises `InvalidInputError` for an id that is not allowed."""
+    try:
+        return data_dir / _USERS / _name(validate_user_id(user_id))
+    except MalformedEventError as error:
+        raise InvalidInputError("user_id", error.reason) from error
+
+
+def known_users(data_dir: Path) -> Iterator[str]:
+    """Go over the ids of all users that have a folder, sorted by its name; folders that are not ours are left out."""
+    for folder in sorted(data_dir.glob(f"{_USERS}/*/")):
+        user_id = _user_id(folder.name)
+        if user_id is not None:
+            yield user_id
+
+
+def _name(user_id: str) -> str:
+    name = "".join(
+        character if _stands_for_itself(character, place) else f"%{ord(character):02x}"
+        for place, character in enumerate(user_id)
+    )
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return _BASE32 + base64.b32encode(user_id.encode()).decode().rstrip("=").lower()
+
+
+def _stands_for_itself(character: str, place: int) -> bool:
+    return character in "abcdefghijklmnopqrstuvwxyz0123456789-_" or (character == "." and place > 0)
+
+
+def _user_id(name: str) -> str | None:
+    """Return the id that `_name` made into `name`, or None."""
+    if name.startswith(_BASE32):
+        encoded = name.removeprefix(_BASE32).upper()
+        user_id = base64.b32decode(encoded + "=" * (-len(encoded) % 8)).decode()
+    else:
+        user_id = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+    try:
+        return user_id if _name(validate_user_id(user_id)) == name else None
+    except MalformedEventError:
+        return None
