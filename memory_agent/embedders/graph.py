@@ -13,6 +13,7 @@ Letters: t tokens, d width, f inner width, v vocabulary, k inputs and m outputs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from memory_agent.errors import ModelError
 _OPSET = 17
 _IR_VERSION = 9
 _FUSED = "com.microsoft"
+_LEAST_SIZE = 0.2
 
 Array = npt.NDArray[np.float32]
 
@@ -69,7 +71,7 @@ class _Nodes:
         self.constants: list[onnx.TensorProto] = []
 
     def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def add(self, operator: str, inputs: list[str], output: str, **attributes: object) -> str:
@@ -78,6 +80,9 @@ class _Nodes:
 
     def fused(self, operator: str, inputs: list[str], output: str, **attributes: object) -> str:
         return self.add(operator, inputs, output, domain=_FUSED, **attributes)
+
+
+_Linear = Callable[[_Nodes, str, Array, Array, str], str]
 
 
 class _Float32:
@@ -90,9 +95,12 @@ class _Float32:
         product = g.add("MatMul", [x, g.constant(f"{name}.w", matrix)], f"{name}.product")
         return g.add("Add", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
 
-    def gelu(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+    def grow(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
         product = g.add("MatMul", [x, g.constant(f"{name}.w", matrix)], f"{name}.product")
         return g.fused("BiasGelu", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
+
+    def shrink(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+        return self.linear(g, x, matrix, bias, name)
 
     def attention(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str, heads: int) -> str:
         inputs = [x, g.constant(f"{name}.w", matrix), g.constant(f"{name}.b", bias), "lengths"]
@@ -100,7 +108,12 @@ class _Float32:
 
 
 class _Int8:
-    """The same operators over signed bytes."""
+    """The same operators over signed bytes.
+
+    The engine quantises the left side of a product with one scale for all tokens. In these models one channel of the
+    first token is ten times as large as anything else, and takes the precision from all others. So around the two
+    products of the inner layer each token is divided by its largest entry, and its result multiplied by it.
+    """
 
     def words(self, g: _Nodes, table: Array) -> str:
         rows, scales = quantise_columns(table.T)
@@ -113,8 +126,14 @@ class _Int8:
         inputs = [x, *self._matrix(g, matrix, name), g.constant(f"{name}.b", bias)]
         return g.fused("DynamicQuantizeMatMul", inputs, f"{name}.out")
 
-    def gelu(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
-        return g.fused("Gelu", [self.linear(g, x, matrix, bias, f"{name}.up")], f"{name}.out")
+    def grow(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+        product = self._token_by_token(g, x, g.add("Abs", [x], f"{name}.abs"), matrix, name)
+        return g.fused("BiasGelu", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
+
+    def shrink(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
+        # Below zero a GELU reaches -.17 only: its largest entry is its largest size, or the floor is.
+        product = self._token_by_token(g, x, x, matrix, name)
+        return g.add("Add", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
 
     def attention(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str, heads: int) -> str:
         weights, scales, zeros = self._matrix(g, matrix, name)
@@ -122,6 +141,14 @@ class _Int8:
         g.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], quantised))
         inputs = [quantised[0], weights, g.constant(f"{name}.b", bias), quantised[1], scales, "lengths"]
         return g.fused("QAttention", [*inputs, quantised[2], zeros], f"{name}.out", num_heads=heads)
+
+    def _token_by_token(self, g: _Nodes, x: str, sizes: str, matrix: Array, name: str) -> str:
+        floor = g.constant(f"{name}.floor", np.array(_LEAST_SIZE, dtype=np.float32))
+        largest = g.add("ReduceMax", [sizes], f"{name}.largest", axes=[-1], keepdims=1)
+        size = g.add("Max", [largest, floor], f"{name}.size")
+        even = g.add("Div", [x, size], f"{name}.even")
+        product = g.fused("DynamicQuantizeMatMul", [even, *self._matrix(g, matrix, name)], f"{name}.product")
+        return g.add("Mul", [product, size], f"{name}.sized")
 
     def _matrix(self, g: _Nodes, matrix: Array, name: str) -> tuple[str, str, str]:
         values, scales = quantise_columns(matrix)
@@ -170,17 +197,17 @@ class _Encoder:
         qkv = np.concatenate([self._matrix(part) for part in parts], axis=1)
         bias = np.concatenate([self._tensors[f"{part}.bias"] for part in parts])
         heads = self._kind.attention(self._g, x, qkv, bias, attention, self._shape.heads)
-        mixed = self._linear(heads, f"{attention}.output.dense")
+        mixed = self._linear(heads, f"{attention}.output.dense", self._kind.linear)
         x = self._add_and_norm(mixed, x, f"{attention}.output.LayerNorm")
-        inner = f"{name}.intermediate.dense"
-        grown = self._kind.gelu(self._g, x, self._matrix(inner), self._tensors[f"{inner}.bias"], inner)
-        return self._add_and_norm(self._linear(grown, f"{name}.output.dense"), x, f"{name}.output.LayerNorm")
+        grown = self._linear(x, f"{name}.intermediate.dense", self._kind.grow)
+        shrunk = self._linear(grown, f"{name}.output.dense", self._kind.shrink)
+        return self._add_and_norm(shrunk, x, f"{name}.output.LayerNorm")
 
     def _matrix(self, name: str) -> Array:
         return self._tensors[f"{name}.weight"].T
 
-    def _linear(self, x: str, name: str) -> str:
-        return self._kind.linear(self._g, x, self._matrix(name), self._tensors[f"{name}.bias"], name)
+    def _linear(self, x: str, name: str, write: _Linear) -> str:
+        return write(self._g, x, self._matrix(name), self._tensors[f"{name}.bias"], name)
 
     def _add_and_norm(self, x: str, residual: str, name: str) -> str:
         return self._norm(self._g.add("Add", [x, residual], f"{name}.sum"), name)

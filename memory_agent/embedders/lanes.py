@@ -4,7 +4,7 @@ A query never waits behind bulk work: its threads run at normal priority, those 
 text a step and start none while a query waits. So a bulk load delays a query by at most the texts already begun, one a
 bulk thread, and those give way to it on the processor. Bulk calls take turns, text by text: a short one does not wait
 for a long one. Queries that come without pause do not stop the bulk lane: each of its threads takes a step every
-`_STARVED_S`.
+`starved_s`.
 
 The same text is embedded once: answers are kept (bounded), and a text that is being embedded is waited for. What this
 file does not do: it knows no engine. Rejected: one worker with a priority queue, where a query waits for the text in
@@ -32,7 +32,6 @@ from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records import Embedding
 
 _BULK_CACHE = 4096  # 1.6 KB each
-_STARVED_S = 0.25
 _MOST_QUERY_THREADS = 4
 
 Digest = bytes
@@ -66,11 +65,13 @@ class LanedEmbedder:
         query_cache: int = 1024,
         bulk_threads: int = 0,
         query_threads: int = 0,
+        starved_s: float = 0.25,
     ) -> None:
         """Start the lanes; 0 threads: one a core, for queries at most four."""
         cores = usable_cores()
         self._model = model
         self._niceness = bulk_niceness
+        self._starved_s = starved_s
         self._lock = threading.Lock()
         self._query_ready = threading.Condition(self._lock)
         self._bulk_ready = threading.Condition(self._lock)
@@ -220,7 +221,7 @@ class LanedEmbedder:
 
     def _next_step(self) -> _Step | None:
         """Wait until no query does, and return the next text of the job whose turn it is. None when closed."""
-        starved_at = time.monotonic() + _STARVED_S
+        starved_at = time.monotonic() + self._starved_s
         with self._lock:
             while not self._closed:
                 patience = starved_at - time.monotonic()

