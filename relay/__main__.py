@@ -1,0 +1,90 @@
+"""The relay as a process: `python -m relay --data-dir DIR`.
+
+Prints one JSON line with its endpoints when it is ready, logs JSON lines to standard error, ends with 0 on SIGTERM
+after answering what was queued, with 1 on an error, with 2 on a setting it cannot use. Given `--parent-pid`, it also
+ends when that process is no longer its parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from relay.broker import Broker
+from relay.config import RelaySettings, load_settings
+from relay.errors import RelayError, RelaySettingsError
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a relay until SIGTERM or SIGINT; return the exit code."""
+    options = _parse(arguments)
+    _configure_log(options.log_level)
+    try:
+        _serve(options.data_dir, _settings(options), options.parent_pid)
+    except RelayError as error:
+        print(f"relay: {error} [{error.code}]", file=sys.stderr)  # noqa: T201
+        return 2 if isinstance(error, RelaySettingsError) else 1
+    return 0
+
+
+def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
+    broker = Broker(data_dir, settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: broker.stop())
+    ready = {"ready": True, **broker.endpoints._asdict(), "pub": broker.pub_endpoints, "pid": os.getpid()}
+    print(json.dumps(ready), flush=True)  # noqa: T201
+    broker.run(lambda: parent_pid in (0, os.getppid()))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m relay",
+        description="The event bus alone: durable journal, acknowledged intake, replay by cursor.",
+        epilog="example: python -m relay --data-dir data --pub-bind tcp://127.0.0.1:5555",
+    )
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder of the journal and the socket files")
+    parser.add_argument("--config", type=Path, help="TOML file with the tables events, journal, broker, publisher")
+    parser.add_argument("--pub-bind", action="append", default=[], help="endpoint that plain PUB emitters connect to")
+    parser.add_argument("--pub-connect", action="append", default=[], help="endpoint where a PUB emitter is bound")
+    parser.add_argument("--parent-pid", type=int, default=0, help="end when this is no longer the parent")
+    parser.add_argument("--log-level", choices=_LEVELS, default="info")
+    return parser.parse_args(arguments)
+
+
+def _settings(options: argparse.Namespace) -> RelaySettings:
+    settings = load_settings(options.config) if options.config else RelaySettings()
+    broker = msgspec.structs.replace(
+        settings.broker,
+        pub_bind=settings.broker.pub_bind + tuple(options.pub_bind),
+        pub_connect=settings.broker.pub_connect + tuple(options.pub_connect),
+    )
+    return msgspec.structs.replace(settings, broker=broker)
+
+
+def _configure_log(level: str) -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

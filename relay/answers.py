@@ -1,0 +1,128 @@
+"""What the relay answers to every request but `Publish`: reading by cursor, consumers, quarantine, figures.
+
+What this does not do: sockets and threads (`broker`). A damaged entry is moved to quarantine when a reader meets it, so
+that one flipped bit cannot stop all users.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from relay import wire
+from relay.config import RelaySettings
+from relay.errors import EntryDamagedError, MalformedEventError, ProtocolError, QuarantineEntryError
+from relay.event import decode_event
+from relay.journal import Journal
+from relay.validation import validate_user_id
+
+log = structlog.get_logger()
+
+_MAX_LISTED = 1_000
+
+
+class Answers:
+    """Answers requests from one journal."""
+
+    def __init__(self, journal: Journal, settings: RelaySettings, counts: Counter[str]) -> None:
+        self._journal = journal
+        self._settings = settings
+        self._counts = counts
+
+    def answer(self, request: wire.Request) -> object:
+        """Return the result of a request. Raises the `RelayError` that is to be replied."""
+        return _VERBS[type(request)](self, request)
+
+    def fetch(self, request: wire.Fetch) -> wire.Batch:
+        after_seq = _natural("after_seq", request.after_seq)
+        limit = min(request.limit, self._settings.broker.fetch_max_events)
+        max_bytes = min(request.max_bytes, self._settings.broker.fetch_max_bytes)
+        user_id = None if request.user_id is None else validate_user_id(request.user_id)
+        while True:
+            try:
+                return self._journal.fetch(after_seq, limit, max_bytes, user_id)
+            except EntryDamagedError as error:
+                self._set_aside(error.seq)
+
+    def cursor(self, request: wire.Cursor) -> int:
+        return self._journal.commit(request.consumer, 0)
+
+    def commit(self, request: wire.Commit) -> int:
+        return self._journal.commit(request.consumer, request.seq)
+
+    def consumers(self, _request: wire.Consumers) -> list[wire.ConsumerState]:
+        return self._journal.consumers()
+
+    def remove_consumer(self, request: wire.RemoveConsumer) -> bool:
+        return self._journal.remove_consumer(request.consumer)
+
+    def quarantine(self, request: wire.Quarantine) -> int:
+        now = datetime.now(UTC)
+        return self._journal.quarantine(
+            request.data, request.code, request.reason, request.source, now, _optional_natural("seq", request.seq)
+        )
+
+    def quarantined(self, request: wire.Quarantined) -> list[wire.QuarantineEntry]:
+        return self._journal.quarantined(_natural("after", request.after), min(request.limit, _MAX_LISTED))
+
+    def quarantined_entry(self, request: wire.QuarantinedEntry) -> wire.QuarantineEntry:
+        return self._journal.quarantined_entry(_natural("id", request.id))
+
+    def drop_quarantined(self, request: wire.DropQuarantined) -> None:
+        self._journal.drop(_natural("id", request.id))
+
+    def retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
+        """Decode an entry again, under the settings of now; True when it is an event, which is then journaled."""
+        entry = self._journal.quarantined_entry(_natural("id", request.id))
+        if entry.seq is not None:
+            raise QuarantineEntryError(entry.id, f"is event {entry.seq} of the journal: {entry.source} retries it")
+        now = datetime.now(UTC)
+        try:
+            event = decode_event(entry.data, self._settings.events, now)
+        except MalformedEventError:
+            return False
+        self._journal.release(entry.id, event, now)
+        return True
+
+    def stats(self, _request: wire.Stats) -> wire.RelayStats:
+        counts = dict(self._counts)
+        return wire.RelayStats(version=wire.VERSION, pid=os.getpid(), journal=self._journal.stats(), counts=counts)
+
+    def ping(self, _request: wire.Ping) -> int:
+        return wire.VERSION
+
+    def _set_aside(self, seq: int) -> None:
+        entry_id = self._journal.set_aside(seq, datetime.now(UTC))
+        self._counts["damaged"] += 1
+        log.error("entry.set_aside", seq=seq, quarantine_id=entry_id)
+
+
+def _natural(field: str, value: int) -> int:
+    if not 0 <= value < 1 << 63:
+        raise ProtocolError(f"{field}: {value} is out of bounds")
+    return value
+
+
+def _optional_natural(field: str, value: int | None) -> int | None:
+    return None if value is None else _natural(field, value)
+
+
+_VERBS: dict[type[Any], Callable[[Answers, Any], object]] = {
+    wire.Fetch: Answers.fetch,
+    wire.Cursor: Answers.cursor,
+    wire.Commit: Answers.commit,
+    wire.Consumers: Answers.consumers,
+    wire.RemoveConsumer: Answers.remove_consumer,
+    wire.Quarantine: Answers.quarantine,
+    wire.Quarantined: Answers.quarantined,
+    wire.QuarantinedEntry: Answers.quarantined_entry,
+    wire.DropQuarantined: Answers.drop_quarantined,
+    wire.RetryQuarantined: Answers.retry_quarantined,
+    wire.Stats: Answers.stats,
+    wire.Ping: Answers.ping,
+}

@@ -1,0 +1,132 @@
+"""The subscriber inside an event loop. Requests of several tasks take turns; each is answered in under a millisecond
+or two, and one socket keeps their order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, Self
+
+from relay import wire
+from relay.errors import RelayUnavailableError
+from relay.sockets import AsyncClientSocket, AsyncDoorbellSocket, check_endpoint
+from relay.wire import Batch, ConsumerState, QuarantineEntry, RelayStats
+
+_TRIES = 2
+_MAX_BYTES = 4 << 20
+
+
+class AsyncSubscriber:
+    """One consumer of one relay, for one event loop. Requests and errors as of `Subscriber`."""
+
+    def __init__(self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0) -> None:
+        """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be there yet."""
+        self._socket = AsyncClientSocket(check_endpoint("ingest", ingest))
+        self._doorbell = AsyncDoorbellSocket(check_endpoint("feed", feed))
+        self._ingest = ingest
+        self._consumer = consumer
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+        self._correlations = itertools.count(1)
+        self._known_seq = 0
+
+    async def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
+        """Return at most `limit` entries after a number, of one user when asked, and where the journal ends."""
+        request = wire.Fetch(after_seq=after, limit=limit, max_bytes=max_bytes, user_id=user_id)
+        batch: Batch = await self._ask(request, Batch)
+        self._known_seq = max(self._known_seq, batch.last_seq)
+        return batch
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Return whether the journal grew since the last `fetch`; waits for it at most `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while wire.decode_doorbell(await self._doorbell.receive()) <= self._known_seq:
+                    pass
+        except TimeoutError:
+            return False
+        return True
+
+    async def cursor(self) -> int:
+        """Return how far the consumer is; a new one is registered, so that retention waits for it."""
+        result: int = await self._ask(wire.Cursor(consumer=self._consumer), int)
+        return result
+
+    async def commit(self, seq: int) -> int:
+        """Note that everything up to `seq` is handled; return the cursor. Durable on return."""
+        result: int = await self._ask(wire.Commit(consumer=self._consumer, seq=seq), int)
+        return result
+
+    async def consumers(self) -> list[ConsumerState]:
+        result: list[ConsumerState] = await self._ask(wire.Consumers(), list[ConsumerState])
+        return result
+
+    async def remove_consumer(self, name: str) -> bool:
+        """Forget a consumer, so that retention no longer waits for it; False when it was unknown."""
+        result: bool = await self._ask(wire.RemoveConsumer(consumer=name), bool)
+        return result
+
+    async def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
+        """Put what cannot be handled into quarantine, once; return its id (0: no room). Durable on return."""
+        request = wire.Quarantine(data=data, code=code, reason=reason, source=source, seq=seq)
+        result: int = await self._ask(request, int)
+        return result
+
+    async def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
+        """Return at most `limit` quarantined entries with an id above `after`, in order."""
+        request = wire.Quarantined(after=after, limit=limit)
+        result: list[QuarantineEntry] = await self._ask(request, list[QuarantineEntry])
+        return result
+
+    async def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
+        """Return one quarantined entry. Raises `QuarantineEntryError`."""
+        result: QuarantineEntry = await self._ask(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
+        return result
+
+    async def drop_quarantined(self, entry_id: int) -> None:
+        """Delete a quarantined entry for good. Raises `QuarantineEntryError`."""
+        await self._ask(wire.DropQuarantined(id=entry_id), None)
+
+    async def retry_quarantined(self, entry_id: int) -> bool:
+        """Have the relay read bytes again that were no event; True when they are one now. As of `Subscriber`."""
+        result: bool = await self._ask(wire.RetryQuarantined(id=entry_id), bool)
+        return result
+
+    async def stats(self) -> RelayStats:
+        result: RelayStats = await self._ask(wire.Stats(), RelayStats)
+        return result
+
+    async def ping(self) -> int:
+        """Return the version of the relay's protocol."""
+        result: int = await self._ask(wire.Ping(), int)
+        return result
+
+    async def close(self) -> None:
+        """Close. No request may be under way."""
+        self._socket.close()
+        self._doorbell.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _ask(self, request: wire.Request, result_type: Any) -> Any:
+        body = wire.encode(request)
+        async with self._lock:
+            for _ in range(_TRIES):
+                correlation = next(self._correlations).to_bytes(8, "big")
+                try:
+                    async with asyncio.timeout(self._timeout_s / _TRIES):
+                        return wire.decode_reply(await self._exchange(correlation, body), result_type)
+                except TimeoutError:
+                    self._socket.reconnect()
+        raise RelayUnavailableError(f"no answer from {self._ingest} within {self._timeout_s:.3g} s")
+
+    async def _exchange(self, correlation: bytes, body: bytes) -> bytes:
+        await self._socket.send([correlation, body])
+        while True:
+            frames = await self._socket.receive()
+            if len(frames) == 2 and frames[0] == correlation:
+                return frames[1]

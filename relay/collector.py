@@ -1,0 +1,91 @@
+"""Intake from plain PUB emitters that nobody will change: best effort, and counted.
+
+ZeroMQ drops what a PUB socket sends before the connection stands, and what exceeds its queue; nobody can count that.
+Everything that arrives is journaled or quarantined with its reason. Emitters that want to be sure use a publisher.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from relay.config import BrokerSettings, EventLimits
+from relay.errors import MalformedEventError
+from relay.event import Event
+from relay.intake import Sifted, sift, suspect
+from relay.journal import Journal
+from relay.quarantine import Suspect
+from relay.sockets import CollectorSocket, Frames
+from relay.wire import event_in_frames
+
+_WAIT_S = 0.2
+_SOURCE = "pub"
+
+
+class Collector:
+    """A worker's task: takes what emitters sent, a batch in a transaction."""
+
+    name = "collector"
+
+    def __init__(
+        self,
+        journal: Journal,
+        settings: BrokerSettings,
+        limits: EventLimits,
+        counts: Counter[str],
+        on_append: Callable[[], None],
+    ) -> None:
+        """Listen and connect as `settings` say. Raises `RelayUnavailableError`."""
+        self._socket = CollectorSocket(settings.pub_bind, settings.pub_connect, settings.high_water)
+        self.endpoints = self._socket.endpoints
+        self._journal = journal
+        self._max_batch = settings.max_batch
+        self._limits = limits
+        self._counts = counts
+        self._on_append = on_append
+        self._pending: list[tuple[bytes, Sifted]] = []
+
+    def step(self) -> float:
+        """Journal what comes next; what a full disk kept out is tried again first."""
+        self._take(_WAIT_S)
+        return 0.0
+
+    def finish(self) -> None:
+        """Journal what is still queued, and close."""
+        try:
+            while self._take(0.0):
+                pass
+        finally:
+            self._socket.close()
+
+    def _take(self, wait_s: float) -> bool:
+        if not self._pending:
+            now = datetime.now(UTC)
+            messages = self._socket.receive(self._max_batch, wait_s)
+            self._pending = [self._sift(frames, now) for frames in messages]
+            self._counts["pub_received"] += len(messages)
+        if not self._pending:
+            return False
+        self._append()
+        return True
+
+    def _sift(self, frames: Frames, now: datetime) -> tuple[bytes, Sifted]:
+        try:
+            data = event_in_frames(frames)
+        except MalformedEventError as error:
+            return b" ".join(frames), error
+        return data, sift(data, self._limits, now)
+
+    def _append(self) -> None:
+        events = [result for _, result in self._pending if isinstance(result, Event)]
+        suspects: list[Suspect] = [
+            suspect(data, result, _SOURCE) for data, result in self._pending if not isinstance(result, Event)
+        ]
+        appended = self._journal.append(events, datetime.now(UTC), suspects=suspects)
+        self._pending = []
+        duplicates = sum(one.duplicate for one in appended)
+        self._counts.update(
+            pub_accepted=len(events) - duplicates, pub_duplicates=duplicates, pub_malformed=len(suspects)
+        )
+        self._on_append()

@@ -1,0 +1,146 @@
+"""Settings of the bus: how large an event may be, how long the journal keeps it, where the sockets are.
+
+Read once, in an entry point; each part receives only its own struct. Every value can be written in TOML, so nothing
+is None: 0 and the empty string mean "off". Unknown names and values out of bounds are refused by name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from relay.errors import RelaySettingsError
+
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+NonNegativeSeconds = Annotated[float, msgspec.Meta(ge=0.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+SqlName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an event may be at most. `max_bytes` counts what was received; `max_id_bytes` each of its ids."""
+
+    max_bytes: Annotated[int, msgspec.Meta(ge=256, le=16 << 20)] = 262_144
+    max_future_s: NonNegativeSeconds = 300.0
+    max_depth: Annotated[int, msgspec.Meta(ge=1, le=128)] = 64
+    max_id_bytes: Annotated[int, msgspec.Meta(ge=16, le=256)] = 200
+
+
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much the journal holds and for how long.
+
+    The map is sparse: it bounds the journal and reserves no disk. `reserve_bytes` of it, and a file of
+    `disk_reserve_bytes`, are kept so that deleting works when the rest is full. A retention of 0 is off; retention
+    stops at the slowest consumer unless `retention_ignores_consumers`. A repeat is recognised while its event is in
+    the journal, and for `repeat_horizon_s` after the event was received even when it is not.
+    """
+
+    map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)] = 64 << 30
+    reserve_bytes: NonNegative = 64 << 20
+    disk_reserve_bytes: NonNegative = 8 << 20
+    retention_age_s: NonNegativeSeconds = 0.0
+    retention_bytes: NonNegative = 0
+    retention_ignores_consumers: bool = False
+    repeat_horizon_s: NonNegativeSeconds = 7 * 86_400.0
+    quarantine_max_entries: Count = 100_000
+    quarantine_max_bytes: Count = 256 << 20
+
+
+class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An event table in an SQLite file that some other program writes.
+
+    `name` keeps the cursor: with another name the table is read from its beginning. `default_user` owns rows without
+    a user.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
+    path: Annotated[str, msgspec.Meta(min_length=1)]
+    table: SqlName = "events"
+    default_user: str = ""
+    poll_interval_s: Positive = 0.25
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The relay process. Empty `ingest` and `feed`: socket files under the data folder.
+
+    `pub_bind` are endpoints that plain PUB emitters connect to, `pub_connect` endpoints where emitters are bound.
+    `max_batch` bounds the messages of one group commit; `high_water` the messages queued per peer.
+    """
+
+    ingest: str = ""
+    feed: str = ""
+    pub_bind: tuple[str, ...] = ()
+    pub_connect: tuple[str, ...] = ()
+    tables: tuple[TableTail, ...] = ()
+    max_batch: Count = 1_000
+    high_water: Count = 10_000
+    fetch_max_events: Count = 10_000
+    fetch_max_bytes: Count = 16 << 20
+    upkeep_interval_s: Positive = 30.0
+    drain_s: Positive = 5.0
+
+
+class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A publisher. `window` bounds the events that wait for an ack; `spool_max_bytes` is an approximate bound."""
+
+    window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
+    message_bytes: Count = 1 << 20
+    ack_timeout_s: Positive = 2.0
+    full_pause_s: Positive = 0.5
+    publish_timeout_s: Positive = 30.0
+    spool_max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
+
+
+class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of the bus: one table of the TOML file for each part."""
+
+    events: EventLimits = EventLimits()
+    journal: JournalSettings = JournalSettings()
+    broker: BrokerSettings = BrokerSettings()
+    publisher: PublisherSettings = PublisherSettings()
+
+
+class Endpoints(NamedTuple):
+    """Where a relay listens: requests and acknowledged events at `ingest`, the doorbell at `feed`."""
+
+    ingest: str
+    feed: str
+
+
+def relay_endpoints(data_dir: Path) -> Endpoints:
+    """Return where the relay of a data folder listens unless its settings say otherwise."""
+    run = Path(data_dir).absolute() / "run"
+    return Endpoints(f"ipc://{run / 'relay.sock'}", f"ipc://{run / 'relay-feed.sock'}")
+
+
+def journal_folder(data_dir: Path) -> Path:
+    """Return where the journal of a data folder lies."""
+    return Path(data_dir).absolute() / "journal"
+
+
+def load_settings(file: Path) -> RelaySettings:
+    """Read the settings from a TOML file. Raises `RelaySettingsError` naming the setting."""
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RelaySettingsError("--config", f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RelaySettingsError("--config", f"{file} is not TOML: {error}") from error
+    try:
+        return msgspec.convert(tree, RelaySettings)
+    except msgspec.ValidationError as error:
+        raise RelaySettingsError(*_named(str(error))) from error
+
+
+def _named(message: str) -> tuple[str, str]:
+    """Split msgspec's message into the setting's path and the reason."""
+    reason, _, place = message.partition(" - at `")
+    path = place.rstrip("`").removeprefix("$").removeprefix(".")
+    if "unknown field" in reason:
+        unknown = reason.rpartition("unknown field ")[2].strip("`")
+        return ".".join(filter(None, (path, unknown))), "there is no such setting"
+    return path or "settings", reason

@@ -1,0 +1,120 @@
+"""How entries, counters and times lie in the journal's databases: keys, values, checksums. Pure.
+
+A value is 8 bytes of XXH3 over key and content, then the content: a bit that flips in either, or an entry that turns
+up under another number, is noticed. Numbers are 8 bytes, big end first, so that LMDB sorts them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import xxhash
+
+from relay.environment import Transaction
+
+DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", "counters")
+"""`users`: user and seq, so that one user can be read alone. `ids`: user and event_id to seq. `forgotten`: ids whose
+event was deleted and that are still recognised. `sources`: how far each table was read. `unread`: what is already in
+quarantine, by its digest."""
+
+
+class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
+    """An event with what the journal needs to know without decoding it."""
+
+    received_ms: int
+    user_id: str
+    event_id: str
+    event_type: str
+    data: bytes
+
+    @property
+    def id_key(self) -> bytes:
+        return id_key(self.user_id, self.event_id)
+
+
+class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of the quarantine; `digest` is the key under which a repeat of it is recognised."""
+
+    data: bytes
+    code: str
+    reason: str
+    source: str
+    quarantined_ms: int
+    seq: int | None
+    digest: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_event_decoder = msgspec.msgpack.Decoder(StoredEvent)
+_quarantine_decoder = msgspec.msgpack.Decoder(StoredQuarantine)
+
+
+def id_key(user_id: str, event_id: str) -> bytes:
+    """Return the key of an event's id. An id is its user's: nobody else can claim it, or lose an event to it."""
+    return user_key(user_id) + event_id.encode()
+
+
+def user_key(user_id: str, seq: int | None = None) -> bytes:
+    """Return the prefix of a user's keys, or the key of one of the user's entries."""
+    return user_id.encode() + b"\0" + (b"" if seq is None else number_key(seq))
+
+
+def number_key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def number(key: bytes) -> int:
+    """Return the number that a key or a value holds, or ends with."""
+    return int.from_bytes(key[-8:], "big")
+
+
+def seal(key: bytes, content: StoredEvent | StoredQuarantine) -> bytes:
+    """Return the value to store under `key`."""
+    encoded = _encoder.encode(content)
+    return xxhash.xxh3_64_digest(key + encoded) + encoded
+
+
+def open_event(key: bytes, value: bytes) -> StoredEvent | None:
+    """Return the event stored under `key`, or None when it does not match its checksum."""
+    encoded = _unsealed(key, value)
+    return None if encoded is None else _event_decoder.decode(encoded)
+
+
+def open_quarantine(key: bytes, value: bytes) -> StoredQuarantine | None:
+    """Return the quarantine entry stored under `key`, or None when it does not match its checksum."""
+    encoded = _unsealed(key, value)
+    return None if encoded is None else _quarantine_decoder.decode(encoded)
+
+
+def _unsealed(key: bytes, value: bytes) -> bytes | None:
+    encoded = value[8:]
+    return encoded if value[:8] == xxhash.xxh3_64_digest(key + encoded) else None
+
+
+def milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def moment(milliseconds_since_1970: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds_since_1970 / 1000, UTC)
+
+
+class Counters:
+    """Durable numbers by name; one that was never set is 0."""
+
+    def __init__(self, database: object) -> None:
+        self._database = database
+
+    def get(self, transaction: Transaction, name: str) -> int:
+        value: bytes | None = transaction.get(name.encode(), db=self._database)
+        return 0 if value is None else number(value)
+
+    def set(self, transaction: Transaction, name: str, value: int) -> None:
+        transaction.put(name.encode(), number_key(value), db=self._database)
+
+    def add(self, transaction: Transaction, name: str, by: int) -> int:
+        """Return the counter after it was changed by `by`; it does not go below 0."""
+        value = max(0, self.get(transaction, name) + by)
+        self.set(transaction, name, value)
+        return value

@@ -1,0 +1,186 @@
+"""Every error the bus raises on purpose.
+
+One root; each class has a stable `code` (what acks, replies and documents refer to) and says whether trying again may
+help (`retryable`). Arguments are positional, plain and replayed to `Exception.__init__`, so that an error can be
+rebuilt from its code and arguments in another process (`rebuild`). Errors of LMDB, ZeroMQ and SQLite are translated
+where the engine is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class RelayError(Exception):
+    """Root of all errors of this package."""
+
+    code: ClassVar[str] = "relay"
+    retryable: ClassVar[bool] = False
+
+
+class MalformedEventError(RelayError):
+    """What was sent is no event; the field that is wrong is named."""
+
+    code = "malformed_event"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class EventTooLargeError(MalformedEventError):
+    """The event has more bytes than the settings allow."""
+
+    code = "event_too_large"
+
+
+class RelaySettingsError(RelayError):
+    """A setting is unknown, of the wrong type or out of its bounds."""
+
+    code = "relay_settings"
+
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(setting, reason)
+        self.setting = setting
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"setting {self.setting}: {self.reason}"
+
+
+class ProtocolError(RelayError):
+    """A message does not have the form that this version of the protocol knows."""
+
+    code = "protocol"
+
+
+class JournalError(RelayError):
+    """The journal failed in a way that ends its use until it is reopened; nothing more is acknowledged."""
+
+    code = "journal"
+    retryable = True
+
+
+class JournalFullError(JournalError):
+    """No room on the disk or in the map: nothing was written, reading goes on, what was acknowledged is intact."""
+
+    code = "journal_full"
+
+    def __init__(self, path: str, limit_bytes: int) -> None:
+        super().__init__(path, limit_bytes)
+        self.path = path
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"no room left in {self.path} (limit {self.limit_bytes} bytes, or the disk)"
+
+
+class JournalDamagedError(JournalError):
+    """The file's structure is damaged. What has been read so far was checked; the rest needs a backup."""
+
+    code = "journal_damaged"
+    retryable = False
+
+
+class EntryDamagedError(JournalDamagedError):
+    """One entry does not match its checksum; the others are not touched by that."""
+
+    code = "entry_damaged"
+
+    def __init__(self, path: str, seq: int) -> None:
+        super().__init__(path, seq)
+        self.path = path
+        self.seq = seq
+
+    def __str__(self) -> str:
+        return f"{self.path}: entry {self.seq} does not match its checksum"
+
+
+class JournalInUseError(JournalError):
+    """Another process has this journal open for writing."""
+
+    code = "journal_in_use"
+
+    def __init__(self, path: str, owner: str) -> None:
+        super().__init__(path, owner)
+        self.path = path
+        self.owner = owner
+
+    def __str__(self) -> str:
+        return f"{self.path} is in use by {self.owner}"
+
+
+class CursorError(RelayError):
+    """A consumer's name is unusable, or its cursor was moved past the end of the journal."""
+
+    code = "cursor"
+
+
+class QuarantineEntryError(RelayError):
+    """There is no such entry in quarantine, or it is not the relay's to retry."""
+
+    code = "quarantine_entry"
+
+    def __init__(self, entry_id: int, reason: str) -> None:
+        super().__init__(entry_id, reason)
+        self.entry_id = entry_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"quarantine entry {self.entry_id}: {self.reason}"
+
+
+class SequenceGapError(RelayError):
+    """Events of this producer are missing before the ones that came; it sends again from where the relay stands."""
+
+    code = "sequence_gap"
+    retryable = True
+
+
+class ProducerSupersededError(RelayError):
+    """A newer publisher uses the same producer id; this one must stop."""
+
+    code = "producer_superseded"
+
+
+class RelayUnavailableError(RelayError):
+    """The relay did not answer in time, or an endpoint cannot be used."""
+
+    code = "relay_unavailable"
+    retryable = True
+
+
+class SpoolFullError(RelayError):
+    """The relay is away and the spool has no room: the event was not taken, publish it again later."""
+
+    code = "spool_full"
+    retryable = True
+
+    def __init__(self, path: str, limit_bytes: int) -> None:
+        super().__init__(path, limit_bytes)
+        self.path = path
+        self.limit_bytes = limit_bytes
+
+    def __str__(self) -> str:
+        return f"the relay is away and the spool {self.path} is full (limit {self.limit_bytes} bytes)"
+
+
+def _family(root: type[RelayError]) -> list[type[RelayError]]:
+    return [root, *(error for child in root.__subclasses__() for error in _family(child))]
+
+
+ERRORS: dict[str, type[RelayError]] = {error.code: error for error in _family(RelayError)}
+"""Every error by its code."""
+
+
+def rebuild(code: str, arguments: Sequence[Any]) -> RelayError:
+    """Return the error that another process described by its code and arguments."""
+    try:
+        return ERRORS.get(code, RelayError)(*arguments)
+    except TypeError:
+        return RelayError(code, *arguments)

@@ -1,0 +1,128 @@
+"""What an event is: decoding one from JSON or MessagePack, checking it, giving it an id, encoding it.
+
+Everything that comes in passes here once, at the edge; behind it an event is known to be well-formed. Fields that this
+file does not know are kept in `extra`, because emitters that nobody will change send them. What it does not do: it
+gives event types and payloads no meaning. Decisions: `ops/decisions/0001-journal-and-acks.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from relay.config import EventLimits
+from relay.errors import EventTooLargeError, MalformedEventError
+from relay.validation import (
+    validate_event_type,
+    validate_id,
+    validate_object,
+    validate_timestamp,
+    validate_user_id,
+)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened, as an emitter told it. Build one with `event_from_mapping` to have it checked."""
+
+    event_id: str
+    event_type: str
+    timestamp: datetime
+    user_id: str
+    session_id: str | None = None
+    actor_id: str | None = None
+    thread_id: str | None = None
+    channel_id: str | None = None
+    agent_id: str | None = None
+    correlation_id: str | None = None
+    payload: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+
+
+_IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correlation_id")
+_OWN_FIELDS = frozenset(Event.__struct_fields__) - {"extra"}
+_DERIVED_PREFIX = "derived-"
+
+# Sorted keys: events that are equal have equal bytes, whichever wire form they came in.
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_event_decoder = msgspec.msgpack.Decoder(Event)
+
+
+def encode_event(event: Event) -> bytes:
+    """Return the canonical MessagePack of an event: what the journal holds and publishers send."""
+    return _encoder.encode(event)
+
+
+def read_event(data: bytes) -> Event:
+    """Return the event whose canonical bytes the journal gave. Raises `MalformedEventError` for other bytes."""
+    try:
+        return _event_decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise MalformedEventError("event", f"not a journaled event: {error}") from error
+
+
+def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
+    """Return the event in JSON or MessagePack bytes, checked.
+
+    Raises `MalformedEventError` naming the field, `EventTooLargeError`; nothing else, whatever the bytes are.
+    """
+    if len(data) > limits.max_bytes:
+        raise EventTooLargeError("event", f"has {len(data)} bytes, at most {limits.max_bytes} are allowed")
+    return event_from_mapping(_decode_mapping(data), limits, now)
+
+
+def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> Event:
+    """Return the event that a mapping describes, checked as `decode_event` does, except for its size.
+
+    A missing timestamp is `now`. A missing id is derived from all that was sent, without the timestamp where that was
+    missing, so a repeat is recognised; two events that do not differ in anything are then one.
+    """
+    if not isinstance(mapping, Mapping):
+        raise MalformedEventError("event", f"expected an object, got {type(mapping).__name__}")
+    ids = {field: validate_id(field, mapping.get(field), limits.max_id_bytes) for field in _IDS}
+    sent_at = mapping.get("timestamp")
+    event = Event(
+        event_id=validate_id("event_id", mapping.get("event_id"), limits.max_id_bytes) or "",
+        event_type=validate_event_type(mapping.get("event_type")),
+        timestamp=now if sent_at is None else validate_timestamp(sent_at, now, limits.max_future_s),
+        user_id=validate_user_id(mapping.get("user_id")),
+        payload=validate_object("payload", mapping.get("payload"), limits.max_depth),
+        extra=_extra(mapping, limits),
+        **ids,
+    )
+    return event if event.event_id else _with_derived_id(event, dated=sent_at is not None)
+
+
+def _decode_mapping(data: bytes) -> object:
+    """Decode JSON where the first character says so, MessagePack else."""
+    looks_like_json = data.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')
+    try:
+        return msgspec.json.decode(data) if looks_like_json else msgspec.msgpack.decode(data)
+    except RecursionError as error:
+        raise MalformedEventError("event", "is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise MalformedEventError("event", "is not UTF-8") from error
+    except (msgspec.DecodeError, ValueError, OverflowError) as error:
+        form = "JSON" if looks_like_json else "MessagePack, and does not look like JSON"
+        raise MalformedEventError("event", f"is not {form}: {error}") from error
+
+
+def _extra(mapping: Mapping[Any, Any], limits: EventLimits) -> dict[str, Any]:
+    """Collect the fields that are not ours. An `extra` object of the canonical form stays what it is."""
+    others = {field: value for field, value in mapping.items() if field not in _OWN_FIELDS}
+    if not others:
+        return {}
+    nested = others.get("extra")
+    if isinstance(nested, dict):
+        del others["extra"]
+        others = {**nested, **others}
+    return validate_object("extra", others, limits.max_depth)
+
+
+def _with_derived_id(event: Event, *, dated: bool) -> Event:
+    content = event if dated else msgspec.structs.replace(event, timestamp=None)
+    digest = blake2b(_encoder.encode(content), digest_size=16).hexdigest()
+    return msgspec.structs.replace(event, event_id=_DERIVED_PREFIX + digest)

@@ -1,0 +1,339 @@
+"""The durable log of events: in order (`seq`, from 1), once per user and `event_id`, with durable consumers.
+
+What `append` returned is on the disk: the commit returned with sync and metasync on. That does not cover a lost disk,
+or a disk that says it wrote and did not. One process writes; others may open it `readonly`. What this does not do:
+sockets, or deciding what an event means. Rejected: a file of appended records, which needs its own index, recovery and
+de-duplication, each of which LMDB's one transaction gives (`ops/decisions/0001-journal-and-acks.md`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from relay.config import JournalSettings
+from relay.entries import (
+    DATABASES,
+    Counters,
+    StoredEvent,
+    id_key,
+    milliseconds,
+    number,
+    number_key,
+    open_event,
+    seal,
+    user_key,
+)
+from relay.environment import Environment, Transaction
+from relay.errors import CursorError, EntryDamagedError, JournalFullError, QuarantineEntryError
+from relay.event import Event, encode_event
+from relay.quarantine import Quarantine, Suspect
+from relay.retention import Retention, RetentionReport
+from relay.wire import Batch, ConsumerState, JournalEntry, JournalStats, QuarantineEntry
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class Appended(NamedTuple):
+    """The number of an event in the journal; `duplicate` when it was there already, under that number."""
+
+    seq: int
+    duplicate: bool
+
+
+class Journal:
+    """One journal in one folder. Threads share it; writes wait for each other."""
+
+    def __init__(self, environment: Environment, settings: JournalSettings) -> None:
+        self._environment = environment
+        self._settings = settings
+        self._databases = environment.databases
+        self._counters = Counters(self._databases["counters"])
+        self._quarantine = Quarantine(environment, settings)
+        self._retention = Retention(environment, settings)
+        self._reserve_bytes = min(settings.reserve_bytes, settings.map_size_bytes // 4)
+
+    @classmethod
+    def open(cls, path: Path, settings: JournalSettings | None = None, *, readonly: bool = False) -> Self:
+        """Open the journal in folder `path`; a writer creates it and holds it alone.
+
+        Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`.
+        """
+        settings = settings or JournalSettings()
+        environment = Environment.open(path, settings.map_size_bytes, DATABASES, readonly=readonly)
+        if not readonly and settings.disk_reserve_bytes:
+            environment.keep_disk_reserve(settings.disk_reserve_bytes)
+        return cls(environment, settings)
+
+    def append(
+        self,
+        events: Sequence[Event],
+        now: datetime,
+        *,
+        suspects: Sequence[Suspect] = (),
+        source: tuple[str, int] | None = None,
+    ) -> list[Appended]:
+        """Append events in order, in one transaction, and say under which number each is. Durable on return.
+
+        In the same transaction `suspects` go to quarantine, and `source` (a name and how far it was read) is noted.
+        Raises `JournalFullError` (nothing was written), `JournalError`.
+        """
+        with self._environment.write() as transaction:
+            if events:
+                self._require_room(transaction)
+            appended = self._append(transaction, events, milliseconds(now))
+            for suspect in suspects:
+                self._quarantine.add(transaction, suspect, now)
+            if source is not None:
+                transaction.put(source[0].encode(), number_key(source[1]), db=self._databases["sources"])
+        return appended
+
+    def read(
+        self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
+    ) -> list[JournalEntry]:
+        """Return the entries after `after_seq` in order, of one user when asked; as `fetch` without the rest."""
+        return self.fetch(after_seq, limit, max_bytes, user_id).entries
+
+    def fetch(self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None) -> Batch:
+        """Return at most `limit` entries after `after_seq`, and where the journal ends, from one snapshot.
+
+        Stops before `max_bytes` of event data, except that the first entry always fits. Raises `EntryDamagedError`
+        when the first entry is damaged; a later one ends the batch before it.
+        """
+        entries: list[JournalEntry] = []
+        size_bytes = 0
+        with self._environment.read() as transaction:
+            last_seq = self._counters.get(transaction, "last_seq")
+            first_seq = self._first_seq(transaction, last_seq)
+            seqs = self._seqs_of(transaction, user_id, after_seq) if user_id else None
+            for entry in self._entries(transaction, after_seq, seqs) if limit > 0 else ():
+                size_bytes += len(entry.data)
+                if entries and size_bytes > max_bytes:
+                    break
+                entries.append(entry)
+                if len(entries) >= limit:
+                    break
+        return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq)
+
+    @property
+    def last_seq(self) -> int:
+        """The greatest number ever given, 0 in a new journal."""
+        with self._environment.read() as transaction:
+            return self._counters.get(transaction, "last_seq")
+
+    @property
+    def first_seq(self) -> int:
+        """The number of the oldest entry that is kept; `last_seq + 1` when none is."""
+        with self._environment.read() as transaction:
+            return self._first_seq(transaction, self._counters.get(transaction, "last_seq"))
+
+    def cursor(self, name: str) -> int:
+        """Return how far the consumer `name` is, 0 when it is unknown."""
+        with self._environment.read() as transaction:
+            return self._cursor(transaction, name) or 0
+
+    def commit(self, name: str, seq: int) -> int:
+        """Note that the consumer `name` is done with everything up to `seq`, and return its cursor. Durable on return.
+
+        A cursor never goes back. A commit of 0 registers a consumer, so that retention waits for it.
+        Raises `CursorError` for a number that was never given or an unusable name.
+        """
+        key = _consumer_key(name)
+        with self._environment.write() as transaction:
+            last_seq = self._counters.get(transaction, "last_seq")
+            if not 0 <= seq <= last_seq:
+                raise CursorError(f"consumer {name}: cursor {seq} is beyond the journal's last number {last_seq}")
+            known = self._cursor(transaction, name)
+            if known is None or seq > known:
+                transaction.put(key, number_key(seq), db=self._databases["consumers"])
+            return max(seq, known or 0)
+
+    def consumers(self) -> list[ConsumerState]:
+        """Return the durable consumers, by name."""
+        with self._environment.read() as transaction:
+            return self._consumers(transaction)
+
+    def remove_consumer(self, name: str) -> bool:
+        """Forget a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return."""
+        with self._environment.write() as transaction:
+            return bool(transaction.delete(_consumer_key(name), db=self._databases["consumers"]))
+
+    def source_cursor(self, name: str) -> int | None:
+        """Return how far a source was read (`append`), or None when it is new."""
+        with self._environment.read() as transaction:
+            value = transaction.get(name.encode(), db=self._databases["sources"])
+        return None if value is None else number(value)
+
+    def quarantine(
+        self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
+    ) -> int:
+        """Keep something that could not be handled, with the reason; return its id (0: no room). Durable on return."""
+        with self._environment.write() as transaction:
+            return self._quarantine.add(transaction, Suspect(data, code, reason, source, seq), now)
+
+    def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
+        """Return at most `limit` quarantined entries with an id above `after`, in order."""
+        with self._environment.read() as transaction:
+            return self._quarantine.after(transaction, after, limit)
+
+    def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
+        """Return one quarantined entry. Raises `QuarantineEntryError` when it is not there."""
+        with self._environment.read() as transaction:
+            entry = self._quarantine.get(transaction, entry_id)
+        if entry is None:
+            raise QuarantineEntryError(entry_id, "there is no such entry")
+        return entry
+
+    def drop(self, entry_id: int) -> None:
+        """Delete a quarantined entry for good. Durable on return. Raises `QuarantineEntryError`."""
+        with self._environment.write() as transaction:
+            if not self._quarantine.remove(transaction, entry_id):
+                raise QuarantineEntryError(entry_id, "there is no such entry")
+
+    def release(self, entry_id: int, event: Event, now: datetime) -> Appended:
+        """Append the event that a quarantined entry turned out to be, and remove the entry, in one transaction."""
+        with self._environment.write() as transaction:
+            if not self._quarantine.remove(transaction, entry_id):
+                raise QuarantineEntryError(entry_id, "there is no such entry")
+            self._require_room(transaction)
+            return self._append(transaction, [event], milliseconds(now))[0]
+
+    def set_aside(self, seq: int, now: datetime) -> int:
+        """Move a damaged entry to quarantine, so that readers get past it; return its id. Durable on return."""
+        with self._environment.write() as transaction:
+            raw = self._retention.delete_damaged(transaction, seq)
+            suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
+            return self._quarantine.add(transaction, suspect, now)
+
+    def retain(self, now: datetime) -> RetentionReport:
+        """Delete what is older or more than the settings keep, as far as the consumers allow. Durable on return."""
+        return self._retention.retain(now)
+
+    def discard(self, through_seq: int, consumer: str, now: datetime) -> None:
+        """Move a consumer's cursor and delete everything up to it, in one transaction. Durable on return."""
+        with self._environment.write() as transaction:
+            transaction.put(_consumer_key(consumer), number_key(through_seq), db=self._databases["consumers"])
+            self._retention.delete_through(transaction, through_seq, now)
+
+    def clear_dead_readers(self) -> int:
+        """Free what readers that died keep alive; to be called now and then. Returns how many."""
+        return self._environment.clear_dead_readers()
+
+    def stats(self) -> JournalStats:
+        """Return the journal's figures, from one snapshot."""
+        with self._environment.read() as transaction:
+            last_seq = self._counters.get(transaction, "last_seq")
+            return JournalStats(
+                first_seq=self._first_seq(transaction, last_seq),
+                last_seq=last_seq,
+                entries=int(transaction.stat(self._databases["events"])["entries"]),
+                event_bytes=self._counters.get(transaction, "event_bytes"),
+                used_bytes=self._environment.used_bytes(transaction),
+                file_bytes=self._environment.file_bytes(),
+                quarantined=self._quarantine.count(transaction),
+                quarantined_bytes=self._quarantine.size_bytes(transaction),
+                quarantine_refused=self._quarantine.refused(transaction),
+                consumers=self._consumers(transaction),
+            )
+
+    def close(self) -> None:
+        """Close, and let another writer in. No other thread may be using the journal. Twice does no harm."""
+        self._environment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require_room(self, transaction: Transaction) -> None:
+        """Stop before the map is full to the brim: deleting takes pages too."""
+        limit = self._settings.map_size_bytes - self._reserve_bytes
+        if self._environment.used_bytes(transaction) > limit:
+            raise JournalFullError(str(self._environment.path), limit)
+
+    def _append(self, transaction: Transaction, events: Sequence[Event], received_ms: int) -> list[Appended]:
+        ids = self._databases["ids"]
+        before = seq = self._counters.get(transaction, "last_seq")
+        size_bytes = 0
+        appended = []
+        for event in events:
+            key = id_key(event.user_id, event.event_id)
+            known: bytes | None = transaction.get(key, db=ids)
+            if known is not None:
+                appended.append(Appended(number(known), duplicate=True))
+                continue
+            seq += 1
+            size_bytes += self._put(transaction, seq, key, event, received_ms)
+            appended.append(Appended(seq, duplicate=False))
+        if seq > before:
+            self._counters.set(transaction, "last_seq", seq)
+            self._counters.add(transaction, "event_bytes", size_bytes)
+        return appended
+
+    def _put(self, transaction: Transaction, seq: int, event_key: bytes, event: Event, received_ms: int) -> int:
+        key = number_key(seq)
+        data = encode_event(event)
+        stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data)
+        transaction.put(key, seal(key, stored), db=self._databases["events"], append=True)
+        transaction.put(user_key(event.user_id, seq), b"", db=self._databases["users"])
+        transaction.put(event_key, key, db=self._databases["ids"])
+        return len(data)
+
+    def _entries(self, transaction: Transaction, after_seq: int, seqs: Iterator[int] | None) -> Iterator[JournalEntry]:
+        """Go over the entries after a number, or over those with the given numbers; a damaged one ends it."""
+        first = True
+        for key, value in _values(transaction, self._databases["events"], after_seq, seqs):
+            stored = open_event(key, value)
+            if stored is None and not first:
+                return
+            if stored is None:
+                raise EntryDamagedError(str(self._environment.path), number(key))
+            first = False
+            yield JournalEntry(number(key), stored.user_id, stored.event_type, stored.data)
+
+    def _seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
+        prefix = user_key(user_id)
+        with transaction.cursor(db=self._databases["users"]) as cursor:
+            if cursor.set_range(user_key(user_id, after_seq + 1)):
+                for key in cursor.iternext(keys=True, values=False):
+                    if not key.startswith(prefix):
+                        return
+                    yield number(key)
+
+    def _first_seq(self, transaction: Transaction, last_seq: int) -> int:
+        with transaction.cursor(db=self._databases["events"]) as cursor:
+            return number(cursor.key()) if cursor.first() else last_seq + 1
+
+    def _cursor(self, transaction: Transaction, name: str) -> int | None:
+        value: bytes | None = transaction.get(_consumer_key(name), db=self._databases["consumers"])
+        return None if value is None else number(value)
+
+    def _consumers(self, transaction: Transaction) -> list[ConsumerState]:
+        last_seq = self._counters.get(transaction, "last_seq")
+        with transaction.cursor(db=self._databases["consumers"]) as cursor:
+            states = [(name.decode(), number(seq)) for name, seq in cursor]
+        return [ConsumerState(name=name, seq=seq, lag=last_seq - seq) for name, seq in states]
+
+
+def _consumer_key(name: str) -> bytes:
+    if not _NAME.fullmatch(name):
+        raise CursorError(f"consumer {name[:40]!r}: 1 to 128 letters, digits and _.:- are allowed")
+    return name.encode()
+
+
+def _values(
+    transaction: Transaction, events: object, after_seq: int, seqs: Iterator[int] | None
+) -> Iterator[tuple[bytes, bytes]]:
+    if seqs is not None:
+        for key in map(number_key, seqs):
+            value: bytes | None = transaction.get(key, db=events)
+            if value is not None:
+                yield key, value
+        return
+    with transaction.cursor(db=events) as cursor:
+        if cursor.set_range(number_key(after_seq + 1)):
+            yield from cursor

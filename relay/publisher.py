@@ -1,0 +1,359 @@
+"""Sends events to the relay so that each arrives once, in order, whatever is killed meanwhile.
+
+`publish` takes an event when the window has room; a thread that owns the socket sends it and sends it again until it is
+acknowledged. With a spool folder, what cannot be acknowledged goes to disk while the relay is away, and `publish` then
+returns when it is there. Nothing is dropped silently: no room means waiting, then an error. What this does not do: keep
+what is only in the window over the death of this process; without a spool, wait for `flush`. Rejected: sending inside
+`publish`, which would wait for a commit at each event (2,000 events/s instead of 90,000, measured).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+from relay.config import EventLimits, PublisherSettings
+from relay.errors import (
+    EntryDamagedError,
+    EventTooLargeError,
+    JournalFullError,
+    MalformedEventError,
+    ProtocolError,
+    RelayError,
+    RelayUnavailableError,
+    SpoolFullError,
+    rebuild,
+)
+from relay.event import Event, encode_event, event_from_mapping
+from relay.reports import FlushReport, Progress, Tally
+from relay.sockets import ClientSocket, check_endpoint
+from relay.spool import Spool
+from relay.window import Outgoing, Window
+from relay.wire import Ack, Publish, Refusal, decode_receipt, encode
+
+_IDLE_WAIT_S = 1.0
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class Publisher:
+    """One ordered stream of events to one relay. Threads may share it; close it."""
+
+    def __init__(
+        self,
+        ingest: str,
+        *,
+        settings: PublisherSettings | None = None,
+        limits: EventLimits | None = None,
+        spool: Path | None = None,
+        producer_id: str = "",
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Connect to `ingest` (`relay_endpoints(data_dir).ingest`); the relay need not be there yet.
+
+        `on_progress` is called in the sending thread. Raises `JournalInUseError` when another publisher has the spool.
+        """
+        self._settings = settings or PublisherSettings()
+        self._limits = limits or EventLimits()
+        self._producer_id = producer_id or uuid4().hex
+        self._epoch = time.time_ns()
+        self._window = Window(self._settings.window)
+        self._tally = Tally(on_progress)
+        self._changed = threading.Condition()
+        self._away = self._closing = self._closed = False
+        self._fatal: BaseException | None = None
+        self._progress_s = self._pause_until_s = 0.0
+        self._socket = ClientSocket(check_endpoint("ingest", ingest), high_water=max(1_000, self._settings.window))
+        try:
+            self._spool = Spool(spool, self._settings.spool_max_bytes) if spool else None
+        except BaseException:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._run, name="relay-publisher", daemon=True)
+        self._thread.start()
+
+    def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
+        """Take an event and return its `event_id`. Not yet durable on return, except in the spool: see `flush`.
+
+        Waits while the window is full. Raises `MalformedEventError` at once for what is no event,
+        `RelayUnavailableError` when there was no room before `timeout_s`, `SpoolFullError` when the relay is away and
+        the spool is full; then the event was not taken.
+        """
+        checked, data = self._encoded(event)
+        wait_s = self._settings.publish_timeout_s if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + wait_s
+        with self._changed:
+            while not self._take(checked, data):
+                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
+                    raise RelayUnavailableError(f"{len(self._window)} events wait for an ack since {wait_s:.3g} s")
+        self._socket.wake()
+        return checked.event_id
+
+    def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
+        """Take an event if that needs no waiting and no disk, and return its `event_id`, or None."""
+        checked, data = self._encoded(event)
+        with self._changed:
+            self._require_open()
+            if self._is_spooling or not self._window.room:
+                return None
+            self._take(checked, data)
+        self._socket.wake()
+        return checked.event_id
+
+    def flush(self, timeout_s: float = 30.0) -> FlushReport:
+        """Wait until everything taken is acknowledged or rejected, at most `timeout_s`; report what became of it.
+
+        Acknowledged is durable. What is not yet is counted as `spooled` (on disk here) or `pending` (in memory only).
+        What an earlier process left in the spool counts as well. Raises the error that made this publisher stop.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while self._unsettled and self._fatal is None:
+                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
+                    break
+            self._raise_fatal()
+            return self._tally.report(*self._waiting)
+
+    @property
+    def acked_through(self) -> dict[str, int]:
+        """The highest journal number acknowledged, by user."""
+        with self._changed:
+            return dict(self._tally.acked_through)
+
+    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Flush, put what has no ack into the spool, and stop.
+
+        Raises `RelayUnavailableError` when events are lost by that, because there is no spool, or no room in it.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._changed:
+            deadline_s = time.monotonic() + timeout_s
+            while self._unsettled and not self._is_spooling_away and self._fatal is None:
+                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
+                    break
+            self._closing = True
+        self._socket.wake()
+        self._thread.join()
+        self._socket.close()
+        self._close_spool()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except RelayError:
+            if kind is None:
+                raise
+
+    # Under the lock, called by the user's threads.
+
+    def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
+        mapping = _mapping(event) if isinstance(event, Event) else event
+        checked = event_from_mapping(mapping, self._limits, datetime.now(UTC))
+        try:
+            data = encode_event(checked)
+        except (ValueError, OverflowError, RecursionError, TypeError) as error:
+            raise MalformedEventError("event", f"cannot be encoded: {error}") from error
+        if len(data) > self._limits.max_bytes:
+            raise EventTooLargeError("event", f"has {len(data)} bytes, at most {self._limits.max_bytes} are allowed")
+        return checked, data
+
+    def _take(self, event: Event, data: bytes) -> bool:
+        self._require_open()
+        if self._is_spooling:
+            return self._take_to_disk(event)
+        if not self._window.room:
+            return False
+        if not len(self._window):
+            self._progress_s = time.monotonic()
+        self._window.add(Outgoing(event.event_id, event.user_id, data))
+        self._tally.published += 1
+        return True
+
+    def _take_to_disk(self, event: Event) -> bool:
+        assert self._spool is not None
+        now = datetime.now(UTC)
+        try:
+            self._spool.keep(self._window, now)
+            new = self._spool.add(event, now)
+        except SpoolFullError:
+            if self._away:
+                raise
+            return False  # it is being drained: wait for room
+        self._tally.published += 1
+        self._tally.duplicates += not new
+        return True
+
+    @property
+    def _is_spooling(self) -> bool:
+        """Whether new events go to disk: the relay is away, or older ones on disk come first."""
+        return self._spool is not None and (self._away or self._spool.untaken > 0)
+
+    @property
+    def _is_spooling_away(self) -> bool:
+        """Whether waiting for the relay is pointless and harmless: it is away, and there is a disk to keep events."""
+        return self._spool is not None and self._away
+
+    @property
+    def _unsettled(self) -> bool:
+        return len(self._window) > 0 or (self._spool is not None and self._spool.unreleased > 0)
+
+    @property
+    def _waiting(self) -> tuple[int, int]:
+        """How many events are on disk here, and how many only in memory."""
+        spooled = self._spool.unreleased if self._spool is not None else 0
+        return spooled, sum(not outgoing.spool_seq for outgoing in self._window)
+
+    def _require_open(self) -> None:
+        self._raise_fatal()
+        if self._closed:
+            raise RelayUnavailableError("the publisher is closed")
+
+    def _raise_fatal(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _close_spool(self) -> None:
+        kept = False
+        try:
+            if self._spool is not None:
+                self._spool.keep(self._window, datetime.now(UTC))
+                kept = True
+        finally:
+            if self._spool is not None:
+                self._spool.close()
+        if len(self._window) and not kept:
+            raise RelayUnavailableError(f"{len(self._window)} events were not acknowledged and are not on disk")
+
+    # The sending thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                with self._changed:
+                    self._refill()
+                    self._send()
+                    self._watch()
+                    wait_s = self._wait_s()
+                frames = self._socket.receive(wait_s)
+                if frames is not None:
+                    self._receive(frames)
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `publish` and `flush`
+            with self._changed:
+                self._fatal = error
+                self._changed.notify_all()
+
+    def _refill(self) -> None:
+        """Move events from disk into the window, oldest first."""
+        while self._spool is not None and self._spool.untaken and self._window.room:
+            try:
+                taken = self._spool.take(self._window.room)
+            except EntryDamagedError as error:
+                self._tally.reject("", error.code, "event", str(error))
+                continue
+            if not len(self._window):
+                self._progress_s = time.monotonic()
+            for outgoing in taken:
+                self._window.add(outgoing)
+        if self._spool is not None and not len(self._window) and not self._spool.untaken and self._spool.unreleased:
+            self._release(self._spool.taken_through)
+            self._changed.notify_all()
+
+    def _send(self) -> None:
+        while time.monotonic() >= self._pause_until_s:
+            first_seq, events = self._window.unsent(self._settings.message_bytes)
+            if not events:
+                return
+            publish = Publish(
+                producer_id=self._producer_id,
+                epoch=self._epoch,
+                first_seq=first_seq,
+                base_seq=self._window.base_seq,
+                attempt=self._window.attempt,
+                events=events,
+            )
+            if not self._socket.send([b"", encode(publish)]):
+                return
+            self._window.mark_sent(len(events))
+
+    def _watch(self) -> None:
+        """When acks stay out for too long: connect anew and send everything again."""
+        now_s = time.monotonic()
+        if not len(self._window):
+            self._progress_s = now_s
+        elif now_s - self._progress_s > self._settings.ack_timeout_s and now_s >= self._pause_until_s:
+            self._socket.reconnect()
+            self._window.rewind()
+            self._progress_s = now_s
+            self._go_away()
+            self._send()
+
+    def _wait_s(self) -> float:
+        if not len(self._window):
+            return _IDLE_WAIT_S
+        due_s = max(self._progress_s + self._settings.ack_timeout_s, self._pause_until_s)
+        if self._pause_until_s > time.monotonic():
+            due_s = self._pause_until_s
+        return max(0.0, due_s - time.monotonic()) + 0.001
+
+    def _go_away(self) -> None:
+        """Note that the relay is away, and put the window on disk if that is possible."""
+        self._away = True
+        if self._spool is not None:
+            with contextlib.suppress(SpoolFullError):  # they stay in the window; `publish` says that it is full
+                self._spool.keep(self._window, datetime.now(UTC))
+        self._changed.notify_all()
+
+    def _receive(self, frames: list[bytes]) -> None:
+        try:
+            message = decode_receipt(frames[-1])
+        except ProtocolError:
+            return
+        with self._changed:
+            if message.epoch != self._epoch:
+                return
+            if isinstance(message, Ack):
+                self._settle(message)
+            elif message.attempt == self._window.attempt:
+                self._refused(message)
+            self._changed.notify_all()
+        self._tally.tell(*self._waiting)
+
+    def _settle(self, ack: Ack) -> None:
+        self._away = False
+        self._pause_until_s = 0.0
+        self._progress_s = time.monotonic()
+        released = 0
+        for outgoing, receipt in self._window.receive(ack):
+            self._tally.settle(outgoing, receipt)
+            released = max(released, outgoing.spool_seq)
+        if self._spool is not None and released:
+            self._release(released)
+
+    def _release(self, through_seq: int) -> None:
+        assert self._spool is not None
+        with contextlib.suppress(JournalFullError):  # a later ack releases it, or the relay recognises the repeat
+            self._spool.release(through_seq, datetime.now(UTC))
+
+    def _refused(self, refusal: Refusal) -> None:
+        error = rebuild(refusal.code, refusal.arguments)
+        if not error.retryable:
+            raise error
+        self._window.rewind()
+        self._progress_s = time.monotonic()
+        if isinstance(error, JournalFullError):
+            self._pause_until_s = time.monotonic() + self._settings.full_pause_s
+            self._go_away()
+
+
+def _mapping(event: Event) -> dict[str, Any]:
+    return {field: getattr(event, field) for field in event.__struct_fields__}

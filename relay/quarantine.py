@@ -1,0 +1,137 @@
+"""The quarantine of a journal: bytes that never became events, and events that nobody could handle, with the reason.
+
+Nothing is evicted. When it is full, further unread bytes are refused and counted, so a broken emitter cannot fill the
+disk; events of the journal (`seq`) always find room, because the journal bounds their number. The same bytes from the
+same source are kept once. What this does not do: retry (`answers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from hashlib import blake2b
+from typing import NamedTuple
+
+from relay.config import JournalSettings
+from relay.entries import (
+    Counters,
+    StoredQuarantine,
+    milliseconds,
+    moment,
+    number,
+    number_key,
+    open_quarantine,
+    seal,
+)
+from relay.environment import Environment, Transaction
+from relay.wire import QuarantineEntry
+
+REFUSED = 0
+"""The id of an entry that found no room."""
+
+
+class Suspect(NamedTuple):
+    """What is to be quarantined. `seq` is set for an event of the journal."""
+
+    data: bytes
+    code: str
+    reason: str
+    source: str
+    seq: int | None = None
+
+
+class Quarantine:
+    """Works inside transactions of the journal."""
+
+    def __init__(self, environment: Environment, settings: JournalSettings) -> None:
+        self._entries = environment.databases["quarantine"]
+        self._digests = environment.databases["unread"]
+        self._counters = Counters(environment.databases["counters"])
+        self._settings = settings
+
+    def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
+        """Store `suspect` and return its id, the old one when it is there already, or `REFUSED`."""
+        digest = _digest(suspect)
+        known: bytes | None = transaction.get(digest, db=self._digests)
+        if known is not None:
+            return number(known)
+        if suspect.seq is None and self._is_full(transaction, len(suspect.data)):
+            self._counters.add(transaction, "quarantine_refused", 1)
+            return REFUSED
+        entry_id = self._counters.add(transaction, "quarantine_last_id", 1)
+        key = number_key(entry_id)
+        stored = StoredQuarantine(*suspect[:4], milliseconds(now), suspect.seq, digest)
+        transaction.put(key, seal(key, stored), db=self._entries, append=True)
+        transaction.put(digest, key, db=self._digests)
+        self._counters.add(transaction, "quarantine_bytes", len(suspect.data))
+        return entry_id
+
+    def after(self, transaction: Transaction, after: int, limit: int) -> list[QuarantineEntry]:
+        """Return at most `limit` entries with an id above `after`, in order."""
+        return [entry for _, entry in zip(range(limit), self._scan(transaction, after), strict=False)]
+
+    def get(self, transaction: Transaction, entry_id: int) -> QuarantineEntry | None:
+        key = number_key(entry_id)
+        value: bytes | None = transaction.get(key, db=self._entries)
+        return None if value is None else _opened(key, value)
+
+    def remove(self, transaction: Transaction, entry_id: int) -> bool:
+        """Remove an entry; False when it was not there."""
+        key = number_key(entry_id)
+        value: bytes | None = transaction.pop(key, db=self._entries)
+        if value is None:
+            return False
+        stored = open_quarantine(key, value)
+        if stored is not None:
+            transaction.delete(stored.digest, db=self._digests)
+            self._counters.add(transaction, "quarantine_bytes", -len(stored.data))
+        return True
+
+    def count(self, transaction: Transaction) -> int:
+        return int(transaction.stat(self._entries)["entries"])
+
+    def size_bytes(self, transaction: Transaction) -> int:
+        return self._counters.get(transaction, "quarantine_bytes")
+
+    def refused(self, transaction: Transaction) -> int:
+        return self._counters.get(transaction, "quarantine_refused")
+
+    def _scan(self, transaction: Transaction, after: int) -> Iterator[QuarantineEntry]:
+        with transaction.cursor(db=self._entries) as cursor:
+            if cursor.set_range(number_key(after + 1)):
+                for key, value in cursor:
+                    yield _opened(key, value)
+
+    def _is_full(self, transaction: Transaction, more_bytes: int) -> bool:
+        return (
+            self.count(transaction) >= self._settings.quarantine_max_entries
+            or self.size_bytes(transaction) + more_bytes > self._settings.quarantine_max_bytes
+        )
+
+
+def _opened(key: bytes, value: bytes) -> QuarantineEntry:
+    stored = open_quarantine(key, value)
+    if stored is None:
+        reason = "the quarantine entry does not match its checksum"
+        return QuarantineEntry(
+            id=number(key),
+            data=value,
+            code="entry_damaged",
+            reason=reason,
+            source="quarantine",
+            quarantined_at=moment(0),
+        )
+    return QuarantineEntry(
+        id=number(key),
+        data=stored.data,
+        code=stored.code,
+        reason=stored.reason,
+        source=stored.source,
+        quarantined_at=moment(stored.quarantined_ms),
+        seq=stored.seq,
+    )
+
+
+def _digest(suspect: Suspect) -> bytes:
+    what = suspect.data if suspect.seq is None else number_key(suspect.seq)
+    return blake2b(what, digest_size=16, key=blake2b(suspect.source.encode(), digest_size=32).digest()).digest()

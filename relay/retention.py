@@ -1,0 +1,153 @@
+"""Deleting old entries of a journal: by age, by size, never past the slowest consumer unless told to, and saying so.
+
+Deleting goes in bounded transactions, so that appends get in between. An id outlives its event by the horizon of the
+settings, counted from when the event was received. What this does not do: compact the file; LMDB uses freed pages
+again. Rejected: deleting events out of order (by user, by type): cursors would then mean nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from relay.config import JournalSettings
+from relay.entries import Counters, StoredEvent, milliseconds, number, number_key, open_event, user_key
+from relay.environment import Environment, Transaction
+from relay.errors import JournalFullError
+
+_CHUNK = 1_000
+
+
+class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What retention did. `held_by` is the consumer that kept it from deleting more.
+
+    `passed` names the consumers whose unread entries were deleted, with how many, when it was told to ignore them.
+    """
+
+    deleted: int = 0
+    deleted_bytes: int = 0
+    first_seq: int = 1
+    held_by: str | None = None
+    passed: dict[str, int] = {}
+
+
+class Retention:
+    """Works on the databases of one journal."""
+
+    def __init__(self, environment: Environment, settings: JournalSettings) -> None:
+        self._environment = environment
+        self._settings = settings
+        self._databases = environment.databases
+        self._counters = Counters(self._databases["counters"])
+
+    def retain(self, now: datetime) -> RetentionReport:
+        """Delete what the settings do not keep. Raises `JournalFullError` when not even that finds room."""
+        deleted, deleted_bytes = 0, 0
+        target, held_by, passed = self._plan(now)
+        while chunk := self._delete_chunk(target, now):
+            deleted += chunk[0]
+            deleted_bytes += chunk[1]
+        if self._settings.disk_reserve_bytes:
+            self._environment.keep_disk_reserve(self._settings.disk_reserve_bytes)
+        return RetentionReport(
+            deleted=deleted, deleted_bytes=deleted_bytes, first_seq=target + 1, held_by=held_by, passed=passed
+        )
+
+    def delete_through(self, transaction: Transaction, through_seq: int, now: datetime, limit: int = 1 << 62) -> int:
+        """Delete at most `limit` of the entries up to `through_seq`; return the bytes of event data they had."""
+        deleted_bytes = 0
+        with transaction.cursor(db=self._databases["events"]) as cursor:
+            found = cursor.first()
+            while found and number(cursor.key()) <= through_seq and limit > 0:
+                stored = open_event(cursor.key(), cursor.value())
+                if stored is not None:
+                    deleted_bytes += len(stored.data)
+                    self._forget(transaction, number(cursor.key()), stored, now)
+                limit -= 1
+                cursor.delete()
+                found = bool(cursor.key())
+        self._counters.add(transaction, "event_bytes", -deleted_bytes)
+        return deleted_bytes
+
+    def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
+        """Delete an entry that cannot be read and return its bytes. What points to it finds nothing, and is skipped."""
+        value: bytes | None = transaction.pop(number_key(seq), db=self._databases["events"])
+        return value or b""
+
+    def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
+        """Return up to where to delete, who holds it back, and who is passed by how much."""
+        with self._environment.read() as transaction:
+            first, wanted = self._wanted(transaction, now)
+            cursors = self._cursors(transaction)
+        behind = {name: seq for name, seq in cursors.items() if seq < wanted}
+        if not behind:
+            return wanted, None, {}
+        if self._settings.retention_ignores_consumers:
+            return wanted, None, {name: wanted - max(seq, first - 1) for name, seq in behind.items()}
+        slowest = min(behind, key=lambda name: behind[name])
+        return max(behind[slowest], first - 1), slowest, {}
+
+    def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
+        """Return the first number, and up to where age and size alone would delete."""
+        oldest_ms = milliseconds(now) - int(self._settings.retention_age_s * 1000)
+        excess = self._counters.get(transaction, "event_bytes") - self._settings.retention_bytes
+        with transaction.cursor(db=self._databases["events"]) as cursor:
+            first = number(cursor.key()) if cursor.first() else self._counters.get(transaction, "last_seq") + 1
+            wanted = first - 1
+            for key, value in cursor:
+                stored = open_event(key, value)
+                if stored is None:
+                    continue  # its age is unknown: it goes when something younger goes
+                too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
+                too_much = self._settings.retention_bytes > 0 and excess > 0
+                if not (too_old or too_much):
+                    break
+                excess -= len(stored.data)
+                wanted = number(key)
+        return first, wanted
+
+    def _cursors(self, transaction: Transaction) -> dict[str, int]:
+        with transaction.cursor(db=self._databases["consumers"]) as cursor:
+            return {name.decode(): number(seq) for name, seq in cursor}
+
+    def _delete_chunk(self, target: int, now: datetime) -> tuple[int, int] | None:
+        try:
+            return self._delete_some(target, now)
+        except JournalFullError:
+            if not self._environment.give_up_disk_reserve():
+                raise
+            return self._delete_some(target, now)
+
+    def _delete_some(self, target: int, now: datetime) -> tuple[int, int] | None:
+        """Delete a bounded number of entries and expired ids; None when there was nothing left to do."""
+        with self._environment.write() as transaction:
+            before = self._count(transaction)
+            deleted_bytes = self.delete_through(transaction, target, now, _CHUNK)
+            expired = self._expire_ids(transaction, now)
+            deleted = before - self._count(transaction)
+        return (deleted, deleted_bytes) if deleted or expired else None
+
+    def _count(self, transaction: Transaction) -> int:
+        return int(transaction.stat(self._databases["events"])["entries"])
+
+    def _forget(self, transaction: Transaction, seq: int, stored: StoredEvent, now: datetime) -> None:
+        transaction.delete(user_key(stored.user_id, seq), db=self._databases["users"])
+        if stored.received_ms <= milliseconds(now) - int(self._settings.repeat_horizon_s * 1000):
+            transaction.delete(stored.id_key, db=self._databases["ids"])
+        else:
+            value = number_key(stored.received_ms) + stored.id_key
+            transaction.put(number_key(seq), value, db=self._databases["forgotten"])
+
+    def _expire_ids(self, transaction: Transaction, now: datetime) -> int:
+        """Stop recognising ids whose horizon has passed; they are in order of arrival."""
+        oldest_ms = milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
+        expired = 0
+        with transaction.cursor(db=self._databases["forgotten"]) as cursor:
+            found = cursor.first()
+            while found and expired < _CHUNK and int.from_bytes(cursor.value()[:8], "big") <= oldest_ms:
+                transaction.delete(cursor.value()[8:], db=self._databases["ids"])
+                expired += 1
+                cursor.delete()
+                found = bool(cursor.key())
+        return expired

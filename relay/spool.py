@@ -1,0 +1,110 @@
+"""A bounded queue of events on disk, for a publisher whose relay is away: a journal of its own.
+
+What `add` took is on disk. It is drained in order, by this process or by the next that opens the folder; one process at
+a time has it. What this does not do: drop anything; a full spool refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from relay.config import JournalSettings
+from relay.errors import EntryDamagedError, JournalFullError, SpoolFullError
+from relay.event import Event, read_event
+from relay.journal import Journal
+from relay.window import Outgoing
+from relay.wire import JournalEntry
+
+_CONSUMER = "relay"
+_RESERVE_BYTES = 8 << 20
+_READ_BYTES = 4 << 20
+
+
+class Spool:
+    """The spool in one folder."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        """Open the spool; what an earlier process left is to be taken first.
+
+        Raises `JournalInUseError` when another publisher uses the folder, other `JournalError`s.
+        """
+        settings = JournalSettings(
+            map_size_bytes=max_bytes + _RESERVE_BYTES,
+            reserve_bytes=_RESERVE_BYTES,
+            disk_reserve_bytes=0,
+            repeat_horizon_s=0,
+        )
+        self._journal = Journal.open(path, settings)
+        self._path = path
+        self._max_bytes = max_bytes
+        self.taken_through = self._released_through = self._journal.cursor(_CONSUMER)
+        self._last_seq = self._journal.last_seq
+
+    @property
+    def untaken(self) -> int:
+        """How many events are on disk only."""
+        return self._last_seq - self.taken_through
+
+    @property
+    def unreleased(self) -> int:
+        """How many events are on disk, taken or not."""
+        return self._last_seq - self._released_through
+
+    def add(self, event: Event, now: datetime) -> bool:
+        """Put an event at the end; False when it is in the spool already. Durable on return.
+
+        Raises `SpoolFullError`: then it was not taken.
+        """
+        seq, duplicate = self._append([event], now)[0]
+        self._last_seq = max(self._last_seq, seq)
+        return not duplicate
+
+    def keep(self, window: Iterable[Outgoing], now: datetime) -> None:
+        """Put on disk what is in a publisher's window and not yet here. Durable on return. Raises `SpoolFullError`.
+
+        Nothing may be untaken: what is in the window comes before it.
+        """
+        loose = [outgoing for outgoing in window if not outgoing.spool_seq]
+        if not loose:
+            return
+        for outgoing, (seq, _) in zip(loose, self._append([read_event(o.data) for o in loose], now), strict=True):
+            outgoing.spool_seq = seq
+            self._last_seq = max(self._last_seq, seq)
+        self.taken_through = self._last_seq
+
+    def take(self, limit: int) -> list[Outgoing]:
+        """Return the next events in order; they stay on disk until released.
+
+        Raises `EntryDamagedError` when the next one is damaged; it is then in the spool's quarantine, and passed.
+        """
+        taken = []
+        for entry in self._read(limit):
+            event = read_event(entry.data)
+            taken.append(Outgoing(event.event_id, event.user_id, entry.data, entry.seq))
+            self.taken_through = entry.seq
+        return taken
+
+    def release(self, through_seq: int, now: datetime) -> None:
+        """Delete everything up to `through_seq`: the relay has it, or has rejected it for good."""
+        if through_seq > self._released_through:
+            self._journal.discard(through_seq, _CONSUMER, now)
+            self._released_through = through_seq
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def _read(self, limit: int) -> list[JournalEntry]:
+        try:
+            return self._journal.read(self.taken_through, limit, _READ_BYTES)
+        except EntryDamagedError as error:
+            self._journal.set_aside(error.seq, datetime.now(UTC))
+            self.taken_through = max(self.taken_through, error.seq)
+            raise
+
+    def _append(self, events: Sequence[Event], now: datetime) -> list[tuple[int, bool]]:
+        try:
+            return [(seq, duplicate) for seq, duplicate in self._journal.append(events, now)]
+        except JournalFullError as error:
+            raise SpoolFullError(str(self._path), self._max_bytes) from error

@@ -1,0 +1,160 @@
+"""Reads the journal by cursor, woken by the doorbell; also the other requests that a relay answers.
+
+The doorbell may be lost, the journal not: whoever is slow, late or restarted reads on from its cursor. What this does
+not do: move the cursor by itself; commit when an event is handled, so that delivery is at least once. Rejected: events
+over PUB/SUB.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+from relay import wire
+from relay.errors import RelayUnavailableError
+from relay.sockets import ClientSocket, DoorbellSocket, check_endpoint
+from relay.topics import matches_any
+from relay.wire import Batch, ConsumerState, JournalEntry, QuarantineEntry, RelayStats
+
+_TRIES = 2
+_ITERATION_EVENTS = 500
+_MAX_BYTES = 4 << 20
+
+
+class Subscriber:
+    """One consumer of one relay. Threads may share it, except `wait` and iteration."""
+
+    def __init__(self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0) -> None:
+        """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be there yet.
+
+        `consumer` names the durable cursor that `cursor` and `commit` use. Every request raises
+        `RelayUnavailableError` when there was no answer within `timeout_s`; it was sent twice until then, so it may
+        have happened, and a repeat of a removal says that there is nothing to remove.
+        """
+        self._socket = ClientSocket(check_endpoint("ingest", ingest))
+        self._doorbell = DoorbellSocket(check_endpoint("feed", feed))
+        self._ingest = ingest
+        self._consumer = consumer
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._correlations = itertools.count(1)
+        self._known_seq = 0
+
+    def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
+        """Return at most `limit` entries after a number, of one user when asked, and where the journal ends."""
+        request = wire.Fetch(after_seq=after, limit=limit, max_bytes=max_bytes, user_id=user_id)
+        batch: Batch = self._ask(request, Batch)
+        self._known_seq = max(self._known_seq, batch.last_seq)
+        return batch
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether the journal grew since the last `fetch`; waits for it at most `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        while (frame := self._doorbell.receive(deadline_s - time.monotonic())) is not None:
+            if wire.decode_doorbell(frame) > self._known_seq:
+                return True
+        return False
+
+    def follow(self, topics: Sequence[str] = ("*",), after: int | None = None) -> Iterator[JournalEntry]:
+        """Go over the entries under `topics`, after the cursor or a number, and wait for more, without end."""
+        position = self.cursor() if after is None else after
+        while True:
+            batch = self.fetch(position, _ITERATION_EVENTS)
+            for entry in batch.entries:
+                position = entry.seq
+                if matches_any(topics, entry.event_type):
+                    yield entry
+            if not batch.entries:
+                self.wait(self._timeout_s)
+
+    def __iter__(self) -> Iterator[JournalEntry]:
+        return self.follow()
+
+    def cursor(self) -> int:
+        """Return how far the consumer is; a new one is registered, so that retention waits for it."""
+        result: int = self._ask(wire.Cursor(consumer=self._consumer), int)
+        return result
+
+    def commit(self, seq: int) -> int:
+        """Note that everything up to `seq` is handled; return the cursor, which never goes back. Durable on return."""
+        result: int = self._ask(wire.Commit(consumer=self._consumer, seq=seq), int)
+        return result
+
+    def consumers(self) -> list[ConsumerState]:
+        result: list[ConsumerState] = self._ask(wire.Consumers(), list[ConsumerState])
+        return result
+
+    def remove_consumer(self, name: str) -> bool:
+        """Forget a consumer, so that retention no longer waits for it; False when it was unknown."""
+        result: bool = self._ask(wire.RemoveConsumer(consumer=name), bool)
+        return result
+
+    def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
+        """Put what cannot be handled into quarantine, once; return its id (0: no room). Durable on return."""
+        request = wire.Quarantine(data=data, code=code, reason=reason, source=source, seq=seq)
+        result: int = self._ask(request, int)
+        return result
+
+    def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
+        """Return at most `limit` quarantined entries with an id above `after`, in order."""
+        result: list[QuarantineEntry] = self._ask(wire.Quarantined(after=after, limit=limit), list[QuarantineEntry])
+        return result
+
+    def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
+        """Return one quarantined entry. Raises `QuarantineEntryError`."""
+        result: QuarantineEntry = self._ask(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
+        return result
+
+    def drop_quarantined(self, entry_id: int) -> None:
+        """Delete a quarantined entry for good. Raises `QuarantineEntryError`."""
+        self._ask(wire.DropQuarantined(id=entry_id), None)
+
+    def retry_quarantined(self, entry_id: int) -> bool:
+        """Have the relay read bytes again that were no event; True when they are one now, which is then journaled.
+
+        Raises `QuarantineEntryError`, also for an event of the journal, which its consumer retries.
+        """
+        result: bool = self._ask(wire.RetryQuarantined(id=entry_id), bool)
+        return result
+
+    def stats(self) -> RelayStats:
+        result: RelayStats = self._ask(wire.Stats(), RelayStats)
+        return result
+
+    def ping(self) -> int:
+        """Return the version of the relay's protocol."""
+        result: int = self._ask(wire.Ping(), int)
+        return result
+
+    def close(self) -> None:
+        self._socket.close()
+        self._doorbell.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, request: wire.Request, result_type: Any) -> Any:
+        body = wire.encode(request)
+        with self._lock:
+            for _ in range(_TRIES):
+                correlation = next(self._correlations).to_bytes(8, "big")
+                self._socket.send([correlation, body])
+                reply = self._await(correlation)
+                if reply is not None:
+                    return wire.decode_reply(reply, result_type)
+                self._socket.reconnect()
+        raise RelayUnavailableError(f"no answer from {self._ingest} within {self._timeout_s:.3g} s")
+
+    def _await(self, correlation: bytes) -> bytes | None:
+        deadline_s = time.monotonic() + self._timeout_s / _TRIES
+        while (remaining_s := deadline_s - time.monotonic()) > 0:
+            frames = self._socket.receive(remaining_s)
+            if frames is not None and len(frames) == 2 and frames[0] == correlation:
+                return frames[1]
+        return None

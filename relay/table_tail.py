@@ -1,0 +1,167 @@
+"""Follows an event table that some other program writes to an SQLite file, read-only.
+
+Columns `seq`, `event_type` and `payload` must be there; `event_id, timestamp, actor_id, user_id, session_id, thread_id`
+may. The cursor moves in the transaction that appends the rows, so each row comes in exactly once. A row that is no
+event is quarantined. A file or table that is not there yet is waited for. Rejected: triggers in that file, because it
+is not ours to change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import structlog
+
+from relay.config import EventLimits, TableTail
+from relay.errors import EventTooLargeError, MalformedEventError
+from relay.event import Event, event_from_mapping
+from relay.intake import Sifted, suspect
+from relay.journal import Journal
+from relay.quarantine import Suspect
+
+log = structlog.get_logger()
+
+_REQUIRED = ("seq", "event_type", "payload")
+_OPTIONAL = ("event_id", "timestamp", "actor_id", "user_id", "session_id", "thread_id")
+_ROWS = 500
+_BUSY_S = 5.0
+_RETRY_S = 1.0
+
+Row = dict[str, Any]
+
+
+class TableFollower:
+    """A worker's task: takes new rows of one table, a batch in a transaction."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        table: TableTail,
+        limits: EventLimits,
+        counts: Counter[str],
+        on_append: Callable[[], None],
+    ) -> None:
+        self.name = f"table-{table.name}"
+        self._source = f"table:{table.name}"
+        self._journal = journal
+        self._table = table
+        self._limits = limits
+        self._counts = counts
+        self._on_append = on_append
+        self._cursor = journal.source_cursor(self._source) or 0
+        self._trouble = ""
+
+    def step(self) -> float:
+        """Journal the next rows. Returns how long to wait for more."""
+        try:
+            rows = self._read()
+        except sqlite3.Error as error:
+            self._note_trouble(str(error))
+            return _RETRY_S
+        self._trouble = ""
+        if rows:
+            self._append(rows)
+        return 0.0 if len(rows) == _ROWS else self._table.poll_interval_s
+
+    def finish(self) -> None:
+        """Nothing is kept open between steps."""
+
+    def _read(self) -> list[Row]:
+        address = f"file:{quote(str(Path(self._table.path).absolute()))}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
+            connection.text_factory = bytes
+            columns = self._columns(connection)
+            names = ", ".join(columns)
+            query = f"SELECT {names} FROM {self._table.table} WHERE seq > ? ORDER BY seq LIMIT ?"
+            rows = connection.execute(query, (self._cursor, _ROWS)).fetchall()
+        if not all(type(row[0]) is int for row in rows):
+            raise sqlite3.DataError(f"column seq of table {self._table.table} is not an integer")
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def _columns(self, connection: sqlite3.Connection) -> Sequence[str]:
+        there = {name.decode() for _, name, *_ in connection.execute(f"PRAGMA table_info({self._table.table})")}
+        missing = [name for name in _REQUIRED if name not in there]
+        if missing:
+            raise sqlite3.OperationalError(f"table {self._table.table} has no column {', '.join(missing)}")
+        return [name for name in _REQUIRED + _OPTIONAL if name in there]
+
+    def _append(self, rows: Sequence[Row]) -> None:
+        now = datetime.now(UTC)
+        events: list[Event] = []
+        suspects: list[Suspect] = []
+        for row in rows:
+            result = self._sift(row, now)
+            if isinstance(result, Event):
+                events.append(result)
+            else:
+                suspects.append(suspect(self._as_json(row), result, self._source))
+        through: int = rows[-1]["seq"]
+        appended = self._journal.append(events, now, suspects=suspects, source=(self._source, through))
+        self._cursor = through
+        duplicates = sum(one.duplicate for one in appended)
+        self._counts.update(
+            table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(suspects)
+        )
+        self._on_append()
+
+    def _sift(self, row: Row, now: datetime) -> Sifted:
+        try:
+            return self._event(row, now)
+        except MalformedEventError as error:
+            return error
+
+    def _event(self, row: Row, now: datetime) -> Event:
+        payload = row["payload"] or b"{}"
+        size_bytes = len(payload) if isinstance(payload, bytes) else 0
+        if size_bytes > self._limits.max_bytes:
+            raise EventTooLargeError("payload", f"has {size_bytes} bytes, at most {self._limits.max_bytes} are allowed")
+        mapping = {name: _text(name, value) for name, value in row.items() if name not in ("seq", "payload")}
+        mapping["user_id"] = mapping.get("user_id") or self._table.default_user
+        mapping["event_id"] = mapping.get("event_id") or f"{self._source}:{row['seq']}"
+        return event_from_mapping({**mapping, "payload": _decode_payload(payload)}, self._limits, now)
+
+    def _as_json(self, row: Row) -> bytes:
+        """Return a row as the event it was meant to be, so that it can be looked at, and tried again."""
+        shown = {
+            name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+            for name, value in row.items()
+        }
+        shown["event_id"] = shown.get("event_id") or f"{self._source}:{shown['seq']}"
+        with contextlib.suppress(MalformedEventError):
+            shown["payload"] = _decode_payload(row["payload"])
+        return msgspec.json.encode(shown)
+
+    def _note_trouble(self, trouble: str) -> None:
+        self._counts["table_errors"] += 1
+        if trouble != self._trouble:
+            log.warning("table.unreadable", table=self._table.name, reason=trouble)
+            self._trouble = trouble
+
+
+def _text(name: str, value: object) -> object:
+    """Return a column's text; SQLite does not check that it is UTF-8."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedEventError(name, "is not UTF-8") from error
+
+
+def _decode_payload(payload: object) -> object:
+    if not isinstance(payload, bytes):
+        return payload
+    try:
+        return msgspec.json.decode(payload)
+    except UnicodeDecodeError as error:
+        raise MalformedEventError("payload", "is not UTF-8") from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise MalformedEventError("payload", f"is not JSON: {error}") from error

@@ -1,0 +1,184 @@
+"""What a field of an event may hold: ids, user ids, timestamps and free JSON values. Pure.
+
+What this does not do: decode bytes (`event`). Rejected: letting msgspec alone check the types, because it says what is
+wrong in its own terms, and knows nothing of NaN, lone surrogates, or names that are unsafe as a folder.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from relay.errors import MalformedEventError
+
+_USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
+_MAX_TYPE_CHARS = 128
+_MILLISECONDS_FROM = 1e11  # as seconds that is the year 5138, as milliseconds 1973
+_INTEGERS = range(-(2**63), 2**64)  # what MessagePack can hold
+_SHOWN_CHARS = 40
+
+
+def validate_user_id(user_id: object) -> str:
+    """Return `user_id` when it is safe as a name of a folder and in a key.
+
+    Letters and digits of ASCII and `._:@+-`, 1 to 128 of them, not beginning with a dot. Raises `MalformedEventError`.
+    """
+    if user_id is None or user_id == "":
+        raise MalformedEventError("user_id", "is missing")
+    if not isinstance(user_id, str):
+        raise MalformedEventError("user_id", f"expected text, got {type(user_id).__name__}")
+    if len(user_id) > 128:
+        raise MalformedEventError("user_id", f"has {len(user_id)} characters, at most 128 are allowed")
+    if not _USER_ID.fullmatch(user_id):
+        raise MalformedEventError(
+            "user_id", f"{_shown(user_id)} is unsafe: letters, digits and ._:@+- are allowed, and no dot in front"
+        )
+    return user_id
+
+
+def validate_event_type(event_type: object) -> str:
+    """Return `event_type` when it is text without blanks and wildcards. Raises `MalformedEventError`."""
+    if event_type is None or event_type == "":
+        raise MalformedEventError("event_type", "is missing")
+    if not isinstance(event_type, str):
+        raise MalformedEventError("event_type", f"expected text, got {type(event_type).__name__}")
+    if len(event_type) > _MAX_TYPE_CHARS:
+        raise MalformedEventError("event_type", f"has {len(event_type)} characters, at most {_MAX_TYPE_CHARS}")
+    if not event_type.isprintable() or " " in event_type or "*" in event_type:
+        raise MalformedEventError("event_type", f"{_shown(event_type)} has blanks, control characters or a wildcard")
+    return event_type
+
+
+def validate_id(field: str, value: object, max_bytes: int) -> str | None:
+    """Return an optional id; an empty one is none. Raises `MalformedEventError` naming `field`."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise MalformedEventError(field, f"expected text, got {type(value).__name__}")
+    length = len(_utf8(field, value))
+    if length > max_bytes:
+        raise MalformedEventError(field, f"has {length} bytes, at most {max_bytes} are allowed")
+    if any(unicodedata.category(character) == "Cc" for character in value):
+        raise MalformedEventError(field, f"{_shown(value)} has control characters")
+    return value
+
+
+def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
+    """Return the moment that `value` means, in UTC.
+
+    Text is ISO 8601 (without a zone: UTC), a number is seconds since 1970, or milliseconds from 1e11 on.
+    Raises `MalformedEventError`, also when the moment is more than `max_future_s` after `now`.
+    """
+    try:
+        moment = _moment(value)
+    except (ValueError, OverflowError, OSError) as error:
+        raise MalformedEventError("timestamp", f"{_shown(value)} is no ISO 8601 time and no epoch") from error
+    if moment - now > timedelta(seconds=max_future_s):
+        ahead_s = (moment - now).total_seconds()
+        raise MalformedEventError("timestamp", f"lies {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
+    return moment
+
+
+def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]:
+    """Return a free JSON object; None is an empty one.
+
+    Raises `MalformedEventError` with the path of the value that JSON and MessagePack cannot both hold: a key that is
+    no text, bytes, NaN, a lone surrogate, an integer beyond 64 bits, or more than `max_depth` levels.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise MalformedEventError(field, f"expected an object, got {type(value).__name__}")
+    try:
+        _check(value, max_depth)
+    except _BadValueError as bad:
+        raise MalformedEventError(field + "".join(reversed(bad.path)), bad.reason) from None
+    return value
+
+
+class _BadValueError(Exception):
+    """Carries a reason up, and collects the path on the way."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+
+def _check(value: object, levels: int) -> None:
+    kind = type(value)
+    if kind is str:
+        _check_text(value)  # type: ignore[arg-type]
+    elif kind is dict or kind is list or kind is tuple:
+        if levels == 0:
+            raise _BadValueError("is nested too deeply")
+        _check_members(value, levels - 1)
+    elif kind is float:
+        if not math.isfinite(value):  # type: ignore[arg-type]
+            raise _BadValueError("is not a finite number")
+    elif kind is int:
+        if value not in _INTEGERS:
+            raise _BadValueError("is an integer beyond 64 bits")
+    elif value is not None and kind is not bool:
+        raise _BadValueError(f"a {kind.__name__} is no JSON value")
+
+
+def _check_members(value: Any, levels: int) -> None:
+    position: object = 0
+    try:
+        if type(value) is dict:
+            for position, member in value.items():
+                _check_key(position)
+                _check(member, levels)
+        else:
+            for position, member in enumerate(value):  # noqa: B007
+                _check(member, levels)
+    except _BadValueError as bad:
+        if len(bad.path) < 16:
+            bad.path.append(f"[{position}]" if isinstance(position, int) else f".{_shown(position, quote=False)}")
+        raise
+
+
+def _check_key(key: object) -> None:
+    if type(key) is not str:
+        raise _BadValueError(f"a key is {type(key).__name__}, not text")
+    _check_text(key)
+
+
+def _check_text(text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise _BadValueError("has a lone surrogate") from None
+
+
+def _moment(value: object) -> datetime:
+    if isinstance(value, datetime):
+        moment = value
+    elif isinstance(value, str):
+        moment = datetime.fromisoformat(value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = value / 1000 if abs(value) >= _MILLISECONDS_FROM else value
+        moment = datetime.fromtimestamp(seconds, UTC)
+    else:
+        raise ValueError(type(value).__name__)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _utf8(field: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise MalformedEventError(field, "has a lone surrogate") from error
+
+
+def _shown(value: object, *, quote: bool = True) -> str:
+    """A short, printable form for a reason; what was sent is never trusted to be short or printable."""
+    if isinstance(value, int) and value not in _INTEGERS:
+        return f"an integer of {value.bit_length()} bits"
+    text = ascii(value) if quote else ascii(value).strip("'\"")
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"

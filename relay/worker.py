@@ -1,0 +1,70 @@
+"""A thread that repeats one step until it is told to stop, beside the broker's own loop.
+
+A full disk is waited out and the step repeated; any other error of the bus ends the relay, because after a storage
+error nothing may be acknowledged until the journal was reopened. What this does not do: know what the step is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from relay.errors import JournalFullError
+
+log = structlog.get_logger()
+
+_FULL_PAUSE_S = 0.5
+
+
+class Task(Protocol):
+    """What a worker does. `step` returns how many seconds to wait before the next; `finish` is called at the end."""
+
+    name: str
+
+    def step(self) -> float: ...
+
+    def finish(self) -> None: ...
+
+
+class Worker:
+    """Runs a task in a thread of its own."""
+
+    def __init__(self, task: Task, on_failure: Callable[[BaseException], None]) -> None:
+        self._task = task
+        self._on_failure = on_failure
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"relay-{task.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the step under way end, finish, and wait for the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.wait(self._step()):
+                pass
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the relay must not go on without its worker
+            self._on_failure(error)
+        finally:
+            self._finish()
+
+    def _step(self) -> float:
+        try:
+            return self._task.step()
+        except JournalFullError as error:
+            log.error("journal.full", task=self._task.name, code=error.code)
+            return _FULL_PAUSE_S
+
+    def _finish(self) -> None:
+        try:
+            self._task.finish()
+        except Exception as error:  # noqa: BLE001 - reported; the relay is stopping already
+            self._on_failure(error)
