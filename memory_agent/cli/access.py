@@ -1,0 +1,56 @@
+"""The way to a memory: through the daemon where one runs, on the files otherwise.
+
+A store has one owner, so the files are opened only where no daemon serves them. What this file does not do: start a
+daemon; verbs that need one say how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from memory_agent.cli.failure import note
+from memory_agent.cli.options import Target
+from memory_agent.client import MemoryClient
+
+if TYPE_CHECKING:
+    from memory_agent.memory import Memory
+
+
+@contextmanager
+def open_memory(target: Target) -> Iterator[MemoryClient | Memory]:
+    """Give the user's memory. Raises what `Memory.open` raises, and `UnavailableError` with an endpoint."""
+    if asks_daemon(target):
+        with open_client(target) as client:
+            yield client
+        return
+    with open_files(target) as memory:
+        yield memory
+
+
+def asks_daemon(target: Target) -> bool:
+    """Say whether a daemon is to be asked: one was named, or one serves the data folder."""
+    return target.endpoint is not None or target.layout.daemon_runs()
+
+
+def open_client(target: Target) -> MemoryClient:
+    """Return a client of the daemon; where none runs, its first request raises `UnavailableError`."""
+    if target.settings_named:
+        note("the daemon keeps its own settings; --set and --config do not change them")
+    return MemoryClient(target.user_id, data_dir=target.data_dir, endpoint=target.endpoint, token=target.token)
+
+
+def open_files(target: Target) -> Memory:
+    """Open the user's memory on its files, in this process."""
+    from memory_agent.memory import Memory, user_folder  # the engines, for those who really need them
+
+    target.layout.create()
+    return Memory.open(
+        user_folder(target.data_dir, target.user_id),
+        user_id=target.user_id,
+        embedder_settings=target.settings.embedder,
+        store_settings=target.settings.store,
+        ingest_settings=target.settings.ingest,
+        recall_settings=target.settings.recall,
+    )

@@ -1,0 +1,144 @@
+"""What every verb takes: whose memory, where it lies, which settings, and how to print.
+
+A verb is a function whose first argument is a `Target`; the decorators add the options and build it. What this file
+does not do: open anything (`access`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from memory_agent.cli.failure import JSON_KEY
+from memory_agent.layout import Layout, default_data_dir
+from memory_agent.protocol import DEFAULT_USER
+from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
+
+TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
+
+Verb = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the options of every verb say. `user_named` and `settings_named`: they were given on the command line."""
+
+    user_id: str
+    user_named: bool
+    settings: Settings
+    settings_named: bool
+    data_dir: Path
+    endpoint: str | None
+    token: str | None
+    as_json: bool
+
+    @property
+    def layout(self) -> Layout:
+        """The paths of the data folder."""
+        return Layout(self.data_dir)
+
+
+_COMMON = (
+    click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help="Whose memory."),
+    click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        help=f"Where memories lie. Default: $MEMORY_AGENT_DATA_DIR, else {default_data_dir()}",
+    ),
+    click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="MEMORY_AGENT_CONFIG",
+        metavar="FILE",
+        help="Settings as TOML. Default: $MEMORY_AGENT_CONFIG.",
+    ),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="One setting for this command, as in --set recall.alpha=0.5. May be repeated.",
+    ),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=lambda context, _, value: context.meta.__setitem__(JSON_KEY, value) or value,
+        help="Print one JSON document on standard output, and nothing else there.",
+    ),
+)
+_ENDPOINT = click.option(
+    "--endpoint",
+    metavar="URL",
+    help=f"Ask the daemon at this endpoint (its token in ${TOKEN_VARIABLE}) instead of the data folder's.",
+)
+
+
+def common_options(verb: Verb) -> Verb:
+    """Give a verb the options of every verb, as a `Target`."""
+
+    @functools.wraps(verb)
+    def with_target(
+        user: str,
+        data_dir: Path | None,
+        config: Path | None,
+        settings: tuple[str, ...],
+        as_json: bool,
+        endpoint: str | None = None,
+        **own: Any,
+    ) -> Any:
+        loaded = read_settings(config, settings)
+        target = Target(
+            user_id=user,
+            user_named=given("user"),
+            settings=loaded,
+            settings_named=bool(settings) or config is not None,
+            data_dir=_data_dir(data_dir, loaded),
+            endpoint=endpoint,
+            token=os.environ.get(TOKEN_VARIABLE),
+            as_json=as_json,
+        )
+        return verb(target, **own)
+
+    return _decorated(with_target, _COMMON)
+
+
+def daemon_options(verb: Verb) -> Verb:
+    """As `common_options`, for a verb that may ask a daemon: with `--endpoint` too."""
+    return _ENDPOINT(common_options(verb))
+
+
+def given(option: str) -> bool:
+    """Say whether an option of the running verb was given, rather than left at its default."""
+    return click.get_current_context().get_parameter_source(option) not in (ParameterSource.DEFAULT, None)
+
+
+def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
+    """Return the settings. A NAME=VALUE pair is the variable of that setting, for this command only."""
+    variables = {name: text for name, text in os.environ.items() if name != TOKEN_VARIABLE}
+    return load_settings(config, variables | dict(map(_variable, pairs)))
+
+
+def _variable(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{pair!r} is not NAME=VALUE, as in recall.alpha=0.5", param_hint="--set")
+    return ENVIRONMENT_PREFIX + name.strip().replace(".", "__").upper(), value
+
+
+def _data_dir(named: Path | None, settings: Settings) -> Path:
+    return (named or (Path(settings.data_dir) if settings.data_dir else default_data_dir())).expanduser().absolute()
+
+
+def _decorated(verb: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
+    for option in reversed(options):
+        verb = option(verb)
+    return verb

@@ -1,0 +1,49 @@
+"""Progress bars on standard error, so that standard output stays what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+Report = Callable[[str, int, int], None]
+"""Called with (what is being done, how much is done, of how much; 0 when that is not known)."""
+
+_COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
+    "items": (MofNCompleteColumn, TimeElapsedColumn),
+    "bytes": (DownloadColumn, TransferSpeedColumn),
+}
+
+
+@contextmanager
+def progress_bars(unit: Literal["items", "bytes"] = "items") -> Iterator[Report]:
+    """Give a function that draws one bar for each thing that is reported to it, from the first report on."""
+    columns = (column() for column in _COLUMNS[unit])
+    description = TextColumn("{task.description}", markup=False)
+    bars = Progress(description, BarColumn(), *columns, console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
+
+    def report(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            tasks[what] = bars.add_task(what, total=None)
+            bars.start()
+        bars.update(tasks[what], completed=done, total=total or None)
+
+    try:
+        yield report
+    finally:
+        if tasks:
+            bars.stop()

@@ -1,0 +1,137 @@
+"""What verbs print: one JSON document, or text for a person. A terminal gets tables and colours.
+
+A memory's text is shown, never interpreted: no markup, no control characters, so that no memory can move the cursor of
+the terminal that shows it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from memory_agent.context import age, ending
+from memory_agent.records import RecallResult, RetrievedMemory
+
+_PIPE_WIDTH = 10_000
+_INDENT = 3
+_BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
+_NAMES_WIDTH = 24
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+def print_document(value: object) -> None:
+    """Print the one JSON document of a verb."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any]:
+    """Return a recall's answer with its field names; records without the key `embedding` unless asked for."""
+    document: dict[str, Any] = msgspec.to_builtins(result)
+    if not with_embedding:
+        for memory in document["memories"]:
+            del memory["record"]["embedding"]
+    return document
+
+
+def print_memories(result: RecallResult, now: datetime) -> None:
+    """Print the answer to a recall, best first."""
+    for place, memory in enumerate(result.memories, 1):
+        emit(_heading(place, memory, now))
+        emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))
+        click.echo()
+    count = len(result.memories)
+    emit(Text(f"{count} {'memory' if count == 1 else 'memories'} in {result.took_ms:.1f} ms", style="dim"))
+    if result.degraded:
+        emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
+
+
+def print_figures(title: str, figures: Mapping[str, object]) -> None:
+    """Print names and values as two columns."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim", min_width=_NAMES_WIDTH)
+    table.add_column()
+    for name, value in figures.items():
+        table.add_row(name, Text(plain(shown(value))))
+    emit(table)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under their column names; numbers to the right."""
+    rows = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(shown(value))) for value in row))
+    emit(table)
+
+
+def emit(what: RenderableType) -> None:
+    """Print in the width of the terminal; into a pipe, as wide as it is and without blanks at the ends of lines."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    with console.capture() as captured:
+        console.print(what)
+    click.echo(_BLANK_ENDS.sub("", captured.get()), nl=False)
+
+
+def shown(value: object) -> str:
+    """Return a value as a person reads it."""
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M UTC")
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {shown(number)}" for name, number in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(shown, value)) or "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in a unit that a person reads."""
+    amount, unit = float(count), _UNITS[0]
+    for unit in _UNITS:  # noqa: B007 - the last unit is kept
+        if amount < 1000:
+            break
+        amount /= 1000
+    return f"{amount:.3g} {unit}"
+
+
+def plain(text: str) -> str:
+    """Return `text` without characters that a terminal would obey; lines and tabs stay."""
+    return "".join(character if _is_plain(character) else "�" for character in text)
+
+
+def _is_plain(character: str) -> bool:
+    return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
+
+
+def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
+    record = memory.record
+    facts = [age(record.timestamp, now), record.kind, record.source, _scores(memory)]
+    if record.quality_score is not None:
+        facts.append(f"ended: {ending(record.quality_score)} ({record.quality_score:.2f})")
+    facts += [f"provenance: {record.provenance}"] if record.provenance else []
+    facts += [f"tags: {', '.join(record.tags)}"] if record.tags else []
+    heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))
+    if record.title:
+        heading.append(f"\n{' ' * _INDENT}{plain(' '.join(record.title.split()))}", "bold")
+    return heading
+
+
+def _scores(memory: RetrievedMemory) -> str:
+    cosine = "" if memory.score is None else f", cosine {memory.score:.2f}"
+    return f"score {memory.sona_score:.2f} ({memory.retrieval}{cosine})"

@@ -1,0 +1,82 @@
+"""`stats`: figures of a user's memory, and of the daemon where one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+import msgspec
+
+from memory_agent.cli.access import open_memory
+from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.render import print_document, print_figures, print_table, size
+from memory_agent.client import MemoryClient
+from memory_agent.protocol import DaemonStatus
+from memory_agent.records import MemoryStats
+
+
+@click.command(short_help="Figures of a memory, and of the daemon.")
+@daemon_options
+def stats(target: Target) -> None:
+    """How many memories of which kind, what was dropped and why; with a daemon also its parts and times.
+
+    \b
+    Examples:
+      memory-agent stats --user alice
+      memory-agent stats --json | jq .daemon.recalls
+    """
+    with open_memory(target) as memory:
+        figures = memory.stats()
+        status = memory.status() if isinstance(memory, MemoryClient) else None
+    if target.as_json:
+        print_document(msgspec.to_builtins(figures) | {"daemon": _document(status)})
+        return
+    print_figures(f"memory of {figures.user_id}", _of_memory(figures))
+    click.echo()
+    if status is None:
+        click.echo(f"no daemon serves {target.data_dir}; these figures were read from the files")
+    else:
+        _print_status(status)
+
+
+def _document(status: DaemonStatus | None) -> dict[str, object] | None:
+    """Return every field, those at their defaults too: a program should not have to know which those are."""
+    if status is None:
+        return None
+    parts = [{name: getattr(part, name) for name in part.__struct_fields__} for part in status.parts]
+    return {name: getattr(status, name) for name in status.__struct_fields__} | {"parts": parts}
+
+
+def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
+    return {
+        "memories": figures.memories,
+        "by kind": figures.by_kind,
+        "by source": figures.by_source,
+        "oldest": figures.oldest,
+        "newest": figures.newest,
+        "waiting for a vector": figures.without_vector,
+        "events kept": figures.events_kept,
+        "events repeated": figures.events_duplicate,
+        "events dropped": figures.events_dropped,
+        "journal cursor": figures.cursor,
+        "model": figures.model,
+        "index": figures.index,
+        "on disk": size(figures.disk_bytes),
+    }
+
+
+def _print_status(status: DaemonStatus) -> None:
+    figures = {
+        "up": f"{status.uptime_s:g} s",
+        "model": status.model,
+        "users awake": status.active_users,
+        "journal": status.journal,
+        "dispatcher": status.dispatched,
+        "recalls": status.recalls,
+        **status.endpoints,
+    }
+    print_figures(f"daemon {status.version}", figures)
+    click.echo()
+    rows = [(part.name, part.state, part.pid, part.restarts, size(part.resident_bytes)) for part in status.parts]
+    print_table("parts", ("name", "state", "pid", "restarts", "resident"), rows)
+    click.echo(f"resident in all: {size(sum(part.resident_bytes for part in status.parts))}")

@@ -1,0 +1,263 @@
+"""Checks of this machine and this data folder, each with what to do when it fails.
+
+Nothing is repaired and nothing of the user's is changed: the test memory lies in a temporary folder. The daemon need
+not run; where it does, it is asked. Rejected: one yes or no, which helps nobody.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from memory_agent.client import MemoryClient
+from memory_agent.embedders import open_embedder
+from memory_agent.embedders.cache import model_status
+from memory_agent.embedders.schemes import choose_scheme
+from memory_agent.embedders.weights import cache_folder
+from memory_agent.errors import MemoryAgentError
+from memory_agent.layout import Layout
+from memory_agent.memory import Memory, user_folder
+from memory_agent.protocol import DEFAULT_USER
+from memory_agent.settings import Settings
+from relay import RelayError
+
+State = Literal["ok", "warning", "failed"]
+
+_DISTRIBUTION = "memory-agent"
+_ENGINES = ("lmdb", "usearch", "onnxruntime", "ray", "pyzmq", "msgspec", "numpy", "tokenizers")
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)", re.MULTILINE)
+_FETCH = "memory-agent model fetch"
+_DISK_WARNING_BYTES = 1 << 30
+_DISK_LEAST_BYTES = 64 << 20
+_HANDLES_WARNING = 4096
+_HANDLES_LEAST = 256
+_TESTS = ("The deploy hung because the VPN was down.", "Tests of the parser pass again.", "Lunch is at noon.")
+_TEST_QUERY = "why did the deploy hang"
+
+
+class Finding(NamedTuple):
+    """The outcome of a check, and what to do about it."""
+
+    state: State
+    detail: str
+    advice: str = ""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One check that was made."""
+
+    name: str
+    state: State
+    detail: str
+    advice: str
+    took_ms: float
+
+
+def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
+    """Make every check, one after the other. A check that cannot be made has failed; none raises our errors."""
+    layout = Layout(data_dir)
+    for name, check, advice in _CHECKS:
+        started_s = time.monotonic()
+        try:
+            finding = check(settings, layout)
+        except (MemoryAgentError, RelayError, OSError) as error:
+            finding = Finding("failed", str(error), advice)
+        took_ms = round((time.monotonic() - started_s) * 1000, 1)
+        yield Check(name=name, state=finding.state, detail=finding.detail, advice=finding.advice, took_ms=took_ms)
+
+
+def check_versions(_settings: Settings, _layout: Layout) -> Finding:
+    """Whether every engine is installed, in a version that is known to work."""
+    required = dict(_REQUIREMENT.findall("\n".join(_requirements())))
+    found = {name: _version(name) for name in _ENGINES}
+    wrong = [
+        f"{name} {version or 'is missing'}, needed is {required[name]} or later"
+        for name, version in found.items()
+        if name in required and _number(version) < _number(required[name])
+    ]
+    if wrong:
+        return Finding("failed", "; ".join(wrong), f"pip install --upgrade {_DISTRIBUTION}")
+    shown = ", ".join(f"{name} {version}" for name, version in found.items())
+    return Finding("ok", f"Python {platform.python_version()}, {shown}")
+
+
+def check_processor(settings: Settings, _layout: Layout) -> Finding:
+    """Which arithmetic the embedder uses here."""
+    choice = choose_scheme(settings.embedder.scheme)
+    detail = f"{choice.scheme}: {choice.reason}"
+    if choice.kernels == "saturating":
+        advice = "set embedder.scheme to auto: int8 gives worse vectors on this processor"
+        return Finding("warning", detail, advice)
+    if choice.scheme == "float32" and settings.embedder.scheme == "auto":
+        return Finding("warning", detail, "nothing is wrong; embedding takes about three times as long as with VNNI")
+    return Finding("ok", detail)
+
+
+def check_model(settings: Settings, _layout: Layout) -> Finding:
+    """Whether the model is there and is the one that is expected."""
+    status = model_status(settings.embedder)
+    if status.state in ("missing", "refused"):
+        return Finding("failed", status.problem, _FETCH)
+    detail = f"{status.model} ({status.model_sha256[:12]}…), {status.scheme}, from {status.origin}"
+    if status.state == "unbuilt":
+        return Finding("warning", f"{detail}; its graph is not built yet", f"{_FETCH} (or wait at the first start)")
+    return Finding("ok", detail)
+
+
+def check_embedding(settings: Settings, _layout: Layout) -> Finding:
+    """Whether a text becomes a vector, the same one each time."""
+    embedder = open_embedder(settings.embedder)
+    try:
+        first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
+    finally:
+        embedder.close()
+    length = float(np.linalg.norm(first))
+    if first.shape != (embedder.info.ndim,) or abs(length - 1) > 1e-3 or not np.array_equal(first, again):
+        return Finding("failed", f"the vector has length {length:.4f} or changes between calls", _FETCH)
+    return Finding("ok", f"{embedder.info.ndim} dimensions, length 1, the same bits twice")
+
+
+def check_recall(settings: Settings, _layout: Layout) -> Finding:
+    """Whether what is remembered is recalled, in a memory made for the test."""
+    with tempfile.TemporaryDirectory(prefix="memory-doctor-") as folder, _open_memory(settings, Path(folder)) as memory:
+        records = [memory.remember(text, now=datetime.now(UTC)) for text in _TESTS]
+        result = memory.recall(_TEST_QUERY, len(_TESTS), deadline_ms=30_000)
+    if not result.memories or result.memories[0].record.id != records[0].id:
+        return Finding("failed", "a memory that was just stored is not found", "run the tests, or report this")
+    if result.degraded:
+        return Finding("failed", f"degraded: {', '.join(result.degraded)}", _FETCH)
+    return Finding("ok", f"found first of {len(_TESTS)}, in {result.took_ms:.1f} ms")
+
+
+def check_folders(_settings: Settings, layout: Layout) -> Finding:
+    """Whether the folders can be written and nobody else can read them."""
+    for folder in (layout.data_dir, cache_folder()):
+        place = _existing(folder)
+        if not os.access(place, os.W_OK | os.X_OK):
+            return Finding("failed", f"{place} cannot be written", f"chown or chmod {place}, or choose --data-dir")
+    open_to_others = [path for path in _private_paths(layout) if path.exists() and path.stat().st_mode & 0o077]
+    if open_to_others:
+        names = " ".join(map(str, open_to_others))
+        return Finding("failed", f"others may read {names}", f"chmod go-rwx {names}")
+    return Finding("ok", f"{layout.data_dir}{'' if layout.data_dir.exists() else ' (made at the first start)'}")
+
+
+def check_disk(_settings: Settings, layout: Layout) -> Finding:
+    """Whether there is room to store something."""
+    free = shutil.disk_usage(_existing(layout.data_dir)).free
+    detail = f"{free / 1e9:.1f} GB free for {layout.data_dir}"
+    advice = "make room, or choose --data-dir on another disk; 10,000 memories take about 25 MB"
+    if free < _DISK_LEAST_BYTES:
+        return Finding("failed", detail, advice)
+    return Finding("warning", detail, advice) if free < _DISK_WARNING_BYTES else Finding("ok", detail)
+
+
+def check_sockets(settings: Settings, layout: Layout) -> Finding:
+    """Whether the daemon can listen: short enough socket paths, free ports."""
+    longest = max((layout.gateway, layout.embedder, f"ipc://{layout.run / 'relay-feed.sock'}"), key=len)
+    endpoints = (*settings.daemon.listen, *settings.relay.broker.pub_bind)
+    if not layout.daemon_runs():
+        for endpoint in endpoints:
+            _try_to_listen(endpoint)
+    detail = f"longest socket path: {len(os.fsencode(longest.removeprefix('ipc://')))} bytes"
+    return Finding("ok", ", ".join((detail, *endpoints)))
+
+
+def check_handles(_settings: Settings, _layout: Layout) -> Finding:
+    """Whether enough files may be open at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = f"ulimit -n {hard if hard > 0 else 65536} before the daemon is started (or LimitNOFILE= in its unit)"
+    if soft < _HANDLES_LEAST:
+        return Finding("failed", f"{soft} open files allowed", advice)
+    return Finding(
+        "warning" if soft < _HANDLES_WARNING else "ok", f"{soft} open files allowed", advice * (soft < _HANDLES_WARNING)
+    )
+
+
+def check_daemon(_settings: Settings, layout: Layout) -> Finding:
+    """Whether the daemon answers and its parts run, where one serves the data folder."""
+    if not layout.daemon_runs():
+        return Finding("ok", f"none runs; start it with: memory-agent serve --data-dir {layout.data_dir}")
+    with MemoryClient(data_dir=layout.data_dir) as client:
+        status = client.status()
+    down = [part.name for part in status.parts if part.state != "running"]
+    if down or not status.journal:
+        names = ", ".join(down) or "relay"
+        return Finding("failed", f"does not run or answer: {names}", "see the daemon's log on standard error")
+    return Finding("ok", f"version {status.version} answers; up {status.uptime_s:g} s, {len(status.parts)} processes")
+
+
+_CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
+    ("versions", check_versions, f"pip install --upgrade {_DISTRIBUTION}"),
+    ("processor", check_processor, "set embedder.scheme to auto, int8 or float32"),
+    ("model", check_model, _FETCH),
+    ("embedding", check_embedding, _FETCH),
+    ("recall", check_recall, "see the check before this one"),
+    ("folders", check_folders, "choose another folder with --data-dir"),
+    ("disk", check_disk, "choose another folder with --data-dir"),
+    ("sockets", check_sockets, "choose another port, end whoever has it, or choose a shorter --data-dir"),
+    ("file handles", check_handles, "raise the limit with ulimit -n"),
+    ("daemon", check_daemon, "stop the daemon and start it again; see its log on standard error"),
+)
+
+
+def _requirements() -> list[str]:
+    return importlib.metadata.requires(_DISTRIBUTION) or []
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _open_memory(settings: Settings, folder: Path) -> Memory:
+    return Memory.open(
+        user_folder(folder, DEFAULT_USER),
+        user_id=DEFAULT_USER,
+        embedder_settings=settings.embedder,
+        store_settings=settings.store,
+        ingest_settings=settings.ingest,
+        recall_settings=settings.recall,
+    )
+
+
+def _existing(path: Path) -> Path:
+    """Return `path`, or the closest folder above it that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+
+
+def _private_paths(layout: Layout) -> tuple[Path, ...]:
+    return (layout.data_dir, layout.run, layout.data_dir / "token")
+
+
+def _try_to_listen(endpoint: str) -> None:
+    """Raise `OSError` when a TCP endpoint cannot be listened at now; other endpoints are files and can be."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not endpoint.startswith("tcp://") or not port.isdigit():
+        return
+    address = (host.strip("[]").replace("*", ""), int(port))
+    try:
+        with socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET):
+            pass
+    except OSError as error:
+        raise OSError(f"{endpoint}: {error.strerror or error}") from error

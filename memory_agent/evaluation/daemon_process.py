@@ -1,0 +1,94 @@
+"""A daemon of one's own for a measurement: on a temporary folder, as a user starts it, and stopped afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memory_agent.errors import UnavailableError
+from memory_agent.settings import ENVIRONMENT_PREFIX, Settings
+
+_STOP_TIMEOUT_S = 60
+_LOG_LINES = 5
+_KEPT = ("MEMORY_AGENT_MODEL_CACHE",)
+
+
+@contextmanager
+def temporary_daemon(settings: Settings) -> Iterator[Path]:
+    """Give the data folder of a running daemon with these settings; both are gone afterwards.
+
+    Raises `UnavailableError` with the end of its log when it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
+        data_dir = Path(folder)
+        process = _start(data_dir, settings)
+        try:
+            with _ending_on_sigterm():
+                _wait_until_ready(process, data_dir)
+                yield data_dir
+        finally:
+            _stop(process)
+
+
+def child_environment() -> dict[str, str]:
+    """Return our environment without settings: a child is told those in full."""
+    own = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+    return own | {name: os.environ[name] for name in _KEPT if name in os.environ}
+
+
+def write_settings(settings: Settings, data_dir: Path) -> Path:
+    """Write all settings into a file below `data_dir`, for a child's --config."""
+    file = data_dir / "settings.toml"
+    file.write_bytes(msgspec.toml.encode(msgspec.structs.replace(settings, data_dir=str(data_dir))))
+    return file
+
+
+def _start(data_dir: Path, settings: Settings) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "memory_agent", "serve", "--config", str(write_settings(settings, data_dir))]
+    with open(_log(data_dir), "w", encoding="utf-8") as log:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=child_environment())
+
+
+def _wait_until_ready(process: subprocess.Popen[str], data_dir: Path) -> None:
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        end = _log(data_dir).read_text(encoding="utf-8").splitlines()[-_LOG_LINES:]
+        raise UnavailableError(f"the daemon did not start (exit code {process.wait()}): {' / '.join(end)}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind this process, so that no daemon is left behind."""
+
+    def unwind(number: int, _frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _log(data_dir: Path) -> Path:
+    return data_dir / "daemon.log"

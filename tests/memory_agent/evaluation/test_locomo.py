@@ -1,0 +1,124 @@
+"""Reading LoCoMo: its form, its irregular annotations, and the events that its turns become."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.evaluation.locomo import Conversation, parse_evidence, read_locomo, turn_events
+from relay.config import EventLimits
+from relay.event import event_from_mapping
+
+DEV_FILE = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
+
+CONVERSATION = {
+    "speaker_a": "Ann",
+    "speaker_b": "Ben",
+    "session_10_date_time": "12:09 am on 1 March, 2024",
+    "session_10": [{"speaker": "Ben", "dia_id": "D10:1", "text": "The kiln is fixed."}],
+    "session_2_date_time": "1:56 pm on 8 May, 2023",
+    "session_2": [
+        {"speaker": "Ann", "dia_id": "D2:1", "text": "Look!", "blip_caption": "a blue vase", "img_url": ["x"]},
+        {"speaker": "Ben", "dia_id": "D2:02", "text": "Nice."},
+    ],
+    "session_3_date_time": "9:00 am on 9 May, 2023",
+}
+QUESTIONS: list[dict[str, Any]] = [
+    {"question": "What did Ann show?", "answer": "a vase", "evidence": ["D2:1"], "category": 4},
+    {"question": "Both?", "answer": "yes", "evidence": ["D2:2; D10:1"], "category": 1},
+    {"question": "Lost?", "answer": "?", "evidence": ["D9:9", "D:10:1"], "category": 1},
+    {"question": "Never said?", "adversarial_answer": "x", "evidence": [], "category": 5},
+    {"question": "No list at all?", "answer": 3, "category": 3},
+]
+
+
+@pytest.fixture
+def conversation(tmp_path: Path) -> Conversation:
+    file = tmp_path / "locomo.json"
+    file.write_text(json.dumps([{"sample_id": "s", "conversation": CONVERSATION, "qa": QUESTIONS}]))
+    (read,) = read_locomo(file)
+    return read
+
+
+def test_turns_come_in_the_order_of_the_sessions_with_speaker_and_caption(conversation: Conversation) -> None:
+    assert [(turn.id, turn.text) for turn in conversation.turns] == [
+        ("D2:1", "Ann: Look! [shares a blue vase]"),
+        ("D2:2", "Ben: Nice."),
+        ("D10:1", "Ben: The kiln is fixed."),
+    ]
+
+
+def test_session_and_date_are_kept(conversation: Conversation) -> None:
+    first, _, last = conversation.turns
+    assert (first.session, first.timestamp) == ("session_2", datetime(2023, 5, 8, 13, 56, tzinfo=UTC))
+    assert (last.session, last.timestamp) == ("session_10", datetime(2024, 3, 1, 0, 9, tzinfo=UTC))
+
+
+def test_evidence_that_no_turn_has_is_ignored_and_counted(conversation: Conversation) -> None:
+    evidence = [sorted(question.evidence) for question in conversation.questions]
+    assert evidence == [["D2:1"], ["D10:1", "D2:2"], ["D10:1"], [], []]
+    assert conversation.unmatched == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("D1:3", {"D1:3"}),
+        ("D8:6; D9:17", {"D8:6", "D9:17"}),
+        ("D:11:26", {"D11:26"}),
+        ("D30:05", {"D30:5"}),
+        ("D9:1 D4:4 D4:6", {"D9:1", "D4:4", "D4:6"}),
+        (["D1:1", ["D2:2", "D3:3,D4:4"]], {"D1:1", "D2:2", "D3:3", "D4:4"}),
+        ("D", set()),
+        ([], set()),
+        (None, set()),
+    ],
+)
+def test_evidence_is_read_however_it_is_written(written: object, meant: set[str]) -> None:
+    assert parse_evidence(written) == meant
+
+
+def test_every_turn_becomes_an_event_that_the_relay_accepts(conversation: Conversation) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    events = [event_from_mapping(item, EventLimits(), now) for item in turn_events(conversation, "locomo-0")]
+    assert [event.event_id for event in events] == ["locomo-0:D2:1", "locomo-0:D2:2", "locomo-0:D10:1"]
+    first = events[0]
+    assert (first.event_type, first.user_id, first.session_id) == ("chat.user_msg", "locomo-0", "session_2")
+    assert first.timestamp == conversation.turns[0].timestamp
+    assert first.payload == {"text": "Ann: Look! [shares a blue vase]", "dia_id": "D2:1"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("not json", "is not a LoCoMo file"),
+        ('[{"conversation": {}}]', "qa"),
+        ('[{"conversation": {"session_1": [{"speaker": "A", "dia_id": "x", "text": "t"}]}, "qa": []}]', "LoCoMo"),
+    ],
+)
+def test_another_file_is_refused_by_name(tmp_path: Path, content: str, reason: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(content)
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        read_locomo(file)
+    assert caught.value.field == str(file)
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_locomo(tmp_path / "absent.json")
+
+
+@pytest.mark.skipif(not DEV_FILE.exists(), reason="the evaluation data is not on this machine")
+def test_the_real_file_is_read_whole() -> None:
+    conversations = read_locomo(DEV_FILE)
+    assert [len(conversation.turns) for conversation in conversations] == [419, 369, 663, 629, 680]
+    assert sum(len(conversation.questions) for conversation in conversations) == 999
+    without = [question for item in conversations for question in item.questions if not question.evidence]
+    assert len(without) == 2
+    assert sum(conversation.unmatched for conversation in conversations) == 1
