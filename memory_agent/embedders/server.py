@@ -23,6 +23,7 @@ from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, wire
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import open_minilm
+from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.records import Embedding
 from memory_agent.transport import ReplySocket, Request
@@ -39,6 +40,8 @@ class ModelKeeper:
     """The embedder, or the reason why there is none. Used by one thread."""
 
     def __init__(self, settings: EmbedderSettings, cache: Path, package: str) -> None:
+        """Raises `SettingsError` for a scheme that does not exist; looks for nothing yet."""
+        choose_scheme(settings.scheme)
         self._settings = msgspec.structs.replace(settings, allow_download=False)
         self._cache = cache
         self._package = package

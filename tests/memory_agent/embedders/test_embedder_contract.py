@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SENTENCES
+from embedder_inputs import SENTENCES
 
 from memory_agent.embedders import Embedder, comparable
 from memory_agent.embedders.minilm import MiniLM

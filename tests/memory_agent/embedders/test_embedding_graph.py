@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from bert_reference import Reference, write_random_model
-from conftest import FLOAT32, INT8, SENTENCES
+from embedder_inputs import FLOAT32, INT8, SENTENCES
 from hypothesis import given
 from hypothesis import strategies as st
 

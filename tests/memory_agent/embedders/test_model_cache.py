@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from conftest import INT8, OFFLINE
+from embedder_inputs import INT8, OFFLINE
 
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import fetch_model, model_status, obtain

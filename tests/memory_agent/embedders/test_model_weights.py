@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from bert_reference import list_checksums, write_random_model
-from conftest import INT8, OFFLINE
+from embedder_inputs import INT8, OFFLINE
 
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder

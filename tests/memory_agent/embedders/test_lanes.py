@@ -1,0 +1,248 @@
+"""Queries before bulk work, by what happens in which order; the model is real, and a witness writes down its calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from memory_agent.embedders import EmbedderInfo
+from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
+from memory_agent.embedders.minilm import MiniLM
+from memory_agent.errors import EmbedderUnavailableError
+from memory_agent.records import Embedding
+
+NEVER_S = 1e6
+WAIT_S = 60.0
+
+
+class Witness:
+    """The real model; notes which text is begun and ended, and lets a test hold a text before it begins."""
+
+    def __init__(self, model: MiniLM) -> None:
+        self._model = model
+        self.events: list[tuple[str, str]] = []
+        self.niceness: dict[str, int] = {}
+        self._held: dict[str, threading.Event] = {}
+        self._reached: dict[str, threading.Event] = {}
+
+    @property
+    def info(self) -> EmbedderInfo:
+        return self._model.info
+
+    def count_tokens(self, text: str) -> int:
+        return self._model.count_tokens(text)
+
+    def hold(self, text: str) -> None:
+        self._held[text] = threading.Event()
+        self._reached[text] = threading.Event()
+
+    def await_reached(self, text: str) -> None:
+        assert self._reached[text].wait(WAIT_S)
+
+    def release(self, text: str) -> None:
+        self._held[text].set()
+
+    def embed(self, text: str) -> Embedding:
+        self.events.append(("begun", text))
+        self.niceness[text] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        if text in self._held:
+            self._reached[text].set()
+            assert self._held[text].wait(WAIT_S)
+        vector = self._model.embed(text)
+        self.events.append(("ended", text))
+        return vector
+
+    def begun(self, text: str) -> int:
+        return self.events.count(("begun", text))
+
+
+@pytest.fixture
+def witness(int8_model: MiniLM) -> Witness:
+    return Witness(int8_model)
+
+
+Lanes = Callable[..., LanedEmbedder]
+
+
+@pytest.fixture
+def lanes(witness: Witness) -> Iterator[Lanes]:
+    opened: list[LanedEmbedder] = []
+
+    def open_lanes(**options: int | float) -> LanedEmbedder:
+        opened.append(LanedEmbedder(witness, **options))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield open_lanes
+    for embedder in opened:
+        embedder.close()
+
+
+def test_a_query_is_answered_while_a_bulk_text_is_still_at_work(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1)
+    witness.hold("slow")
+    bulk = embedder.submit_texts(["slow", "next"])
+    witness.await_reached("slow")
+    assert embedder.embed_query("urgent", timeout_s=WAIT_S).shape == (384,)
+    assert not bulk.done()
+    witness.release("slow")
+    assert bulk.result(WAIT_S).shape == (2, 384)
+
+
+@pytest.mark.parametrize("bulk_threads", [1, 2])
+def test_while_a_query_waits_at_most_one_text_a_bulk_thread_is_begun(
+    witness: Witness, lanes: Lanes, bulk_threads: int
+) -> None:
+    embedder = lanes(bulk_threads=bulk_threads, query_threads=1, starved_s=NEVER_S)
+    bulk = embedder.submit_texts([f"bulk {number}" for number in range(4_000)])
+    for number in range(12):
+        query = f"query {number} " + "with very many words " * 60  # as long as twenty bulk texts
+        future = embedder.submit_query(query)
+        queued = len(witness.events)
+        future.result(WAIT_S)
+        meanwhile = witness.events[queued : witness.events.index(("ended", query))]
+        assert sum(what == "begun" and text.startswith("bulk") for what, text in meanwhile) <= bulk_threads
+    assert not bulk.done()
+    bulk.cancel()
+
+
+def test_queries_without_pause_do_not_stop_the_bulk_lane(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1, query_threads=1, starved_s=0.01)
+    stop = threading.Event()
+
+    def ask(name: str) -> None:
+        number = 0
+        while not stop.is_set():
+            embedder.embed_query(f"{name} {(number := number + 1)}")
+
+    askers = [threading.Thread(target=ask, args=(f"asker {i}",)) for i in range(3)]
+    for asker in askers:
+        asker.start()
+    try:
+        assert embedder.submit_texts([f"bulk {i}" for i in range(20)]).result(WAIT_S).shape == (20, 384)
+    finally:
+        stop.set()
+        for asker in askers:
+            asker.join()
+
+
+def test_bulk_calls_take_turns(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1)
+    witness.hold("long 0")
+    long = embedder.submit_texts([f"long {i}" for i in range(200)])
+    witness.await_reached("long 0")
+    short = embedder.submit_texts([f"short {i}" for i in range(3)])
+    witness.release("long 0")
+    short.result(WAIT_S)
+    begun = [text for what, text in witness.events if what == "begun"]
+    assert begun.index("short 2") <= 7
+    long.cancel()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+def test_the_bulk_lane_is_nice_and_the_query_lane_is_not(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_niceness=7)
+    embedder.embed_texts(["in bulk"])
+    embedder.embed_query("a query")
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert witness.niceness == {"in bulk": max(7, own), "a query": own}
+
+
+def test_the_same_text_is_embedded_once_within_and_across_calls(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes()
+    vectors = embedder.embed_texts(["same", "other", "same"])
+    again = embedder.embed_texts(["same"])
+    assert np.array_equal(embedder.embed_query("same"), again[0])
+    assert np.array_equal(vectors[0], vectors[2])
+    assert np.array_equal(vectors[0], again[0])
+    assert witness.begun("same") == 1
+
+
+def test_a_text_that_is_being_embedded_for_another_call_is_waited_for(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=2)
+    witness.hold("shared")
+    first = embedder.submit_texts(["shared"])
+    witness.await_reached("shared")
+    second = embedder.submit_texts(["shared", "own"])
+    witness.release("shared")
+    assert np.array_equal(first.result(WAIT_S)[0], second.result(WAIT_S)[0])
+    assert witness.begun("shared") == 1
+
+
+def test_queries_for_one_text_share_one_run(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(query_threads=2)
+    witness.hold("popular")
+    futures = [embedder.submit_query("popular")]
+    witness.await_reached("popular")
+    futures += [embedder.submit_query("popular") for _ in range(5)]
+    witness.release("popular")
+    assert all(np.array_equal(future.result(WAIT_S), futures[0].result(WAIT_S)) for future in futures)
+    assert witness.begun("popular") == 1
+
+
+def test_the_query_cache_is_bounded_and_forgets_the_oldest(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(query_cache=2)
+    for text in ("a", "b", "a", "c", "a", "b"):
+        embedder.embed_query(text)
+    assert [witness.begun(text) for text in "abc"] == [1, 2, 1]
+
+
+def test_a_query_cache_of_zero_keeps_nothing(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(query_cache=0)
+    embedder.embed_query("again")
+    embedder.embed_query("again")
+    assert witness.begun("again") == 2
+
+
+def test_a_query_that_is_not_answered_in_time_fails_and_is_not_begun_later(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(query_threads=1)
+    witness.hold("first")
+    first = embedder.submit_query("first")
+    witness.await_reached("first")
+    with pytest.raises(EmbedderUnavailableError):
+        embedder.embed_query("impatient", timeout_s=0.01)
+    last = embedder.submit_query("last")
+    witness.release("first")
+    assert first.result(WAIT_S).shape == last.result(WAIT_S).shape == (384,)
+    assert witness.begun("impatient") == 0
+
+
+def test_a_cancelled_bulk_call_is_dropped(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1)
+    witness.hold("held")
+    dropped = embedder.submit_texts(["held", "never 1", "never 2"])
+    witness.await_reached("held")
+    assert dropped.cancel()
+    witness.release("held")
+    embedder.embed_texts(["after"])
+    assert witness.begun("never 1") == witness.begun("never 2") == 0
+
+
+def test_closing_fails_those_who_wait(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1, query_threads=1)
+    witness.hold("bulk held")
+    witness.hold("query held")
+    bulk = embedder.submit_texts(["bulk held", "left over"])
+    witness.await_reached("bulk held")
+    begun = embedder.submit_query("query held")
+    witness.await_reached("query held")
+    waiting = embedder.submit_query("left waiting")
+    closer = threading.Thread(target=embedder.close)
+    closer.start()
+    witness.release("bulk held")
+    witness.release("query held")
+    closer.join(WAIT_S)
+    assert begun.result(0).shape == (384,)
+    for future in (waiting, bulk):
+        with pytest.raises(EmbedderUnavailableError, match="closed"):
+            future.result(0)
+
+
+def test_there_is_a_bulk_thread_for_each_core(lanes: Lanes) -> None:
+    before = threading.active_count()
+    lanes(query_threads=1)
+    assert threading.active_count() == before + 1 + usable_cores()
