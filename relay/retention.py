@@ -80,7 +80,7 @@ class Retention:
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
             cursors = self._cursors(transaction)
-        behind = {name: seq for name, seq in cursors.items() if seq < wanted}
+        behind = {name: seq for name, seq in cursors.items() if seq < wanted and wanted >= first}
         if not behind:
             return wanted, None, {}
         if self._settings.retention_ignores_consumers:

@@ -52,7 +52,7 @@ mappings = st.fixed_dictionaries(
     {"event_type": st.from_regex(r"\A[a-z]+(\.[a-z_]+){0,3}\Z"), "user_id": user_ids},
     optional={
         "event_id": ids,
-        "timestamp": st.datetimes(timezones=st.just(UTC), max_value=datetime(2026, 1, 1)),
+        "timestamp": st.datetimes(timezones=st.just(UTC), max_value=NOW.replace(tzinfo=None)),
         "session_id": ids,
         "correlation_id": ids,
         "payload": st.dictionaries(texts, values, max_size=4),
@@ -64,6 +64,13 @@ mappings = st.fixed_dictionaries(
 
 def decoded(mapping: dict[str, Any]) -> Event:
     return decode_event(json.dumps(mapping).encode(), LIMITS, NOW)
+
+
+def sifted(sent: bytes | dict[str, Any]) -> Event | MalformedEventError:
+    try:
+        return decode_event(sent, LIMITS, NOW) if isinstance(sent, bytes) else event_from_mapping(sent, LIMITS, NOW)
+    except MalformedEventError as error:
+        return error
 
 
 def flawed(**fields: Any) -> MalformedEventError:
@@ -105,13 +112,12 @@ def test_a_derived_id_is_the_same_whenever_and_in_whichever_form_the_event_comes
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda data: b"{" + data))
 @settings(max_examples=500)
 def test_arbitrary_bytes_raise_nothing_but_the_malformed_event(data: bytes) -> None:
-    try:
-        event = decode_event(data, LIMITS, NOW)
-    except MalformedEventError as error:
-        assert error.field
-        assert error.reason
+    outcome = sifted(data)
+    if isinstance(outcome, Event):
+        assert read_event(encode_event(outcome)) == outcome
     else:
-        assert read_event(encode_event(event)) == event
+        assert outcome.field
+        assert outcome.reason
 
 
 @given(st.dictionaries(st.sampled_from(sorted(GOLDEN)), values | st.binary(max_size=9) | st.floats()))
@@ -119,14 +125,11 @@ def test_arbitrary_bytes_raise_nothing_but_the_malformed_event(data: bytes) -> N
 def test_arbitrary_fields_raise_nothing_but_the_malformed_event(fields: dict[str, Any]) -> None:
     for form in (msgspec.msgpack.encode, lambda mapping: mapping):
         sent = form({**GOLDEN, **fields})
-        try:
-            event = (
-                decode_event(sent, LIMITS, NOW) if isinstance(sent, bytes) else event_from_mapping(sent, LIMITS, NOW)
-            )
-        except MalformedEventError as error:
-            assert error.field.partition(".")[0].partition("[")[0] in GOLDEN
+        outcome = sifted(sent)
+        if isinstance(outcome, Event):
+            assert read_event(encode_event(outcome)) == outcome
         else:
-            assert read_event(encode_event(event)) == event
+            assert outcome.field.partition(".")[0].partition("[")[0] in GOLDEN
 
 
 @pytest.mark.parametrize(
@@ -237,7 +240,7 @@ def test_a_field_of_the_wrong_kind_is_named(field: str, value: object) -> None:
         ({"\udfff": 1}, "payload."),
         ({"a": {5: 1}}, "payload.a[5]"),
         ({"a": {1, 2}}, "payload.a"),
-        ({"a": datetime(2026, 1, 1)}, "payload.a"),
+        ({"a": NOW}, "payload.a"),
     ],
 )
 def test_a_payload_that_json_cannot_hold_is_refused_with_its_path(payload: dict[str, Any], path: str) -> None:
