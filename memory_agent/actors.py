@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
+
+os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # read when Ray is imported
 import ray
 import ray.exceptions
 
@@ -28,6 +31,7 @@ from memory_agent.protocol import HostAddress
 from memory_agent.settings import Settings
 
 NAMESPACE = "memory-agent"
+_SYSTEM_PROCESSES = ("gcs_server", "raylet")
 _OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes through it
 
 
@@ -68,14 +72,14 @@ class HostActor:
 
 
 class Cluster:
-    """A Ray of our own on this machine: loopback, no dashboard, token authentication, a folder that goes with it."""
+    """A Ray of our own on this machine: no dashboard, token authentication, a folder that goes with it."""
 
     def __init__(self, settings: Settings, data_dir: Path, run_folder: Path, embedder_endpoint: str) -> None:
         """Start Ray (a few seconds), its token in `run_folder`. Raises `UnavailableError` when it does not come up."""
         self._run_folder = run_folder
         self._arguments = (str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint)
         self._folder = Path(tempfile.mkdtemp(prefix="memory-ray-"))  # short: Ray puts sockets below it
-        self._configure_environment()
+        self._make_token()
         try:
             ray.init(
                 address="local",
@@ -85,12 +89,20 @@ class Cluster:
                 object_store_memory=_OBJECT_STORE_BYTES,
                 log_to_driver=False,
                 logging_level="error",
-                _node_ip_address="127.0.0.1",
                 _temp_dir=str(self._folder),
             )
         except Exception as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise UnavailableError(f"Ray did not start: {error}") from error
+
+        self._system = [child for child in psutil.Process().children() if child.name() in _SYSTEM_PROCESSES]
+
+    def alive(self) -> bool:
+        """Say whether the processes that Ray itself is made of run."""
+        try:
+            return all(process.status() != psutil.STATUS_ZOMBIE for process in self._system)
+        except psutil.NoSuchProcess:
+            return False
 
     @property
     def address(self) -> str:
@@ -109,17 +121,12 @@ class Cluster:
         ray.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _configure_environment(self) -> None:
+    def _make_token(self) -> None:
         token = self._run_folder / "ray-token"
         token.unlink(missing_ok=True)
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
-        os.environ.update(
-            RAY_USAGE_STATS_ENABLED="0",
-            RAY_AUTH_MODE="token",
-            RAY_AUTH_TOKEN_PATH=str(token),
-            RAY_DEDUP_LOGS="0",
-        )
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
 
 
 class Host:

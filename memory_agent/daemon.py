@@ -11,9 +11,11 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -66,19 +68,29 @@ class Daemon:
         self._catch_signals()
         async with contextlib.AsyncExitStack() as stack:
             await self._start(stack)
-            print(json.dumps({"ready": True, **self._endpoints, "pid": os.getpid()}), flush=True)  # noqa: T201
+            self._print_ready()
             log.info("daemon.ready", took_s=round(time.monotonic() - self._started_s, 1))
             await self._stopping.wait()
             log.info("daemon.stopping")
         log.info("daemon.stopped")
         return int(self._failed)
 
+    def _print_ready(self) -> None:
+        ready = {
+            "ready": True,
+            "pid": os.getpid(),
+            "data_dir": str(self._layout.data_dir),
+            "endpoints": self._endpoints,
+        }
+        sys.stdout.write(json.dumps(ready) + "\n")
+        sys.stdout.flush()
+
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        configuration = self._write_settings(stack)
-        self._children = self._make_children(configuration)
+        self._children = self._make_children(stack)
         for child in self._children:
             stack.push_async_callback(child.stop)
         await asyncio.gather(*(child.start() for child in self._children))
+        self._model: str | None = self._children[1].ready.get("model")
         self._cluster = Cluster(self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder)
         stack.callback(self._cluster.stop)
         self._catch_signals()  # Ray sets handlers of its own
@@ -100,34 +112,31 @@ class Daemon:
 
     def _make_gateway(self) -> Gateway:
         socket = AsyncReplySocket([self._layout.gateway, *map(_loopback, self._settings.daemon.listen)])
-        relay_ingest, relay_feed = relay_endpoints(self._layout.data_dir)
+        relay = self._children[0].ready
         self._endpoints = {
-            "data_dir": str(self._layout.data_dir),
-            "gateway": list(socket.endpoints),
-            "relay": relay_ingest,
-            "relay_feed": relay_feed,
-            "relay_pub": self._children[0].ready.get("pub", []),
+            "gateway": ", ".join(socket.endpoints),
+            "relay": relay["ingest"],
+            "relay_feed": relay["feed"],
+            "relay_pub": ", ".join(relay["pub"]),
             "embedder": self._layout.embedder,
             "ray": self._cluster.address,
         }
         return Gateway(self._service, socket, self._layout.make_token(), self._settings.daemon.requests_in_flight)
 
-    def _make_children(self, configuration: str) -> tuple[Child, ...]:
-        data_dir = str(self._layout.data_dir)
-        relay = Child("relay", "relay", ("--data-dir", data_dir, "--config", f"{configuration}/relay.toml"))
-        embedder = Child(
-            "embedder",
-            "memory_agent.embedders",
-            ("--endpoint", self._layout.embedder, "--config", f"{configuration}/embedder.toml"),
-        )
-        return relay, embedder
-
-    def _write_settings(self, stack: contextlib.AsyncExitStack) -> str:
+    def _make_children(self, stack: contextlib.AsyncExitStack) -> tuple[Child, ...]:
         """Hand each child its part of the settings, as it was read once here."""
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-agent-"))
-        for name, part in (("relay", self._settings.relay), ("embedder", self._settings.embedder)):
-            Path(folder, f"{name}.toml").write_bytes(msgspec.toml.encode(part))
-        return folder
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-agent-")))
+        configuration = folder / "relay.toml"
+        configuration.write_bytes(msgspec.toml.encode(self._settings.relay))
+        parent = ("--parent-pid", str(os.getpid()))
+        data_dir = str(self._layout.data_dir)
+        relay = ("--data-dir", data_dir, "--config", str(configuration), "--log-level", self._settings.log_level)
+        settings = msgspec.json.encode(self._settings.embedder).decode()
+        embedder = ("--endpoint", self._layout.embedder, "--settings", settings)
+        return (
+            Child("relay", "relay", relay + parent),
+            Child("embedder", "memory_agent.embedders", embedder + parent),
+        )
 
     async def _keep_up(self) -> None:
         """Put idle users to sleep and embed what was stored without a model."""
@@ -147,9 +156,10 @@ class Daemon:
         raise UnavailableError("Ray died")
 
     async def _status(self) -> DaemonStatus:
-        journal = {}
+        journal: dict[str, Any] = {}
         with contextlib.suppress(RelayError):
-            journal = await self._journal.stats()
+            stats = await self._journal.stats()
+            journal = {**msgspec.to_builtins(stats.journal), "counts": stats.counts}
         hosts = await self._hosts.pids()
         parts = [
             PartStatus(name="daemon", state="running", pid=os.getpid(), resident_bytes=resident_bytes(os.getpid())),
@@ -162,13 +172,13 @@ class Daemon:
         return DaemonStatus(
             version=VERSION,
             uptime_s=round(time.monotonic() - self._started_s, 1),
-            endpoints={name: str(value) for name, value in self._endpoints.items()},
+            endpoints=self._endpoints,
             parts=tuple(parts),
             active_users=self._hosts.awake(),
             journal=journal,
             dispatched={**self._dispatcher.counts, "lag": self._dispatcher.lag()},
             recalls=self._service.recall_latency.summary(),
-            model=None,
+            model=self._model,
         )
 
     def _catch_signals(self) -> None:

@@ -117,7 +117,11 @@ class Dispatcher:
 
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
         with _relay_errors():
-            await self._journal.quarantine(event.data, code, reason, source=f"memory:{user_id}", seq=event.seq)
+            entry_id = await self._journal.quarantine(
+                event.data, code, reason, source=f"memory:{user_id}", seq=event.seq
+            )
+        if not entry_id:
+            raise UnavailableError("relay: the quarantine is full; see `memory-agent quarantine list`")
         self.counts["quarantined"] += 1
         self._progress.set()
         log.warning("event.quarantined", user_id=user_id, seq=event.seq, code=code)

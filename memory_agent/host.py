@@ -19,7 +19,8 @@ import structlog
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import FencedError, MemoryAgentError, StoreError, UnknownMethodError
-from memory_agent.memory import Memory, user_folder
+from memory_agent.folders import user_folder
+from memory_agent.memory import Memory
 from memory_agent.protocol import (
     IdsParams,
     IngestBatch,
@@ -61,7 +62,7 @@ class MemoryHost:
             arguments = decode(params, params_type)
             memory = self._awake(user_id)
             remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
-            return encode_result(answer(memory, arguments, remaining_ms))
+            return encode_result(answer(memory, arguments, max(1.0, remaining_ms)))
         except MemoryAgentError as error:
             self._forget_if_broken(user_id, error)
             return encode_fault(error)

@@ -154,7 +154,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     endpoints: dict[str, str]
     parts: tuple[PartStatus, ...]
     active_users: tuple[str, ...]
-    journal: dict[str, int]
+    journal: dict[str, Any]
     dispatched: dict[str, int]
     recalls: dict[str, float]
     model: str | None

@@ -1,0 +1,95 @@
+"""A real daemon for the tests that need one: relay, embedder, Ray, gateway, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STOP_TIMEOUT_S = 60
+
+
+class DaemonProcess:
+    """`memory-agent serve` in a process of its own, on one data folder; may be started, killed and started again."""
+
+    def __init__(self, data_dir: Path, *settings: str) -> None:
+        self.data_dir = data_dir
+        self._settings = [word for setting in settings for word in ("--set", setting)]
+        self._process: subprocess.Popen[str] | None = None
+        self.ready: dict[str, Any] = {}
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait for the ready line."""
+        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(self.data_dir), *self._settings]
+        with open(self.data_dir / "daemon.log", "a", encoding="utf-8") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment())
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the daemon did not start:\n{self.log()}"
+        self.ready = json.loads(line)
+
+    def stop(self) -> int:
+        """Stop as a supervisor does; return the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> int:
+        """End the daemon as a crash does."""
+        return self._end(signal.SIGKILL)
+
+    def log(self) -> str:
+        """Return what the daemon wrote to standard error."""
+        return (self.data_dir / "daemon.log").read_text(encoding="utf-8")
+
+    def _end(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        code = self._process.wait(STOP_TIMEOUT_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+
+def environment() -> dict[str, str]:
+    """The environment of a child: ours, without settings that would change it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")} | {
+        "RAY_USAGE_STATS_ENABLED": "0"
+    }
+
+
+def short_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder whose path leaves room for socket names (107 bytes in all)."""
+    return tempfile.TemporaryDirectory(prefix="memory-test-")
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[DaemonProcess]:
+    """One daemon for all tests that only talk to it; each test uses users of its own."""
+    with short_folder() as folder:
+        process = DaemonProcess(Path(folder))
+        process.start()
+        yield process
+        assert process.stop() == 0, process.log()
+
+
+@pytest.fixture
+def own_daemon() -> Iterator[DaemonProcess]:
+    """A daemon that the test starts, kills and stops itself."""
+    with short_folder() as folder:
+        process = DaemonProcess(Path(folder), "daemon.owner_wait_s=3", "store.takeover_after_s=1")
+        yield process
+        process.kill()

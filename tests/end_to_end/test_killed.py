@@ -1,0 +1,105 @@
+"""Relay, daemon and actor are killed while events come in; every acknowledged event is there, exactly once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memory_agent import MemoryClient
+from memory_agent.errors import MemoryAgentError
+from memory_agent.folders import user_folder
+from memory_agent.store import Store
+
+from .conftest import DaemonProcess, environment
+
+USERS = ["alice", "bob", "carol"]
+EVENTS = 900
+PUBLISHER = Path(__file__).with_name("publish_numbered.py")
+
+
+def start_publisher(daemon: DaemonProcess, acked: Path) -> subprocess.Popen[bytes]:
+    arguments = [str(daemon.data_dir), "0", str(EVENTS), str(acked), *USERS]
+    return subprocess.Popen([sys.executable, str(PUBLISHER), *arguments], env=environment())
+
+
+def wait_until(fact: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not fact():
+        assert time.monotonic() < deadline_s, "it did not come about"
+        time.sleep(0.02)
+
+
+def acknowledged(acked: Path) -> list[str]:
+    return acked.read_text(encoding="utf-8").split() if acked.exists() else []
+
+
+def part_pid(daemon: DaemonProcess, name: str) -> int | None:
+    with MemoryClient(data_dir=daemon.data_dir) as client:
+        try:
+            return next((part.pid for part in client.status().parts if part.name == name), None)
+        except MemoryAgentError:
+            return None
+
+
+def kill_part(daemon: DaemonProcess, name: str) -> None:
+    pids: list[int] = []
+
+    def found() -> bool:
+        pid = part_pid(daemon, name)
+        pids.extend([pid] if pid else [])
+        return bool(pids)
+
+    wait_until(found)
+    os.kill(pids[0], signal.SIGKILL)
+
+
+def stored_events(daemon: DaemonProcess) -> dict[str, Counter[str]]:
+    found = {}
+    for user in USERS:
+        store = Store.open(user_folder(daemon.data_dir, user))
+        found[user] = Counter(str(record.event_id) for _, record in store.scan())
+        store.close()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_acknowledged_event_is_there_once_whatever_was_killed(own_daemon: DaemonProcess) -> None:
+    own_daemon.start()
+    acked = own_daemon.data_dir / "acked.txt"
+    publisher = start_publisher(own_daemon, acked)
+    try:
+        wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 6)
+        kill_part(own_daemon, "user-alice")
+        wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 3)
+        kill_part(own_daemon, "relay")
+        wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 2)
+        own_daemon.kill()
+        own_daemon.start()
+        kill_part(own_daemon, "embedder")
+        assert publisher.wait(timeout=300) == 0
+    finally:
+        publisher.kill()
+    assert len(acknowledged(acked)) == EVENTS
+    with MemoryClient(data_dir=own_daemon.data_dir) as client:
+        client.wait(dict.fromkeys(USERS, journaled(client)), timeout_s=240)
+        assert client.quarantined() == []
+    assert own_daemon.stop() == 0
+    stored = stored_events(own_daemon)
+    expected = {
+        user: Counter(event_id for event_id in acknowledged(acked) if int(event_id[6:]) % len(USERS) == place)
+        for place, user in enumerate(USERS)
+    }
+    assert stored == expected
+
+
+def journaled(client: MemoryClient) -> int:
+    return client.status().journal["last_seq"]
