@@ -1,0 +1,99 @@
+"""Takes the running mean of a user's queries off each query, so that what all queries share stops deciding.
+
+SONA.md 1: mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Needs no labels. Only queries are
+centred: centring the memories alone costs recall (measured there). What this does not do: keep its state anywhere, or
+lock; both are the caller's. Rejected: a mean over the memories, which moves with every ingest and re-orders answers
+that nobody asked anew.
+
+Shapes: d = dimensions of an embedding.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sona.errors import DamagedStateError, ShapeError
+
+Vector = npt.NDArray[np.float32]
+
+WARM_UP = 20
+WINDOW = 2_000
+_NEAR, _FAR = 0.3, 0.6
+_VERSION = 1
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    count: int
+    mean: bytes
+
+
+class QueryCentering:
+    """The mean of the queries of one user. Not thread-safe."""
+
+    def __init__(self, ndim: int) -> None:
+        """Start with no query seen, for queries of shape (ndim,)."""
+        self._mean = np.zeros(ndim, dtype=np.float64)
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many queries were observed."""
+        return self._count
+
+    @property
+    def mean(self) -> Vector:
+        """What is taken off: (d,), all zeros until `WARM_UP` queries were observed."""
+        warm = self._count >= WARM_UP
+        return (self._mean if warm else np.zeros_like(self._mean)).astype(np.float32)
+
+    def observe(self, query: Vector) -> None:
+        """Let `query`, (d,) of unit length, move the mean. Raises `ShapeError`; a non-finite query is passed over."""
+        self._check(query)
+        if not np.isfinite(query).all():
+            return
+        self._count += 1
+        self._mean += (query - self._mean) / min(self._count, WINDOW)
+
+    def centre(self, query: Vector) -> Vector:
+        """Return unit(query - mean), (d,). The identity, bit for bit, until `WARM_UP` queries were observed.
+
+        When a user keeps asking nearly the same, the mean lies on the query and the difference is mere noise. So the
+        mean is taken off only in part below a distance of .6 and not at all below .3 (questions of LoCoMo lie at .8
+        to 1.0 from their mean). Raises `ShapeError`.
+        """
+        self._check(query)
+        if self._count < WARM_UP:
+            return query
+        distance = float(np.linalg.norm(query - self._mean))
+        share = min(max((distance - _NEAR) / (_FAR - _NEAR), 0.0), 1.0)
+        centred = query - share * self._mean
+        return (centred / np.linalg.norm(centred)).astype(np.float32)
+
+    def to_bytes(self) -> bytes:
+        """Return the state; `from_bytes` makes an equal learner of it."""
+        return msgspec.msgpack.encode(_State(_VERSION, self._count, self._mean.tobytes()))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, ndim: int) -> Self:
+        """Return the learner that `to_bytes` saved. Raises `DamagedStateError`, also for another `ndim` or version."""
+        try:
+            state = msgspec.msgpack.decode(data, type=_State)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedStateError(f"centering: {error}") from error
+        learner = cls(ndim)
+        if state.version != _VERSION or state.count < 0 or len(state.mean) != learner._mean.nbytes:
+            raise DamagedStateError("centering: another version or shape")
+        mean = np.frombuffer(state.mean, dtype=np.float64)
+        if not np.isfinite(mean).all():
+            raise DamagedStateError("centering: the mean is not finite")
+        learner._count, learner._mean = state.count, mean.copy()
+        return learner
+
+    def _check(self, query: Vector) -> None:
+        if query.shape != self._mean.shape:
+            raise ShapeError(self._mean.size, query.shape)
