@@ -1,0 +1,188 @@
+"""Reads out of an event's payload what a person would read: text, a verdict, small fields. Pure.
+
+Emitters nest their text differently, so a place is a dotted path (`report.findings[].claim`) that is looked for in
+the payload and in what it wraps. Whatever stands there becomes plain text or nothing: never a JSON dump, since dumps
+embed badly and read worse. What this does not do: know an event type (`signals`). Rejected: taking the longest string
+of a payload, which finds stack traces and base64.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+_WRAPPERS = ("payload", "data")
+_HEADINGS = ("title", "name")
+_WORDS = ("claim", "insight", "finding", "summary", "message", "text", "content", "snippet", "description", "error")
+_MAX_DEPTH = 6
+_MAX_ITEMS = 50
+_MAX_FIELDS = 32
+_MAX_FIELD_CHARS = 256
+_MAX_NAME_CHARS = 64
+_INT64 = 1 << 63
+_UNREADABLE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+Step = str
+Place = tuple[Step, ...]
+
+
+class NotTextError(ValueError):
+    """A field holds what is no Unicode text; the argument is the field's name."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a text: the places where it may stand, its label, whether it only accompanies other parts."""
+
+    places: tuple[Place, ...]
+    label: str = ""
+    accompanies: bool = False
+
+
+def parse_part(line: str) -> Part:
+    """Read `[+] [Label:] place | place | ...`. Raises ValueError for a line without a place."""
+    body = line.strip()
+    accompanies = body.startswith("+")
+    label, colon, rest = body.removeprefix("+").rpartition(":")
+    places = tuple(_parse_place(place) for place in rest.split("|"))
+    if not all(places):
+        raise ValueError(f"{line!r} has an empty place")
+    return Part(places, label.strip() + colon, accompanies)
+
+
+def _parse_place(place: str) -> Place:
+    return tuple(step for step in place.strip().replace("[]", ".[]").split(".") if step)
+
+
+def clean(text: str, field: str) -> str:
+    """Return `text` without terminal escapes and control characters. Raises `NotTextError` for lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise NotTextError(field) from error
+    return _UNREADABLE.sub("", text.replace("\r\n", "\n")).strip()
+
+
+def roots(payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Return the payload and the objects that it wraps, in the order in which places are looked for."""
+    wrapped = (payload.get(name) for name in _WRAPPERS)
+    return (payload, *(inner for value in wrapped if isinstance(inner := _unfold(value), dict)))
+
+
+def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
+    """Return the words at the first place of `part` that holds any, or "". Raises `NotTextError`."""
+    for place in part.places:
+        for root in objects:
+            values = list(_values_at(root, place))
+            words = _joined((_words(value, ".".join(place), 0) for value in values), "\n")
+            if words:
+                return words
+    return ""
+
+
+def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Return the first value called `name` that is not null, or None."""
+    for root in objects:
+        if root.get(name) is not None:
+            return root[name]
+    return None
+
+
+def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX_FIELD_CHARS) -> str | None:
+    """Return a short text or whole number called `name` as text, or None. Raises `NotTextError`."""
+    value = read_value(objects, name)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT64:
+        value = str(value)
+    return clean(value, name)[:limit] or None if isinstance(value, str) else None
+
+
+def small_fields(objects: Sequence[Mapping[str, Any]], without: frozenset[str]) -> dict[str, Any]:
+    """Return the short scalars and lists of short texts of a payload, bounded, save texts in `without`."""
+    fields: dict[str, Any] = {}
+    for root in objects:
+        for name, value in root.items():
+            if len(fields) == _MAX_FIELDS:
+                return fields
+            if name not in fields and _is_name(name) and _is_small(value, without):
+                fields[name] = value
+    return fields
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and len(name) <= _MAX_NAME_CHARS and _is_unicode(name)
+
+
+def _is_small(value: object, without: frozenset[str]) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _MAX_FIELD_CHARS and value.strip() not in without and _is_unicode(value)
+    if isinstance(value, list):
+        return 0 < len(value) <= 16 and all(isinstance(item, str) and _is_small(item, without) for item in value)
+    return _is_number(value) or isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, int):
+        return -_INT64 <= value < _INT64 and not isinstance(value, bool)
+    return isinstance(value, float) and isfinite(value)
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _values_at(value: object, place: Place) -> Iterator[object]:
+    if not place:
+        yield value
+        return
+    value, step = _unfold(value), place[0]
+    if step == "[]" and isinstance(value, list):
+        for item in value[:_MAX_ITEMS]:
+            yield from _values_at(item, place[1:])
+    elif isinstance(value, dict) and step in value:
+        yield from _values_at(value[step], place[1:])
+
+
+def _unfold(value: object) -> object:
+    """Return what a text that is itself a JSON object or list stands for; anything else as it is."""
+    if not isinstance(value, str) or value.strip()[:1] not in ("{", "["):
+        return value
+    try:
+        return msgspec.json.decode(value.strip())
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return value
+
+
+def _words(value: object, field: str, depth: int) -> str:
+    value = _unfold(value)
+    if isinstance(value, str):
+        return clean(value, field)
+    if _is_number(value):
+        return str(value)
+    if depth == _MAX_DEPTH:
+        return ""
+    if isinstance(value, list):
+        return _joined((_words(item, field, depth + 1) for item in value[:_MAX_ITEMS]), "\n")
+    if isinstance(value, dict):
+        return _object_words(value, field, depth)
+    return ""
+
+
+def _object_words(value: dict[str, Any], field: str, depth: int) -> str:
+    heading = _first(value, _HEADINGS, field, depth)
+    return _joined((heading, _first(value, _WORDS, field, depth)), ": ")
+
+
+def _first(value: dict[str, Any], names: tuple[str, ...], field: str, depth: int) -> str:
+    for name in names:
+        if name in value and (words := _words(value[name], f"{field}.{name}", depth + 1)):
+            return words
+    return ""
+
+
+def _joined(texts: Iterator[str] | Sequence[str], separator: str) -> str:
+    return separator.join(dict.fromkeys(text for text in texts if text))

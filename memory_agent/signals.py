@@ -1,0 +1,189 @@
+"""Event to memory: which text is kept, how it ended, whose it is, and what is noise. Pure.
+
+The rows come from `signal_table`, the words from `payloads`. What this does not do: recognise repeats (`ingest` does,
+from the store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+from unicodedata import combining
+
+import msgspec
+from relay.event import Event
+from ulid import ULID
+
+from memory_agent.config import IngestSettings
+from memory_agent.errors import UnhandledEventError
+from memory_agent.payloads import NotTextError, clean, read_name, read_part, read_value, roots, small_fields
+from memory_agent.records import PROVENANCES, MemoryRecord, Provenance
+from memory_agent.signal_table import Signal, SignalTable
+from memory_agent.verdicts import judge
+
+_MARKS = ("type", "kind", "phase")
+_TITLE_CHARS = 200
+_MAX_TAGS = 32
+_TAG_CHARS = 64
+_JOINER = "\u200d"
+
+Objects = Sequence[Mapping[str, Any]]
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """The event is noise, for this reason."""
+
+    reason: str
+
+
+class EventReader:
+    """Reads events by a table of signals. Immutable, so it may be shared between threads."""
+
+    def __init__(self, table: SignalTable, settings: IngestSettings | None = None) -> None:
+        self._table = table
+        self._settings = settings or IngestSettings()
+
+    def read(self, event: Event) -> MemoryRecord | Dropped:
+        """Return the memory that `event` becomes, or why it becomes none. Raises `UnhandledEventError`."""
+        signal = self.match(event.event_type)
+        if signal is not None:
+            return self.to_record(event, signal)
+        return Dropped(self._table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
+
+    def match(self, event_type: str) -> Signal | None:
+        """Return the row that keeps this event type, or None."""
+        return self._table.match(event_type)
+
+    def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
+        """Return the memory that `event` becomes under the row `signal`, or why it becomes none.
+
+        Raises `UnhandledEventError`, naming the field, for an event that can never become one.
+        """
+        if not isinstance(event.payload, dict):
+            raise UnhandledEventError(event.event_id, "payload: not an object")
+        try:
+            return self._to_record(event, signal, roots(event.payload))
+        except NotTextError as error:
+            raise UnhandledEventError(event.event_id, f"{error}: not valid Unicode text") from error
+
+    def _to_record(self, event: Event, signal: Signal, objects: Objects) -> MemoryRecord | Dropped:
+        if reason := self._marked_as_noise(objects):
+            return Dropped(reason)
+        parts = self._read_parts(signal, objects)
+        text = "\n".join(parts.values())
+        if reason := self._noise_of(text):
+            return Dropped(reason)
+        if signal.lead:
+            text = f"{signal.lead}: {text}"
+        kept = _truncate(text, self._settings.max_text_chars)
+        return MemoryRecord(
+            id=_record_id(event),
+            text=kept,
+            source=signal.source,
+            kind=signal.kind,
+            timestamp=_utc(event),
+            quality_score=self._quality(signal, objects),
+            session_id=_id(event, "session_id", objects),
+            metadata=_metadata(event, objects, frozenset(parts), len(text) if kept != text else None),
+            title=_one_line(read_part(objects, self._table.titles[signal])),
+            tags=_tags(objects),
+            provenance=_provenance(objects) or signal.provenance,
+            run_id=_run_id(event, objects),
+            channel_id=_id(event, "channel_id", objects),
+            agent_id=_id(event, "agent_id", objects),
+            event_id=event.event_id,
+        )
+
+    def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
+        """Return the parts of the text, labelled, by the words that stand in the payload."""
+        found = [(part, read_part(objects, part)) for part in self._table.parts[signal]]
+        if not any(words for part, words in found if not part.accompanies):
+            found.insert(0, (self._table.fallback, read_part(objects, self._table.fallback)))
+        if not any(words for part, words in found if not part.accompanies):
+            return {}
+        labelled: dict[str, str] = {}
+        for part, words in found:
+            if words:
+                labelled.setdefault(words, f"{part.label} {words}".lstrip())
+        return labelled
+
+    def _quality(self, signal: Signal, objects: Objects) -> float | None:
+        judged = judge(objects, self._table.outcomes) if signal.outcome else None
+        return signal.quality if judged is None else judged
+
+    def _marked_as_noise(self, objects: Objects) -> str | None:
+        marks = (read_value(objects, name) for name in _MARKS)
+        reasons = (self._table.noise_of_word(mark) for mark in marks if isinstance(mark, str))
+        return next((reason for reason in reasons if reason), None)
+
+    def _noise_of(self, text: str) -> str | None:
+        if reason := self._table.noise_of_text(text):
+            return reason
+        if not any(map(str.isalpha, text)):
+            return "no_text"
+        return "too_short" if len(text) < self._settings.min_text_chars else None
+
+
+def _record_id(event: Event) -> str:
+    """A ULID of the event's time whose random part is a hash of its id, so that a replay makes the same."""
+    milliseconds = max(0, int(_utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
+    digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
+    return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))
+
+
+def _utc(event: Event) -> datetime:
+    try:
+        return event.timestamp.astimezone(UTC)
+    except OverflowError as error:
+        raise UnhandledEventError(event.event_id, "timestamp: outside the calendar") from error
+
+
+def _truncate(text: str, limit: int) -> str:
+    """Cut `text` to `limit` characters, not between a character and what combines with it."""
+    while 0 < limit < len(text) and (combining(text[limit]) or _JOINER in text[limit - 1 : limit + 1]):
+        limit -= 1
+    return text[:limit]
+
+
+def _metadata(event: Event, objects: Objects, without: frozenset[str], chars: int | None) -> dict[str, Any]:
+    own = {
+        "event_type": event.event_type,
+        "actor_id": event.actor_id,
+        "thread_id": event.thread_id,
+        "correlation_id": event.correlation_id,
+        "truncated_from_chars": chars,
+    }
+    for name, value in own.items():
+        if isinstance(value, str):
+            clean(value, name)
+    return small_fields(objects, without) | {name: value for name, value in own.items() if value is not None}
+
+
+def _id(event: Event, name: str, objects: Objects) -> str | None:
+    own = getattr(event, name)
+    return clean(own, name) or None if own is not None else read_name(objects, name)
+
+
+def _run_id(event: Event, objects: Objects) -> str | None:
+    actor, colon, run_id = (event.actor_id or "").partition(":")
+    of_actor = run_id if colon and actor == "conductor" else ""
+    return read_name(objects, "run_id") or clean(of_actor, "actor_id") or None
+
+
+def _one_line(title: str) -> str | None:
+    return " ".join(title.split())[:_TITLE_CHARS] or None
+
+
+def _tags(objects: Objects) -> tuple[str, ...]:
+    tags = read_value(objects, "tags")
+    if not isinstance(tags, list):
+        return ()
+    texts = (clean(tag, "tags")[:_TAG_CHARS] for tag in tags if isinstance(tag, str))
+    return tuple(dict.fromkeys(tag for tag in texts if tag))[:_MAX_TAGS]
+
+
+def _provenance(objects: Objects) -> Provenance | None:
+    said = read_value(objects, "provenance")
+    return next((provenance for provenance in PROVENANCES if provenance == said), None)

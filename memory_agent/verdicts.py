@@ -1,0 +1,82 @@
+"""How an event says that something ended: approval, rating, exit code, status; as a quality from 0 to 1. Pure.
+
+What this does not do: judge a run by what came after it; later evidence revises these figures (DESIGN 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from memory_agent.payloads import read_value
+
+_DONE, _FAILED = 0.8, 0.0
+_STARS = 5
+_WORDS = ("status", "outcome", "result", "verdict", "rating")
+
+Objects = Sequence[Mapping[str, Any]]
+
+
+def judge(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
+    """Return how it ended by what the payload says, the most explicit first, or None when it says nothing.
+
+    `outcomes` gives the quality of words such as `completed`.
+    """
+    report = read_value(objects, "report")
+    if isinstance(report, dict):
+        objects = (*objects, report)
+    verdicts = (reader(objects) for reader in _READERS)
+    explicit = next((verdict for verdict in verdicts if verdict is not None), None)
+    return _by_words(objects, outcomes) if explicit is None else explicit
+
+
+def _by_quality(objects: Objects) -> float | None:
+    values = (read_value(objects, name) for name in ("quality_score", "quality"))
+    return next((float(value) for value in values if _is_number(value) and 0 <= value <= 1), None)
+
+
+def _by_approval(objects: Objects) -> float | None:
+    approved = read_value(objects, "approved")
+    return float(approved) if isinstance(approved, bool) else None
+
+
+def _by_rating(objects: Objects) -> float | None:
+    """Stars, 1 to `max_rating` (5), as a fraction; a fraction below 1 as it is."""
+    rating, best = read_value(objects, "rating"), read_value(objects, "max_rating")
+    if isinstance(rating, bool):
+        return float(rating)
+    if not _is_number(rating):
+        return None
+    if 0 <= rating < 1:
+        return float(rating)
+    most = best if _is_number(best) and best > 1 else _STARS
+    return float((rating - 1) / (most - 1)) if 1 <= rating <= most else None
+
+
+def _by_exit_code(objects: Objects) -> float | None:
+    codes = (read_value(objects, name) for name in ("exit_code", "exitCode", "returncode"))
+    return next((_DONE if code == 0 else _FAILED for code in codes if type(code) is int), None)
+
+
+def _by_success(objects: Objects) -> float | None:
+    success = read_value(objects, "success")
+    return (_DONE if success else _FAILED) if isinstance(success, bool) else None
+
+
+def _by_words(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
+    said = (read_value(objects, name) for name in _WORDS)
+    found = (outcomes.get(word.strip().lower()) for word in said if isinstance(word, str))
+    return next((quality for quality in found if quality is not None), None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_READERS: tuple[Callable[[Objects], float | None], ...] = (
+    _by_quality,
+    _by_approval,
+    _by_rating,
+    _by_exit_code,
+    _by_success,
+)

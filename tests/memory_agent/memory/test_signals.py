@@ -1,0 +1,466 @@
+"""Events as real emitters nest them become the memories of DESIGN 4, noise is named, and nothing else is raised."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from ulid import ULID
+
+from memory_agent.config import IngestSettings
+from memory_agent.errors import SettingsError, UnhandledEventError
+from memory_agent.records import MemoryRecord
+from memory_agent.signal_table import SignalTable
+from memory_agent.signals import Dropped, EventReader
+from relay.event import Event
+
+WHEN = datetime(2026, 2, 16, 10, tzinfo=UTC)
+READER = EventReader(SignalTable.load())
+
+
+def make_event(event_type: str, payload: Any, **fields: Any) -> Event:
+    return Event(
+        **{"event_id": "e-1", "timestamp": WHEN, "user_id": "alice"} | fields, event_type=event_type, payload=payload
+    )
+
+
+def read(event_type: str, payload: Any, **fields: Any) -> MemoryRecord | Dropped:
+    return READER.read(make_event(event_type, payload, **fields))
+
+
+def kept(event_type: str, payload: Any, **fields: Any) -> MemoryRecord:
+    record = read(event_type, payload, **fields)
+    assert isinstance(record, MemoryRecord), record
+    return record
+
+
+OBJECTIVE = "Fix the race in the auth module"
+REPORT = {
+    "report": {
+        "summary": "The session map was shared",
+        "findings": [{"claim": "Two threads write it", "evidence": ["a.rs:4"]}, {"claim": "No lock is held"}],
+        "status": "complete",
+    },
+    "worker_id": "w-1",
+}
+FEEDBACK = {"run_id": "run_7", "comment": "Exactly what I wanted"}
+ROWS: list[tuple[str, dict[str, Any], str, str, float | None, str]] = [
+    ("chat.user_msg", {"message": OBJECTIVE}, "user_input", "episode", None, OBJECTIVE),
+    ("user_input", {"payload": {"text": OBJECTIVE}}, "user_input", "episode", None, OBJECTIVE),
+    (
+        "conductor.run.started",
+        {"objective": OBJECTIVE, "strategy": "Reproduce first"},
+        "conductor_plan",
+        "strategy",
+        None,
+        f"{OBJECTIVE}\nStrategy: Reproduce first",
+    ),
+    ("conductor.task.started", {"data": {"goal": OBJECTIVE}}, "conductor_plan", "strategy", None, OBJECTIVE),
+    (
+        "conductor.assignment.dispatched",
+        {"assignment": {"description": OBJECTIVE}, "worker_id": "w-1"},
+        "conductor_plan",
+        "strategy",
+        None,
+        f"{OBJECTIVE}\nAssigned to: w-1",
+    ),
+    ("conductor.worker.call", {"task": OBJECTIVE}, "conductor_plan", "strategy", None, OBJECTIVE),
+    (
+        "conductor.run.completed",
+        {"summary": "A mutex now guards it", "objective": OBJECTIVE},
+        "conductor_plan",
+        "strategy",
+        0.8,
+        f"A mutex now guards it\nObjective: {OBJECTIVE}",
+    ),
+    (
+        "conductor.task.completed",
+        {"result": {"message": "Done and tested"}},
+        "conductor_plan",
+        "strategy",
+        0.8,
+        "Done and tested",
+    ),
+    (
+        "conductor.run.failed",
+        {"error": {"message": "Timed out"}},
+        "conductor_plan",
+        "strategy",
+        0.0,
+        "Run failed: Timed out",
+    ),
+    (
+        "conductor.task.failed",
+        {"reason": "No such file"},
+        "conductor_plan",
+        "strategy",
+        0.0,
+        "Run failed: No such file",
+    ),
+    (
+        "worker.report.received",
+        REPORT,
+        "worker_result",
+        "finding",
+        0.8,
+        "The session map was shared\nTwo threads write it\nNo lock is held",
+    ),
+    (
+        "conductor.worker.result",
+        {"report": {"error": "It crashed"}},
+        "worker_result",
+        "finding",
+        None,
+        "Error: It crashed",
+    ),
+    ("worker.task.progress", {"message": "Reading the tests"}, "worker_result", "episode", None, "Reading the tests"),
+    ("worker.task.completed", {"output": "All tests pass"}, "worker_result", "episode", 0.8, "All tests pass"),
+    ("worker.task.failed", {"error": "Disk full"}, "worker_result", "episode", 0.0, "Task failed: Disk full"),
+    ("worker.task.finding", {"claim": "The map is shared"}, "worker_result", "finding", None, "The map is shared"),
+    (
+        "worker.task.learning",
+        {"insight": "Lock before reading"},
+        "worker_result",
+        "finding",
+        None,
+        "Lock before reading",
+    ),
+    (
+        "worker.finding.created",
+        {"finding": {"claim": "It is shared"}},
+        "worker_result",
+        "finding",
+        None,
+        "It is shared",
+    ),
+    ("worker.learning.created", {"learning": "Lock it first"}, "worker_result", "finding", None, "Lock it first"),
+    ("research.finding.created", {"claim": "RFC 6749 says so"}, "worker_result", "finding", None, "RFC 6749 says so"),
+    ("research.learning.created", {"insight": "Tokens expire"}, "worker_result", "finding", None, "Tokens expire"),
+    (
+        "worker.task.document_update",
+        {"change": "Added a section"},
+        "writer_revision",
+        "finding",
+        None,
+        "Added a section",
+    ),
+    (
+        "researcher.search.completed",
+        {"query": "rust mutex", "results": [{"title": "Mutex", "url": "https://x", "snippet": "A lock"}]},
+        "worker_result",
+        "finding",
+        None,
+        "Searched for: rust mutex\nMutex: A lock",
+    ),
+    ("research.task.completed", {"summary": "Three ways exist"}, "worker_result", "finding", None, "Three ways exist"),
+    (
+        "terminal.command.completed",
+        {"command": "pytest -q", "exit_code": 1, "stderr": "\x1b[31m2 failed\x1b[0m"},
+        "worker_result",
+        "episode",
+        0.0,
+        "Command: pytest -q\nExit code: 1\n2 failed",
+    ),
+    ("writer.revision.created", {"summary": "Second draft"}, "writer_revision", "finding", None, "Second draft"),
+    (
+        "feedback.approved",
+        FEEDBACK,
+        "trajectory_outcome",
+        "pattern",
+        1.0,
+        "Approved: Exactly what I wanted\nRun: run_7",
+    ),
+    ("feedback.retry", {"run_id": "run_7"}, "trajectory_outcome", "pattern", 0.4, "Retried: Run: run_7"),
+    (
+        "feedback.rejected",
+        FEEDBACK,
+        "trajectory_outcome",
+        "pattern",
+        0.0,
+        "Rejected: Exactly what I wanted\nRun: run_7",
+    ),
+    (
+        "feedback.given",
+        FEEDBACK | {"rating": 4},
+        "trajectory_outcome",
+        "pattern",
+        0.75,
+        "Feedback: Exactly what I wanted\nRating: 4\nRun: run_7",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "source", "kind", "quality", "text"), ROWS, ids=[row[0] for row in ROWS]
+)
+def test_each_row_of_the_design_becomes_its_memory(
+    event_type: str, payload: dict[str, Any], source: str, kind: str, quality: float | None, text: str
+) -> None:
+    record = kept(event_type, payload)
+    assert (record.source, record.kind, record.quality_score, record.text) == (source, kind, quality, text)
+
+
+def test_the_rows_of_this_test_are_all_rows_of_the_table() -> None:
+    table = Path(__file__).parents[3] / "memory_agent" / "signals.toml"
+    rows = msgspec.toml.decode(table.read_bytes())["signal"].values()
+    signals = {READER.match(event_type) for event_type, *_ in ROWS}
+    assert signals == {READER.match(event.replace("*", "anything")) for row in rows for event in row["events"]}
+    assert len(signals) == len(rows)
+
+
+def test_a_memory_knows_whose_it_is_and_where_it_comes_from() -> None:
+    payload = {
+        "message": OBJECTIVE,
+        "title": "Auth\nrace",
+        "tags": ["auth", "auth", 3, ""],
+        "provenance": "verified",
+        "dia_id": "D1:3",
+        "attempt": 2,
+        "urgent": True,
+        "files": ["a.rs", "b.rs"],
+        "big": "x" * 300,
+        "nested": {"a": 1},
+        "ratio": float("inf"),
+        "huge": 1 << 70,
+    }
+    ids = {"session_id": "s", "channel_id": "c", "agent_id": "a", "thread_id": "t", "correlation_id": "k"}
+    record = kept("chat.user_msg", payload, actor_id="conductor:run_7", **ids)
+    assert (record.session_id, record.channel_id, record.agent_id, record.run_id) == ("s", "c", "a", "run_7")
+    assert (record.title, record.tags, record.provenance, record.event_id) == (
+        "Auth race",
+        ("auth",),
+        "verified",
+        "e-1",
+    )
+    assert record.metadata == {
+        "title": "Auth\nrace",
+        "provenance": "verified",
+        "dia_id": "D1:3",
+        "attempt": 2,
+        "urgent": True,
+        "files": ["a.rs", "b.rs"],
+        "event_type": "chat.user_msg",
+        "actor_id": "conductor:run_7",
+        "thread_id": "t",
+        "correlation_id": "k",
+    }
+
+
+def test_the_run_of_the_payload_comes_before_that_of_the_actor() -> None:
+    assert kept("chat.user_msg", {"text": OBJECTIVE, "run_id": 9}, actor_id="conductor:run_7").run_id == "9"
+    assert kept("chat.user_msg", {"text": OBJECTIVE}, actor_id="worker:w-1").run_id is None
+
+
+def test_the_id_is_of_the_time_of_the_event_and_the_same_whenever_it_is_read() -> None:
+    first, again = kept("user_input", {"text": OBJECTIVE}), kept("user_input", {"text": "Other words"})
+    other = kept("user_input", {"text": OBJECTIVE}, event_id="e-2")
+    assert first.id == again.id != other.id
+    assert ULID.from_str(first.id).datetime == WHEN
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "reason"),
+    [
+        ("worker.started", {"message": "A worker was started"}, "not_high_signal"),
+        ("feedback", {"message": "Not below feedback.*"}, "not_high_signal"),
+        ("worker.heartbeat", {}, "heartbeat"),
+        ("worker.task.progress", {"message": "Working on it", "type": "Heartbeat"}, "heartbeat"),
+        ("worker.task.progress", {"message": "Still running (30s)..."}, "heartbeat"),
+        ("llm.token_count", {"tokens": 3}, "token_count"),
+        ("worker.task.progress", {"message": "tokens used: 12,345 / 200k"}, "token_count"),
+        ("worker.task.progress", {"message": "Prompt tokens: 12, completion tokens: 3"}, "token_count"),
+        ("chat.user_msg", {"message": "  "}, "no_text"),
+        ("chat.user_msg", {"value": 12345}, "no_text"),
+        ("chat.user_msg", {"message": {"a": [1, {"b": None}]}}, "no_text"),
+        ("conductor.assignment.dispatched", {"worker_id": "w-1"}, "no_text"),
+        ("terminal.command.completed", {"exit_code": 0}, "no_text"),
+        ("chat.user_msg", {"message": "ok."}, "too_short"),
+    ],
+)
+def test_noise_is_dropped_for_a_reason(event_type: str, payload: dict[str, Any], reason: str) -> None:
+    assert read(event_type, payload) == Dropped(reason)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Is the token still valid?",
+        "Keep-alive should be 30 s",
+        "The run still fails",
+        "Count the tokens",
+        "Use 2 tokens",
+    ],
+)
+def test_words_about_noise_are_no_noise(text: str) -> None:
+    assert kept("worker.task.progress", {"message": text}).text == text
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        ({"message": '{"type": "report", "summary": "It works"}'}, "It works"),
+        ({"content": [{"type": "text", "text": "First"}, {"type": "text", "text": "Second"}]}, "First\nSecond"),
+        ({"details": {"description": "Somewhere deep"}}, "Somewhere deep"),
+        ({"message": "[shares a photo] look"}, "[shares a photo] look"),
+        ({"data": '{"message": "Wrapped as text"}'}, "Wrapped as text"),
+        ({"message": "one\r\ntwo\x00\x07 three"}, "one\ntwo three"),
+    ],
+)
+def test_the_readable_part_is_taken_wherever_it_stands(payload: dict[str, Any], text: str) -> None:
+    assert kept("chat.user_msg", payload).text == text
+
+
+@pytest.mark.parametrize(
+    ("payload", "quality"),
+    [
+        ({}, 0.8),
+        ({"approved": True}, 1.0),
+        ({"approved": False}, 0.0),
+        ({"quality": 0.65}, 0.65),
+        ({"quality": 7}, 0.8),
+        ({"rating": 5}, 1.0),
+        ({"rating": 0.3}, 0.3),
+        ({"rating": 8, "max_rating": 11}, 0.7),
+        ({"rating": "thumbs_down"}, 0.0),
+        ({"success": False}, 0.0),
+        ({"status": "Failed"}, 0.0),
+        ({"status": "retried"}, 0.4),
+        ({"report": {"status": "error"}}, 0.0),
+        ({"status": "unheard of"}, 0.8),
+    ],
+)
+def test_how_it_ended_is_what_the_event_says(payload: dict[str, Any], quality: float) -> None:
+    assert kept("conductor.run.completed", {"summary": "It is done"} | payload).quality_score == pytest.approx(quality)
+
+
+def test_a_failed_run_stays_failed_whatever_else_it_says() -> None:
+    assert kept("conductor.run.failed", {"error": "Timed out", "status": "ok", "success": True}).quality_score == 0.0
+
+
+@given(st.text("aé\u0301👩\u200d💻", min_size=30, max_size=60), st.integers(5, 29))
+def test_a_long_text_is_cut_between_characters_and_says_so(text: str, limit: int) -> None:
+    reader = EventReader(SignalTable.load(), IngestSettings(max_text_chars=limit))
+    record = reader.read(make_event("user_input", {"text": "x" + text + "x"}))
+    assert isinstance(record, MemoryRecord)
+    whole = "x" + text + "x"
+    assert whole.startswith(record.text)
+    assert len(record.text) <= limit
+    assert record.metadata["truncated_from_chars"] == len(whole)
+    assert whole[len(record.text)] not in "\u0301\u200d" or not record.text
+
+
+def test_a_text_that_fits_says_nothing_of_cutting() -> None:
+    assert "truncated_from_chars" not in kept("user_input", {"text": OBJECTIVE}).metadata
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"), [({"message": "a\ud800b"}, "message"), ({"text": OBJECTIVE, "tags": ["\udfff"]}, "tags")]
+)
+def test_text_that_is_not_unicode_is_refused_by_field(payload: dict[str, Any], field: str) -> None:
+    with pytest.raises(UnhandledEventError, match=field):
+        read("user_input", payload)
+
+
+@pytest.mark.parametrize("payload", [None, [], "text", 3])
+def test_a_payload_that_is_no_object_is_refused(payload: Any) -> None:
+    with pytest.raises(UnhandledEventError, match="payload"):
+        read("user_input", payload)
+
+
+FIELDS = """message text content summary objective error claim insight report findings details value command exit_code
+query results payload data title tags provenance run_id status rating quality type strategy path patch"""
+any_text = st.text(st.characters(), max_size=40)
+names = st.sampled_from(FIELDS.split()) | any_text
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | any_text | st.datetimes() | st.binary(max_size=4)
+json_values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=5)
+)
+event_types = st.sampled_from([row[0] for row in ROWS]) | st.sampled_from(["worker.heartbeat", "x.y", "feedback.*"])
+
+
+@given(event_types, st.dictionaries(names, json_values, max_size=8))
+@example("user_input", {"text": '{"a":' * 2000 + "1" + "}" * 2000})
+@example("user_input", {"text": "[" * 100_000})
+def test_any_payload_becomes_a_storable_memory_or_noise_or_is_refused(event_type: str, payload: dict[str, Any]) -> None:
+    try:
+        record = read(event_type, payload)
+    except UnhandledEventError as error:
+        field, colon, _ = error.reason.partition(": ")
+        if not (field and colon):
+            raise
+        return
+    if isinstance(record, MemoryRecord):
+        assert any(map(str.isalpha, record.text))
+        assert record.quality_score is None or 0 <= record.quality_score <= 1
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=MemoryRecord) == record
+
+
+def own_table(tmp_path: Path, toml: str) -> SignalTable:
+    file = tmp_path / "signals.toml"
+    file.write_text(toml, encoding="utf-8")
+    return SignalTable.load(str(file))
+
+
+def test_a_table_of_ones_own_adds_changes_and_removes_rows(tmp_path: Path) -> None:
+    table = own_table(
+        tmp_path,
+        """
+        remove = ["task-progress"]
+        [signal.deploy]
+        events = ["deploy.*", "worker.task.finding"]
+        source = "worker_result"
+        kind = "pattern"
+        text = ["environment"]
+        [signal.run-completed]
+        quality = 0.9
+        [outcomes]
+        shipped = 1.0
+        """,
+    )
+    deploy = table.match("deploy.eu.done")
+    assert deploy is not None
+    assert deploy.kind == "pattern"
+    assert table.match("worker.task.finding") == deploy
+    assert table.match("worker.task.learning") != deploy
+    assert table.match("worker.task.progress") is None
+    completed = table.match("conductor.task.completed")
+    assert completed is not None
+    assert (completed.quality, completed.outcome) == (0.9, True)
+    assert table.outcomes["shipped"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("toml", "named"),
+    [
+        ('[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "episode"\ncolour = "red"', "colour"),
+        ('[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "novel"', "kind"),
+        ('[signal.x]\nevents = ["a"]\nkind = "episode"', "source"),
+        ('[signal.x]\nevents = []\nsource = "user_input"\nkind = "episode"', "events"),
+        ('[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "episode"\ntext = ["a | | b"]', "signal.x.text"),
+        (
+            '[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "episode"\n[signal.y]\nevents = ["a"]\n'
+            'source = "user_input"\nkind = "episode"',
+            "signal.y.events",
+        ),
+        ("[signal.run-completed]\nquality = 1.5", "quality"),
+        ('remove = ["no-such-row"]', "no-such-row"),
+        ("remove = 3", "remove"),
+        ("[noise.spam]\ntext = '('", "noise.spam.text"),
+        ("signal = 3", "signal"),
+        ("[colours]\nred = 1", "colours"),
+        ("not toml", "ingest.signals"),
+    ],
+)
+def test_what_a_table_may_not_say_is_refused_by_name(tmp_path: Path, toml: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        own_table(tmp_path, toml)
+
+
+def test_a_table_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(SettingsError, match="no-such-file"):
+        SignalTable.load("no-such-file.toml")
