@@ -70,14 +70,18 @@ class RelayProcess:
             self._command += ["--config", str(config)]
         self._process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
+        self.exit_code: int | None = None
 
     def start(self) -> RelayProcess:
-        """Start, and wait for the ready line."""
+        """Start, and wait for the ready line; one that is there already is not left behind."""
+        assert self._process is None, "it runs already"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"the relay did not start:\n{self.log()}"
+        if not line:
+            self.exit_code = self._end(signal.SIGTERM)
+            raise AssertionError(f"the relay did not start:\n{self.log()}")
         self.ready = json.loads(line)
         return self
 
@@ -99,10 +103,11 @@ class RelayProcess:
     def wait(self) -> int:
         """Wait until it ends by itself; return the exit code."""
         assert self._process is not None
-        return self._process.wait(STOP_TIMEOUT_S)
+        self._process.wait(STOP_TIMEOUT_S)
+        return self._end(signal.SIGTERM)
 
     def __enter__(self) -> RelayProcess:
-        return self.start()
+        return self if self._process is not None else self.start()
 
     def __exit__(self, *_: object) -> None:
         self.kill()
