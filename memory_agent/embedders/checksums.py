@@ -59,7 +59,7 @@ class VerifiedFiles:
     """Remembers which files had which checksum, so that 90 MB are not hashed at each start.
 
     A file is recognised by size, inode and times; the time of the last status change cannot be set back. Measured:
-    55 ms for the weights on a processor with SHA instructions, some 250 ms without; .1 ms when remembered.
+    90 ms for the weights on a processor with SHA instructions; .1 ms when remembered.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,7 +83,7 @@ class VerifiedFiles:
             return {}
 
     def _save(self, known: dict[str, list[str | int]]) -> None:
-        # A cache that cannot be written costs the next start its 55 ms, and nothing else.
+        # A cache that cannot be written costs the next start its 90 ms, and nothing else.
         with contextlib.suppress(OSError), replacing(self._path) as temporary:
             temporary.write_bytes(msgspec.json.encode(known))
 

@@ -49,9 +49,13 @@ class MiniLM:
 
     def embed(self, text: str) -> Embedding:
         """Return the (d,) vector of `text`. Raises `InvalidInputError`, `ModelError`."""
-        ids = self._wordpiece.encode(text)
+        ids = self.encode(text)
         vector: Embedding = self.embed_ids(ids, np.ones_like(ids))[0]
         return vector
+
+    def encode(self, text: str) -> Ids:
+        """Return the (1, t) ids of `text`, cut and not padded. Raises `InvalidInputError`."""
+        return self._wordpiece.encode(text)
 
     def embed_ids(self, ids: Ids, mask: Ids) -> Embeddings:
         """Return (n, d) vectors for (n, t) ids; rows of one call share their int8 scales."""
