@@ -16,10 +16,10 @@ class MemoryProvider(Protocol):
         query: str,
         top_k: int = 5,
         filter: MemoryFilter | None = None,
-        mode: Mode = "hybrid",
+        mode: Mode | None = None,
         deadline_ms: float | None = None,
     ) -> RecallResult:
-        """Return at most `top_k` memories, best first.
+        """Return at most `top_k` memories, best first; `mode` is the settings' (hybrid) unless given.
 
         Raises `InvalidInputError` for an unusable argument. A part that is missing or late is named in `degraded`
         and is no error.

@@ -67,6 +67,7 @@ class Daemon:
         """Start, print the ready line, serve, stop. Return the exit code: 1 when Ray died under us."""
         self._catch_signals()
         async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._layout.clear_sockets)
             await self._start(stack)
             self._print_ready()
             log.info("daemon.ready", took_s=round(time.monotonic() - self._started_s, 1))

@@ -70,6 +70,11 @@ class Layout:
                 file.write(secrets.token_urlsafe(32))
         return self.token()
 
+    def clear_sockets(self) -> None:
+        """Remove the socket files; the processes that listened on them have ended."""
+        for socket in self.run.glob("*.sock"):
+            socket.unlink(missing_ok=True)
+
     def daemon_runs(self) -> bool:
         """Say whether a daemon serves this folder now."""
         try:

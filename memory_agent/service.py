@@ -31,6 +31,7 @@ from memory_agent.protocol import (
     encode_fault,
     encode_result,
 )
+from memory_agent.quarantine import describe
 from memory_agent.records import IngestReport
 from relay import AsyncSubscriber, MalformedEventError, QuarantineEntry, RelayError, validate_user_id
 
@@ -93,7 +94,7 @@ class Service:
         await self._dispatcher.wait(params.through, request.deadline_ms / 1000)
 
     async def _quarantine_list(self, _request: Request, params: QuarantineParams) -> list[QuarantinedEvent]:
-        return [_described(entry) for entry in await self._journal.quarantined(params.after, params.limit)]
+        return [describe(entry) for entry in await self._journal.quarantined(params.after, params.limit)]
 
     async def _quarantine_drop(self, _request: Request, params: QuarantineIdsParams) -> int:
         entries = await self._chosen(params.ids)
@@ -143,18 +144,6 @@ def _checked(user_id: str) -> str:
         return validate_user_id(user_id)
     except MalformedEventError as error:
         raise InvalidInputError("user_id", error.reason) from error
-
-
-def _described(entry: QuarantineEntry) -> QuarantinedEvent:
-    return QuarantinedEvent(
-        id=entry.id,
-        code=entry.code,
-        reason=entry.reason,
-        source=entry.source,
-        quarantined_at=entry.quarantined_at,
-        seq=entry.seq,
-        size_bytes=len(entry.data),
-    )
 
 
 _VERBS: dict[str, tuple[type[Any], Callable[[Service, Request, Any], Awaitable[object]]]] = {

@@ -8,7 +8,8 @@ from memory_agent.cli.access import asks_daemon, open_client
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_table, size
 from memory_agent.protocol import QuarantinedEvent
-from relay import Journal, QuarantineEntry, journal_folder
+from memory_agent.quarantine import describe
+from relay import Journal, journal_folder
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]...")
 _all = click.option("--all", "every", is_flag=True, help="Every entry, instead of naming ids.")
@@ -109,19 +110,7 @@ def _read(target: Target, after: int, limit: int) -> list[QuarantinedEvent]:
     if not folder.exists():
         return []
     with Journal.open(folder, target.settings.relay.journal, readonly=True) as journal:
-        return [_described(entry) for entry in journal.quarantined(after, limit)]
-
-
-def _described(entry: QuarantineEntry) -> QuarantinedEvent:
-    return QuarantinedEvent(
-        id=entry.id,
-        code=entry.code,
-        reason=entry.reason,
-        source=entry.source,
-        quarantined_at=entry.quarantined_at,
-        seq=entry.seq,
-        size_bytes=len(entry.data),
-    )
+        return [describe(entry) for entry in journal.quarantined(after, limit)]
 
 
 def _row(entry: QuarantinedEvent) -> tuple[object, ...]:

@@ -22,9 +22,20 @@ class DaemonProcess:
 
     def __init__(self, data_dir: Path, *settings: str) -> None:
         self.data_dir = data_dir
-        self._settings = [word for setting in settings for word in ("--set", setting)]
+        self._settings: list[str] = []
+        self._own = settings
+        self.configure()
         self._process: subprocess.Popen[str] | None = None
         self.ready: dict[str, Any] = {}
+
+    def configure(self, *settings: str) -> None:
+        """Use these settings, beside those given at first, from the next start on."""
+        self._settings = [word for setting in (*self._own, *settings) for word in ("--set", setting)]
+
+    def wait(self) -> int:
+        """Wait until the daemon ends by itself; return the exit code."""
+        assert self._process is not None
+        return self._end_of(self._process)
 
     @property
     def pid(self) -> int:
@@ -57,9 +68,12 @@ class DaemonProcess:
         if self._process is None:
             return 0
         self._process.send_signal(number)
-        code = self._process.wait(STOP_TIMEOUT_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        return self._end_of(self._process)
+
+    def _end_of(self, process: subprocess.Popen[str]) -> int:
+        code = process.wait(STOP_TIMEOUT_S)
+        assert process.stdout is not None
+        process.stdout.close()
         self._process = None
         return code
 
