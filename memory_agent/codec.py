@@ -243,15 +243,15 @@ def vector_bytes(ndim: int) -> int:
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:
-    """Return the stored form of a line of the change log."""
-    before = b"" if entry.before is None else _encode(entry.before)
+    """Return the stored form of a line of the change log; that of a deletion is smaller than what it deletes."""
+    before = b"" if entry.before is None else _deflate(_encode(entry.before))
     return seal(change, bytes([OPS.index(entry.op)]) + row_key(entry.row) + before)
 
 
 def decode_entry(change: int, value: bytes) -> LogEntry:
     """Return the line of the change log. Raises `StoreDamagedError`."""
     body = unseal(change, value, "change")
-    before = decode(_texts, change, body[9:], "change") if len(body) > 9 else None
+    before = decode(_texts, change, _inflate(change, body[9:]), "change") if len(body) > 9 else None
     return LogEntry(OPS[body[0]], row_number(body[1:9]), before)
 
 
@@ -294,10 +294,10 @@ def _deflate(body: bytes) -> bytes:
     return _DEFLATED + deflated if len(deflated) < len(body) else _PLAIN + body
 
 
-def _inflate(row: int, body: bytes) -> bytes:
+def _inflate(number: int, body: bytes) -> bytes:
     if body[:1] == _PLAIN:
         return body[1:]
     try:
         return zlib.decompress(body[1:])
     except zlib.error as error:
-        raise StoreDamagedError(f"record {row}: {error}") from error
+        raise StoreDamagedError(f"value {number}: {error}") from error

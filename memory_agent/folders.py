@@ -54,12 +54,15 @@ def _stands_for_itself(character: str, place: int) -> bool:
 
 def _user_id(name: str) -> str | None:
     """Return the id that `_name` made into `name`, or None."""
+    try:
+        user_id = _decoded(name)
+        return user_id if _name(validate_user_id(user_id)) == name else None
+    except (MalformedEventError, ValueError):  # also not base 32, not UTF-8
+        return None
+
+
+def _decoded(name: str) -> str:
     if name.startswith(_BASE32):
         encoded = name.removeprefix(_BASE32).upper()
-        user_id = base64.b32decode(encoded + "=" * (-len(encoded) % 8)).decode()
-    else:
-        user_id = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
-    try:
-        return user_id if _name(validate_user_id(user_id)) == name else None
-    except MalformedEventError:
-        return None
+        return base64.b32decode(encoded + "=" * (-len(encoded) % 8)).decode()
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)

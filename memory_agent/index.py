@@ -264,7 +264,7 @@ class VectorIndex:
     def _refit(self) -> None:
         """Build anew from the store's vectors of the rows that are held."""
         with self._using:
-            rows: Rows = np.sort(np.array(self._engine.keys, dtype=np.int64))
+            rows: Rows = np.sort(self._engine.keys[:].astype(np.int64))
         parts = (rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK))
         self._build(((part, self._read_vectors(part)) for part in parts), len(rows))
 

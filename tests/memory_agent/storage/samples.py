@@ -1,0 +1,48 @@
+"""Memories, vectors and settings for the tests of the storage floor."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.config import StoreSettings
+from memory_agent.records import MemoryRecord
+
+NOW = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
+SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10, takeover_after_s=0.3)
+NDIM = 16
+
+_numbers = count(1)
+
+
+def memory(text: str = "fixed the auth race with a mutex", **fields: Any) -> MemoryRecord:
+    """A memory with an id of its own."""
+    number = next(_numbers)
+    defaults: dict[str, Any] = {
+        "id": f"memory-{number:08d}",
+        "source": "worker_result",
+        "kind": "finding",
+        "timestamp": NOW + timedelta(seconds=number),
+    }
+    return MemoryRecord(text=text, **(defaults | fields))
+
+
+def unit_vectors(count: int, seed: int, ndim: int = NDIM) -> npt.NDArray[np.float32]:
+    """(count, ndim) vectors in clusters, as those of real text are, of unit length."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(max(1, count // 50), ndim))
+    vectors = centres[rng.integers(len(centres), size=count)] + 0.5 * rng.normal(size=(count, ndim))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def exact_ranking(vectors: dict[int, npt.NDArray[np.float32]], query: npt.NDArray[np.float32]) -> list[int]:
+    """The rows by cosine in float32, best first."""
+    rows = np.array(list(vectors), dtype=np.int64)
+    if not len(rows):
+        return []
+    scores = np.stack([vectors[int(row)] for row in rows]) @ query
+    return rows[np.argsort(-scores, kind="stable")].tolist()
