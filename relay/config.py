@@ -25,7 +25,7 @@ class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What an event may be at most. `max_bytes` counts what was received; `max_id_bytes` each of its ids."""
 
     max_bytes: Annotated[int, msgspec.Meta(ge=256, le=16 << 20)] = 262_144
-    max_future_s: NonNegativeSeconds = 300.0
+    max_future_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)] = 300.0
     max_depth: Annotated[int, msgspec.Meta(ge=1, le=128)] = 64
     max_id_bytes: Annotated[int, msgspec.Meta(ge=16, le=256)] = 200
 
@@ -33,7 +33,7 @@ class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much the journal holds and for how long.
 
-    The map is sparse: it bounds the journal and reserves no disk. `reserve_bytes` of it, and a file of
+    The map is sparse: it bounds the journal and reserves no disk. `reserve_bytes` of it (at most half), and a file of
     `disk_reserve_bytes`, are kept so that deleting works when the rest is full. A retention of 0 is off; retention
     stops at the slowest consumer unless `retention_ignores_consumers`. A repeat is recognised while its event is in
     the journal, and for `repeat_horizon_s` after the event was received even when it is not.

@@ -54,7 +54,7 @@ class Journal:
         self._counters = Counters(self._databases["counters"])
         self._quarantine = Quarantine(environment, settings)
         self._retention = Retention(environment, settings)
-        self._reserve_bytes = min(settings.reserve_bytes, settings.map_size_bytes // 4)
+        self._reserve_bytes = min(settings.reserve_bytes, settings.map_size_bytes // 2)
 
     @classmethod
     def open(cls, path: Path, settings: JournalSettings | None = None, *, readonly: bool = False) -> Self:

@@ -18,7 +18,6 @@ from relay.window import Outgoing
 from relay.wire import JournalEntry
 
 _CONSUMER = "relay"
-_RESERVE_BYTES = 8 << 20
 _READ_BYTES = 4 << 20
 
 
@@ -31,8 +30,8 @@ class Spool:
         Raises `JournalInUseError` when another publisher uses the folder, other `JournalError`s.
         """
         settings = JournalSettings(
-            map_size_bytes=max_bytes + _RESERVE_BYTES,
-            reserve_bytes=_RESERVE_BYTES,
+            map_size_bytes=2 * max_bytes,  # sparse; the second half is room for deleting
+            reserve_bytes=max_bytes,
             disk_reserve_bytes=0,
             repeat_horizon_s=0,
         )
