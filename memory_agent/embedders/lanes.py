@@ -19,7 +19,7 @@ import queue
 import sys
 import threading
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -28,14 +28,12 @@ from typing import Protocol
 import numpy as np
 
 from memory_agent.embedders import EmbedderInfo, Embeddings, Progress, check_text
+from memory_agent.embedders.work import Answers, Digest, Job, Outcome, Query, Waiter, answer_all, resolve
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records import Embedding
 
 _BULK_CACHE = 4096  # 1.6 KB each
 _MOST_QUERY_THREADS = 4
-
-Digest = bytes
-Outcome = Embedding | Exception
 
 
 class Model(Protocol):
@@ -75,12 +73,12 @@ class LanedEmbedder:
         self._lock = threading.Lock()
         self._query_ready = threading.Condition(self._lock)
         self._bulk_ready = threading.Condition(self._lock)
-        self._queries: deque[_Query] = deque()
-        self._asked: dict[Digest, _Query] = {}
-        self._jobs: deque[_Job] = deque()
-        self._begun: defaultdict[Digest, list[_Job]] = defaultdict(list)
-        self._query_answers = _Answers(query_cache)
-        self._bulk_answers = _Answers(_BULK_CACHE)
+        self._queries: deque[Query] = deque()
+        self._asked: dict[Digest, Query] = {}
+        self._jobs: deque[Job] = deque()
+        self._begun: defaultdict[Digest, list[Job]] = defaultdict(list)
+        self._query_answers = Answers(query_cache)
+        self._bulk_answers = Answers(_BULK_CACHE)
         self._closed = False
         lanes = [self._run_queries] * (query_threads or min(cores, _MOST_QUERY_THREADS))
         lanes += [self._run_bulk] * (bulk_threads or cores)
@@ -126,7 +124,7 @@ class LanedEmbedder:
             self._check_open()
             known = self._known(digest)
             if known is None:
-                self._ask(digest, text, _Waiter(future, deadline))
+                self._ask(digest, text, Waiter(future, deadline))
                 return future
         future.set_result(known)
         return future
@@ -134,7 +132,7 @@ class LanedEmbedder:
     def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
         """Queue a bulk job and return at once. `on_done` gets the number of texts done, and must be quick."""
         digests = [_digest(f"texts[{position}]", text) for position, text in enumerate(texts)]
-        job = _Job(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
+        job = Job(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
         for position, (digest, text) in enumerate(zip(digests, texts, strict=True)):
             if digest not in job.rows:
                 job.todo.append((digest, text))
@@ -160,7 +158,7 @@ class LanedEmbedder:
         for query in self._queries:
             query.answer(closed)
         for job in self._jobs:
-            _resolve(job.future, closed)
+            resolve(job.future, closed)
         self._queries.clear()
         self._jobs.clear()
 
@@ -174,10 +172,10 @@ class LanedEmbedder:
 
     # The query lane
 
-    def _ask(self, digest: Digest, text: str, waiter: _Waiter) -> None:
+    def _ask(self, digest: Digest, text: str, waiter: Waiter) -> None:
         query = self._asked.get(digest)
         if query is None:
-            query = self._asked[digest] = _Query(digest, text)
+            query = self._asked[digest] = Query(digest, text)
             self._queries.append(query)
             self._query_ready.notify()
         query.waiters.append(waiter)
@@ -186,7 +184,7 @@ class LanedEmbedder:
         while (query := self._next_query()) is not None:
             self._finish_query(query, _attempt(self._model, query.text) if query.waiters else None)
 
-    def _next_query(self) -> _Query | None:
+    def _next_query(self) -> Query | None:
         """Wait for a query; take from it those who no longer wait. None when closed."""
         with self._lock:
             while not self._queries and not self._closed:
@@ -195,10 +193,10 @@ class LanedEmbedder:
                 return None
             query = self._queries.popleft()
             late = query.take_late(time.monotonic())
-        _answer(late, EmbedderUnavailableError("the query was not begun in time"))
+        answer_all(late, EmbedderUnavailableError("the query was not begun in time"))
         return query
 
-    def _finish_query(self, query: _Query, outcome: Outcome | None) -> None:
+    def _finish_query(self, query: Query, outcome: Outcome | None) -> None:
         with self._lock:
             if outcome is None and query.waiters:  # someone asked again while the late ones were told
                 self._queries.append(query)
@@ -250,7 +248,7 @@ class LanedEmbedder:
             self._bulk_answers.put(step.digest, outcome)
             ended = [job for job in self._begun.pop(step.digest) if job.fill(step.digest, outcome)]
         for job in ended:
-            _resolve(job.future, outcome if isinstance(outcome, Exception) else job.vectors)
+            resolve(job.future, outcome if isinstance(outcome, Exception) else job.vectors)
 
 
 @dataclass(frozen=True)
@@ -260,78 +258,6 @@ class _Step:
     digest: Digest
     text: str = field(repr=False)
     known: Embedding | None = field(repr=False)
-
-
-@dataclass(frozen=True)
-class _Waiter:
-    future: Future[Embedding]
-    deadline: float | None
-
-
-@dataclass
-class _Query:
-    """A text somebody waits for; those who ask for the same text meanwhile wait with them."""
-
-    digest: Digest
-    text: str = field(repr=False)
-    waiters: list[_Waiter] = field(default_factory=list)
-
-    def take_late(self, now: float) -> list[_Waiter]:
-        late = [w for w in self.waiters if w.future.cancelled() or (w.deadline is not None and w.deadline < now)]
-        self.waiters = [w for w in self.waiters if w not in late]
-        return late
-
-    def answer(self, outcome: Outcome) -> None:
-        _answer(self.waiters, outcome)
-
-
-class _Job:
-    """A bulk call: which texts are to do, and which rows they fill. Changed under the lock of the lanes."""
-
-    def __init__(self, vectors: Embeddings, on_done: Callable[[int], None] | None) -> None:
-        self.vectors = vectors
-        self.rows: defaultdict[Digest, list[int]] = defaultdict(list)
-        self.todo: deque[tuple[Digest, str]] = deque()
-        self.future: Future[Embeddings] = Future()
-        self._on_done = on_done
-        self._done = 0
-        self._ended = False
-
-    def fill(self, digest: Digest, outcome: Outcome) -> bool:
-        """Enter the outcome of one text; say whether the job ends with it, being complete or broken."""
-        if self._ended:
-            return False
-        if not isinstance(outcome, Exception):
-            self._enter(self.rows[digest], outcome)
-        self._ended = isinstance(outcome, Exception) or self._done == len(self.vectors)
-        return self._ended
-
-    def _enter(self, rows: list[int], vector: Embedding) -> None:
-        self.vectors[rows] = vector
-        self._done += len(rows)
-        if self._on_done is not None:
-            self._on_done(self._done)
-
-
-class _Answers:
-    """The most recently used vectors."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._vectors: OrderedDict[Digest, Embedding] = OrderedDict()
-
-    def get(self, digest: Digest) -> Embedding | None:
-        vector = self._vectors.get(digest)
-        if vector is not None:
-            self._vectors.move_to_end(digest)
-        return vector
-
-    def put(self, digest: Digest, outcome: Outcome | None) -> None:
-        if not isinstance(outcome, np.ndarray):
-            return
-        self._vectors[digest] = outcome
-        if len(self._vectors) > self._capacity:
-            self._vectors.popitem(last=False)
 
 
 def _digest(field_name: str, text: str) -> Digest:
@@ -346,21 +272,6 @@ def _attempt(model: Model, text: str) -> Outcome:
         return error
     vector.flags.writeable = False
     return vector
-
-
-def _answer(waiters: Sequence[_Waiter], outcome: Outcome) -> None:
-    for waiter in waiters:
-        _resolve(waiter.future, outcome)
-
-
-def _resolve(future: Future[Embedding] | Future[Embeddings], outcome: Outcome) -> None:
-    """Give a future its outcome, unless its owner has cancelled it."""
-    if future.done() or not future.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
 
 
 def _lower_priority(niceness: int) -> None:

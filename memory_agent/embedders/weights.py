@@ -95,7 +95,7 @@ def find_default(cache: Path, package: str) -> Model:
         ("package", _package_folder(package)),
     )
     for origin, folder in places:
-        if folder is not None and (folder / WEIGHTS).is_file():
+        if folder is not None and all((folder / name).is_file() for name in PINNED):
             for name, expected in PINNED.items():
                 verify_file(folder / name, expected)
             return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin=origin, folder=folder)
@@ -116,14 +116,21 @@ def find_model(
         return named_model(Path(settings.folder).expanduser(), cache)
     try:
         return find_default(cache, package)
-    except ModelMissingError:
+    except ModelMissingError as missing:
         if not settings.allow_download:
             raise
-    from memory_agent.embedders.hub import download  # only a machine without a model needs it
-
-    download(REPOSITORY, REVISION, PINNED, weights_folder(cache), progress)
+        _download(cache, progress, missing)
     found = find_default(cache, "")
     return msgspec.structs.replace(found, origin="hub")
+
+
+def _download(cache: Path, progress: ByteProgress | None, missing: ModelMissingError) -> None:
+    from memory_agent.embedders.hub import download  # only a machine without a model needs it
+
+    try:
+        download(REPOSITORY, REVISION, PINNED, weights_folder(cache), progress)
+    except ModelMissingError as error:
+        raise ModelMissingError(f"{missing}; {error}") from error
 
 
 def weights_folder(cache: Path) -> Path:

@@ -63,6 +63,12 @@ def test_weights_in_the_cache_come_before_the_package(tmp_path: Path, official: 
     assert find_model(OFFLINE, tmp_path).origin == "cache"
 
 
+def test_half_a_model_in_the_cache_is_passed_over(tmp_path: Path, official: Model) -> None:
+    copy_model(official, weights_folder(tmp_path))
+    (weights_folder(tmp_path) / TOKENIZER).unlink()
+    assert find_model(OFFLINE, tmp_path).origin == "package"
+
+
 def test_a_named_folder_comes_before_all(tmp_path: Path, official: Model) -> None:
     folder = copy_model(official, tmp_path / "mine")
     model = find_model(named(folder), tmp_path / "cache")
