@@ -8,6 +8,7 @@ ends when that process is no longer its parent.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -15,6 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 import msgspec
 import structlog
@@ -72,6 +74,18 @@ def _settings(options: argparse.Namespace) -> RelaySettings:
     return msgspec.structs.replace(settings, broker=broker)
 
 
+class _StandardError:
+    """Standard error, whose own disk may be full: a line that cannot be written must not end the relay."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
 def _configure_log(level: str) -> None:
     structlog.configure(
         processors=[
@@ -82,7 +96,7 @@ def _configure_log(level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StandardError())),
     )
 
 

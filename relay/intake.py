@@ -8,10 +8,13 @@ lost at any time.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
+
+import structlog
 
 from relay.config import EventLimits
 from relay.errors import JournalFullError, MalformedEventError, ProducerSupersededError, RelayError, SequenceGapError
@@ -19,6 +22,8 @@ from relay.event import Event, decode_event
 from relay.journal import Appended, Journal
 from relay.quarantine import Suspect
 from relay.wire import Ack, Publish, Receipt, Refusal
+
+log = structlog.get_logger()
 
 _MAX_PRODUCERS = 10_000
 
@@ -68,6 +73,7 @@ class Intake:
         self._limits = limits
         self._counts = counts
         self._places: OrderedDict[str, _Place] = OrderedDict()
+        self._full = False
 
     def take(self, parcels: Sequence[Parcel], now: datetime) -> list[Reply]:
         """Journal the events of `parcels` in one transaction, and return the acks and refusals to send.
@@ -87,7 +93,9 @@ class Intake:
             appended = self._append(accepted, now)
         except JournalFullError as error:
             self._counts["refused_full"] += sum(len(sifted) for _, sifted in accepted)
+            self._note_room(full=True)
             return refusals + [_refusal(parcel, error, parcel.publish.first_seq) for parcel, _ in accepted]
+        self._note_room(full=False)
         self._remember(places)
         return refusals + _cumulative(accepted, appended)
 
@@ -124,6 +132,11 @@ class Intake:
             accepted=len(events) - duplicates, duplicates=duplicates, malformed=len(suspects), batches=1
         )
         return appended
+
+    def _note_room(self, *, full: bool) -> None:
+        if full != self._full:
+            log.log(logging.ERROR if full else logging.INFO, "intake.refused" if full else "intake.resumed")
+            self._full = full
 
     def _remember(self, places: dict[str, _Place]) -> None:
         for producer_id, place in places.items():

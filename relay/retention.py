@@ -67,7 +67,8 @@ class Retention:
                 limit -= 1
                 cursor.delete()
                 found = bool(cursor.key())
-        self._counters.add(transaction, "event_bytes", -deleted_bytes)
+        if deleted_bytes:
+            self._counters.add(transaction, "event_bytes", -deleted_bytes)
         return deleted_bytes
 
     def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
