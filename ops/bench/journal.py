@@ -1,7 +1,9 @@
 """Journal events/s and ack latency through a real relay process, at windows of 1, 16 and 256 events of 1 KB.
 
 `python -m ops.bench.journal` prints a table; `measure()` returns the same as a dict. Latency is from `publish` to the
-moment the publisher has the ack, one sample per event. The relay and the publisher are two processes, as in use.
+moment the publisher has the ack, waiting for room in the window included, one sample per event. The relay and the
+publisher are two processes, as in use. `commit` is the same journal in this process, one event per commit: what the
+disk and the processor allowed at that time, to compare with.
 """
 
 from __future__ import annotations
@@ -13,20 +15,25 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from relay import Publisher, PublisherSettings, relay_endpoints
+from relay import EventLimits, Journal, Publisher, PublisherSettings, event_from_mapping, relay_endpoints
 
 WINDOWS = {1: 2_000, 16: 15_000, 256: 40_000}
+COMMITS = 500
 PAYLOAD_BYTES = 850
 STOP_TIMEOUT_S = 20
 
 
 def measure() -> dict[str, Any]:
-    """Return for each window: events/s, ack p50 and p99 in ms, and the number of events."""
+    """Return for a bare commit and for each window: events/s, p50 and p99 in ms, and the number of events."""
     with tempfile.TemporaryDirectory(prefix="bench-journal-") as folder, _relay(Path(folder)):
-        return {f"window_{window}": _measure_window(Path(folder), window, count) for window, count in WINDOWS.items()}
+        figures = {"commit": _measure_commit(Path(folder) / "bare")}
+        for window, count in WINDOWS.items():
+            figures[f"window_{window}"] = _measure_window(Path(folder), window, count)
+    return figures
 
 
 @contextmanager
@@ -41,6 +48,18 @@ def _relay(data_dir: Path) -> Iterator[None]:
         process.terminate()
         process.wait(STOP_TIMEOUT_S)
         process.stdout.close()
+
+
+def _measure_commit(folder: Path) -> dict[str, float]:
+    now = datetime.now(UTC)
+    latencies_s: list[float] = []
+    with Journal.open(folder) as journal:
+        for number in range(COMMITS):
+            event = event_from_mapping(_event(0, number), EventLimits(), now)
+            started_s = time.perf_counter()
+            journal.append([event], now)
+            latencies_s.append(time.perf_counter() - started_s)
+    return _figures(COMMITS, sum(latencies_s), latencies_s)
 
 
 def _measure_window(data_dir: Path, window: int, count: int) -> dict[str, float]:
@@ -61,6 +80,10 @@ def _measure_window(data_dir: Path, window: int, count: int) -> dict[str, float]
         report = publisher.flush()
         took_s = time.perf_counter() - started_s
     assert report.acked == count, report
+    return _figures(count, took_s, latencies_s)
+
+
+def _figures(count: int, took_s: float, latencies_s: list[float]) -> dict[str, float]:
     latencies_s.sort()
     return {
         "events": count,
