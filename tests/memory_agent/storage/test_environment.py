@@ -34,7 +34,7 @@ def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
 
 
 def test_a_transaction_that_raises_leaves_nothing(environment: Environment) -> None:
-    with pytest.raises(ZeroDivisionError), environment.write() as transaction:
+    with pytest.raises(ZeroDivisionError), environment.write() as transaction:  # noqa: PT012
         transaction.put("one", b"key", b"value")
         1 / 0  # noqa: B018
     with environment.read() as transaction:
@@ -65,7 +65,7 @@ def test_appending_a_known_key_replaces_its_value(environment: Environment) -> N
 def test_a_full_map_is_an_error_that_leaves_the_environment_usable(environment: Environment) -> None:
     with environment.write() as transaction:
         transaction.put("one", b"kept", b"value")
-    with pytest.raises(StoreFullError) as caught, environment.write() as transaction:
+    with pytest.raises(StoreFullError) as caught, environment.write() as transaction:  # noqa: PT012
         for number in range(1_000):
             transaction.put("one", number.to_bytes(4, "big"), bytes(4_000))
     assert caught.value.limit_bytes == SIZE

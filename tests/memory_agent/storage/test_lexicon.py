@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hammering import hammered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hammering import hammered
 from samples import NOW, memory
 
 from memory_agent.changes import Change, Changes, indexed_text

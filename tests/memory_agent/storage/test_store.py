@@ -56,7 +56,7 @@ def test_a_batch_is_there_after_reopening_with_all_that_belongs_to_it(store: Sto
 
 
 def test_a_batch_that_raises_leaves_nothing(store: Store) -> None:
-    with pytest.raises(InvalidInputError), store.batch() as batch:
+    with pytest.raises(InvalidInputError), store.batch() as batch:  # noqa: PT012
         batch.put(memory(event_id="e-1"), None)
         batch.count("kept")
         batch.cursor = 9

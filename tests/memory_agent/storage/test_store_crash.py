@@ -1,0 +1,128 @@
+"""What was acknowledged survives: writers that are killed at any moment, and disks that are full."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from samples import SMALL, memory, unit_vectors
+
+from memory_agent import derived
+from memory_agent.changes import Changes
+from memory_agent.config import StoreSettings
+from memory_agent.errors import StoreFullError
+from memory_agent.store import Store
+
+_WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from samples import SMALL, memory, unit_vectors
+from memory_agent import derived
+from memory_agent.store import Store
+store = Store.open(Path({folder!r}), SMALL, role="host")
+index, lexicon = derived.open_index(store, SMALL), derived.open_lexicon(store)
+vectors = unit_vectors(5, seed=1)
+while True:
+    start = store.cursor
+    with store.batch() as batch:
+        for seq in range(start + 1, start + 6):
+            batch.put(memory(f"event number {{seq}}", id=f"m-{{seq}}", event_id=f"e-{{seq}}"), vectors[seq % 5])
+            batch.count("kept")
+        batch.cursor = start + 5
+    print(start + 5, flush=True)
+    derived.apply(store, index, lexicon, batch.changes)
+    derived.save_if_due(store, index, lexicon)
+"""
+
+
+def killed_after(folder: Path, acks: int) -> int:
+    """Run a writer, kill it after so many acknowledgements, and return the last one that it gave."""
+    code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for _ in range(acks):
+            assert writer.stdout.readline()
+        writer.kill()
+        rest = writer.stdout.read().split("\n")  # what it still said before it died
+    return max((int(line) for line in rest[:-1] if line), default=0)
+
+
+@pytest.mark.slow
+def test_every_acknowledged_batch_is_there_exactly_once_however_often_the_writer_is_killed(tmp_path: Path) -> None:
+    seeded = random.Random(20260216)
+    for _ in range(12):
+        acked = killed_after(tmp_path, acks=seeded.randrange(1, 40))
+        with Store.open(tmp_path, SMALL) as store:
+            index, lexicon = derived.open_index(store, SMALL), derived.open_lexicon(store)
+            assert store.cursor >= acked
+            assert store.cursor % 5 == 0
+            assert [record.event_id for _, record in store.scan()] == [f"e-{seq}" for seq in range(1, store.cursor + 1)]
+            assert store.counters() == {"kept": store.cursor}
+            assert store.verify() == len(index) == len(lexicon) == store.cursor
+            assert len(lexicon.search(f"number {store.cursor}", 5)[0]) == 5
+            lexicon.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 8 MB."""
+    if os.geteuid():
+        pytest.skip("mounting a small disk needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(store: Store, follow: Callable[[Changes], None] = lambda _: None) -> None:
+    for number in range(100_000):
+        with store.batch() as batch:
+            batch.put(memory(os.urandom(400).hex(), event_id=f"e-{number}"), unit_vectors(1, seed=number)[0])
+        follow(batch.changes)
+
+
+@pytest.mark.parametrize("reserve_bytes", [512 << 10, 0], ids=["with a reserve", "to the last byte"])
+def test_a_full_disk_stops_intake_loses_nothing_and_still_deletes(small_disk: Path, reserve_bytes: int) -> None:
+    settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=reserve_bytes)
+    with Store.open(small_disk / "user", settings) as store:
+        with pytest.raises(StoreFullError):
+            fill(store)
+        stored = store.count
+        assert stored > 500
+        assert store.verify() == stored
+        rows = [row for row, _ in store.scan()]
+        for row in rows[:20]:
+            with store.batch() as batch:
+                assert batch.delete(row)
+        assert store.count == stored - 20
+    with Store.open(small_disk / "user", settings) as store:
+        assert store.verify() == stored - 20
+
+
+def test_derived_indexes_on_a_full_disk_do_not_take_the_store_down(small_disk: Path) -> None:
+    settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=2 << 20)  # more than a write-ahead log of 1 MB
+    with Store.open(small_disk / "user", settings) as store:
+        index, lexicon = derived.open_index(store, settings), derived.open_lexicon(store)
+        with pytest.raises(StoreFullError):
+            fill(store, lambda changes: derived.apply(store, index, lexicon, changes))
+        stored = store.count
+        assert store.verify() == stored
+        rows = [row for row, _ in store.scan()]
+        for row in rows[: len(rows) // 2]:
+            with store.batch() as batch:
+                batch.delete(row)
+        lexicon.close()
+    (small_disk / "user" / "lexicon.sqlite").unlink()
+    with Store.open(small_disk / "user", settings) as store:
+        index, lexicon = derived.open_index(store, settings), derived.open_lexicon(store)
+        assert len(index) == len(lexicon) == store.count == stored - len(rows) // 2
+        lexicon.close()
