@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from memory_agent.cli.addresses import listens
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.client import MemoryClient
+from memory_agent.errors import UnavailableError
+from memory_agent.folders import user_folder
 
 if TYPE_CHECKING:
     from memory_agent.memory import Memory
@@ -35,7 +38,10 @@ def asks_daemon(target: Target) -> bool:
 
 
 def open_client(target: Target) -> MemoryClient:
-    """Return a client of the daemon; where none runs, its first request raises `UnavailableError`."""
+    """Return a client of the daemon. Where none runs, this or the client's first request raises `UnavailableError`."""
+    if target.endpoint is not None and not listens(target.endpoint):
+        hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
+        raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
     if target.settings_named:
         note("the daemon keeps its own settings; --set and --config do not change them")
     return MemoryClient(target.user_id, data_dir=target.data_dir, endpoint=target.endpoint, token=target.token)
@@ -43,11 +49,12 @@ def open_client(target: Target) -> MemoryClient:
 
 def open_files(target: Target) -> Memory:
     """Open the user's memory on its files, in this process."""
-    from memory_agent.memory import Memory, user_folder  # the engines, for those who really need them
+    from memory_agent.memory import Memory  # the engines, for those who really need them
 
+    folder = user_folder(target.data_dir, target.user_id)
     target.layout.create()
     return Memory.open(
-        user_folder(target.data_dir, target.user_id),
+        folder,
         user_id=target.user_id,
         embedder_settings=target.settings.embedder,
         store_settings=target.settings.store,

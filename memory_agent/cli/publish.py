@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -11,10 +10,10 @@ from typing import IO
 import click
 
 from memory_agent.cli.access import open_client
+from memory_agent.cli.addresses import listens, relay_ingest
 from memory_agent.cli.event_lines import BadLine, EventLines, count_lines
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.relay_address import listens, relay_ingest
 from memory_agent.cli.render import print_document
 from memory_agent.cli.sending import Summary, send
 from memory_agent.cli.waiting import wait_until_recallable
@@ -58,10 +57,10 @@ def publish(
     with progress_bars() as report, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
         lines = EventLines(file, target.user_id if target.user_named else None)
-        told = _acks(report, count_lines(file))
+        outcome = _Outcome(report, count_lines(file))
         started_s = time.monotonic()
         patience_s = timeout_s if reachable else 0
-        summary = send(lines, endpoint, target.settings.relay, spool, patience_s, told, _tell)
+        summary = send(lines, endpoint, target.settings.relay, spool, patience_s, outcome.told, outcome.refused)
         if client is not None and summary.failure is None:
             wait_until_recallable(client, summary.acked_through, summary.published, timeout_s, report)
             summary.recallable_s = round(time.monotonic() - started_s, 3)
@@ -70,15 +69,27 @@ def publish(
         raise SystemExit(1)
 
 
-def _acks(report: Report, lines: int) -> Callable[[Progress], None]:
-    def told(progress: Progress) -> None:
-        report("publish", progress.acked + progress.duplicates + progress.rejected, lines)
+class _Outcome:
+    """Shows what becomes of the lines while they are sent."""
 
-    return told
+    def __init__(self, report: Report, lines: int) -> None:
+        self._report = report
+        self._lines = lines
+        self._settled = self._refused = 0
 
+    def told(self, progress: Progress) -> None:
+        """Show acks; called by the publisher's thread."""
+        self._settled = progress.acked + progress.duplicates
+        self._show()
 
-def _tell(bad: BadLine) -> None:
-    click.echo(f"error: {bad}", err=True)
+    def refused(self, bad: BadLine) -> None:
+        """Name a line that is of no use."""
+        click.echo(f"error: {bad}", err=True)
+        self._refused += 1
+        self._show()
+
+    def _show(self) -> None:
+        self._report("publish", self._settled + self._refused, self._lines)
 
 
 def _print(summary: Summary) -> None:

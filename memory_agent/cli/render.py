@@ -57,7 +57,8 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 
 def print_figures(title: str, figures: Mapping[str, object]) -> None:
     """Print names and values as two columns."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    emit(Text(title, style="bold"))
+    table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", min_width=_NAMES_WIDTH)
     table.add_column()
     for name, value in figures.items():
@@ -68,7 +69,8 @@ def print_figures(title: str, figures: Mapping[str, object]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows under their column names; numbers to the right."""
     rows = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    emit(Text(title, style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for place, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
@@ -94,10 +96,14 @@ def shown(value: object) -> str:
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M UTC")
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {shown(number)}" for name, number in value.items()) or "-"
+        return ", ".join(f"{name} {_nested(part)}" for name, part in value.items()) or "-"
     if isinstance(value, list | tuple):
-        return ", ".join(map(shown, value)) or "-"
+        return ", ".join(map(_nested, value)) or "-"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _nested(value: object) -> str:
+    return f"({shown(value)})" if isinstance(value, Mapping | list | tuple) else shown(value)
 
 
 def size(count: int) -> str:

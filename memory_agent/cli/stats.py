@@ -73,7 +73,7 @@ def _print_status(status: DaemonStatus) -> None:
         "journal": status.journal,
         "dispatcher": status.dispatched,
         "recalls": status.recalls,
-        **status.endpoints,
+        **{name: endpoint for name, endpoint in status.endpoints.items() if endpoint},
     }
     print_figures(f"daemon {status.version}", figures)
     click.echo()

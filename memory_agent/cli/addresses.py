@@ -1,6 +1,7 @@
-"""Which relay to publish to, and whether anybody listens there: asked before publishing, so that the answer is prompt.
+"""Which relay to publish to, and whether anybody listens at an endpoint.
 
-ZeroMQ connects to what is not there and waits, which is right for an emitter and wrong for somebody at a prompt.
+ZeroMQ connects to what is not there and waits, which is right for an emitter and wrong for somebody at a prompt: so
+it is looked up first.
 """
 
 from __future__ import annotations

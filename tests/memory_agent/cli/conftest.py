@@ -1,0 +1,52 @@
+"""The command line as a person meets it: run in this process, on a folder of its own, without settings around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from memory_agent.cli.group import cli
+from memory_agent.settings import ENVIRONMENT_PREFIX
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and name != "MEMORY_AGENT_MODEL_CACHE":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def run(data_dir: Path) -> Run:
+    """Run `memory-agent VERB … --data-dir DATA_DIR`."""
+
+    def run_verb(*words: str, input: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(cli, [*words, "--data-dir", str(data_dir)], input=input)
+
+    return run_verb
+
+
+@pytest.fixture
+def run_json(run: Run) -> Callable[..., Any]:
+    """Run a verb with `--json`, expect success and one document on standard output, and return it."""
+
+    def run_verb(*words: str, input: str | bytes | None = None) -> Any:
+        result = run(*words, "--json", input=input)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    return run_verb

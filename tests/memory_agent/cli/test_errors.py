@@ -1,0 +1,91 @@
+"""What goes wrong is one line that names it, on standard error, with an exit code that is not zero."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+MORE_THAN_A_PIPE_HOLDS = 1 << 21
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "named"),
+    [
+        (["recal", "x"], 2, "did you mean recall?"),
+        (["frobnicate"], 2, "no such command: frobnicate"),
+        (["recall"], 2, "TEXT"),
+        (["recall", "x", "--bogus"], 2, "--bogus"),
+        (["recall", "x", "--kind", "idea"], 2, "'idea' is not one of"),
+        (["recall", "x", "--mode", "magic"], 2, "--mode"),
+        (["recall", "x", "--top-k", "0"], 2, "--top-k"),
+        (["recall", "x", "--since", "yesterday"], 2, "--since"),
+        (["recall", "x", "--min-quality", "7"], 2, "--min-quality"),
+        (["recall", "x", "--set", "recall.alpha"], 2, "NAME=VALUE"),
+        (["recall", "x", "--set", "recall.alpah=1"], 1, "setting recall.alpah: there is no such setting"),
+        (["recall", "x", "--set", "recall.alpha=3"], 1, "setting recall.alpha"),
+        (["recall", "x", "--config", "absent.toml"], 1, "absent.toml"),
+        (["recall", "x", "--user", "../x"], 1, "user_id: '../x' is unsafe"),
+        (["stats", "--user", ""], 1, "user_id: is missing"),
+        (["remember", "x", "--user", "u" * 300], 1, "user_id: has 300 characters"),
+        (["remember", " "], 1, "text"),
+        (["recall", "x", "--endpoint", "tcp://127.0.0.1:1"], 1, "no daemon listens at tcp://127.0.0.1:1"),
+        (["publish", "absent.jsonl"], 2, "absent.jsonl"),
+        (["publish"], 1, "start one with: memory-agent serve --data-dir"),
+        (["publish", "--wait"], 1, "start one with: memory-agent serve --data-dir"),
+        (["quarantine", "retry", "--all"], 1, "start it with: memory-agent serve --data-dir"),
+        (["quarantine", "drop"], 2, "--all"),
+        (["quarantine", "drop", "3", "--all"], 2, "--all"),
+        (["quarantine", "drop", "three"], 2, "three"),
+        (["eval", "locomo", "absent.json"], 1, "absent.json: cannot be read"),
+        (["model", "fetch", "--folder", "."], 1, "does not hold model.safetensors"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(
+    run: Run, words: list[str], exit_code: int, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*words)
+    assert result.exit_code == exit_code, result.output
+    assert named in " ".join(result.stderr.split())
+    assert result.stdout == ""
+    assert "Traceback" not in result.output
+    if exit_code == 1:
+        assert result.stderr.startswith("error: ")
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_with_json_the_line_is_a_document_with_a_stable_code(run: Run) -> None:
+    result = run("recall", "x", "--user", "../x", "--json")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    fault = json.loads(result.stderr)["error"]
+    assert (fault["code"], fault["retryable"]) == ("invalid_input", False)
+    assert "user_id" in fault["message"]
+
+
+def test_a_bad_request_leaves_no_folder_behind(run: Run, data_dir: Path) -> None:
+    run("recall", "x", "--user", "../x")
+    assert not data_dir.exists()
+
+
+def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "memory_agent", "remember", "-", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write("x" * MORE_THAN_A_PIPE_HOLDS)
+        process.stdin.flush()  # returns when the process has begun to read
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "")
+    assert "Traceback" not in errors

@@ -1,0 +1,74 @@
+"""The help of every verb: there, with examples, naming every option; and shown without loading an engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from memory_agent.cli.group import VERBS, cli
+
+ENGINES = ("ray", "onnxruntime", "onnx", "tokenizers", "safetensors", "usearch")
+COMMON = ("--user", "--data-dir", "--config", "--set", "--json", "--help")
+PROBE = """
+import json, sys
+from memory_agent.cli.group import cli
+cli(json.loads(sys.argv[1]), standalone_mode=False)
+loaded = sorted(set(sys.modules) & set(json.loads(sys.argv[2])))
+print("LOADED " + json.dumps(loaded))
+"""
+
+
+def commands() -> dict[tuple[str, ...], click.Command]:
+    """Every verb and verb of a family that does something, by its words."""
+    found: dict[tuple[str, ...], click.Command] = {}
+    for name in VERBS:
+        verb = cli.get_command(click.Context(cli), name)
+        if isinstance(verb, click.Group):
+            found |= {(name, part): command for part, command in verb.commands.items()}
+        elif verb is not None:
+            found[(name,)] = verb
+    return found
+
+
+def help_of(*words: str) -> str:
+    result = CliRunner().invoke(cli, [*words, "--help"], terminal_width=100)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_every_verb_is_in_the_help() -> None:
+    shown = help_of()
+    for name in VERBS:
+        assert f"\n  {name} " in shown
+    for words in commands():
+        assert words[-1] in help_of(*words[:-1])
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_the_help_of_a_verb_has_an_example_and_every_option(words: tuple[str, ...]) -> None:
+    command, shown = commands()[words], help_of(*words)
+    assert f"memory-agent {' '.join(words)}" in shown.partition("Examples:")[2]
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert {name for option in options for name in option.opts} >= set(COMMON) - {"--help"}
+    for option in options:
+        assert all(name in shown for name in option.opts)
+        assert option.help, option.name
+    assert all(name in shown for name in COMMON)
+
+
+def test_a_short_description_is_never_cut_off() -> None:
+    assert "..." not in help_of().partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("words", [(), ("serve",), ("recall",), ("doctor",), ("eval", "locomo")], ids=" ".join)
+def test_help_loads_no_engine(words: tuple[str, ...]) -> None:
+    arguments = json.dumps([*words, "--help"]), json.dumps(ENGINES)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "LOADED []"

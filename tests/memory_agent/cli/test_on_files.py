@@ -1,0 +1,208 @@
+"""The verbs that need no daemon, on a folder of their own, with the real model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import Result
+
+from memory_agent.folders import user_folder
+from memory_agent.memory import Memory
+from memory_agent.records import MemoryRecord, MemoryStats, RecallResult
+from relay import Journal, journal_folder
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+DEPLOY = "The deploy hung because the VPN was down."
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a memory about deploying, among two others."""
+    folder = tmp_path_factory.mktemp("prepared")
+    with Memory.open(user_folder(folder, "default"), user_id="default") as memory:
+        memory.remember("Lunch is at noon.", "episode")
+        memory.remember(DEPLOY, "pattern", tags=["deploy"], title="VPN", provenance="verified", session_id="s-1")
+        memory.remember("Tests of the parser pass again.", source="worker_result")
+    return folder
+
+
+@pytest.fixture
+def deploy(prepared: Path, data_dir: Path) -> None:
+    """A copy of that folder, to work on."""
+    shutil.copytree(prepared, data_dir)
+
+
+def test_what_is_remembered_is_recalled_with_all_its_fields(run_json: RunJson) -> None:
+    words = ("--tag", "deploy", "--title", "VPN", "--provenance", "verified", "--session", "s-1", "--kind", "pattern")
+    remembered = run_json("remember", DEPLOY, *words)
+    assert set(remembered) == set(MemoryRecord.__struct_fields__) - {"embedding"}
+    document = run_json("recall", "why did the deploy hang")
+    assert set(document) == set(RecallResult.__struct_fields__)
+    result = msgspec.convert(document, RecallResult)
+    (memory,) = result.memories
+    record = memory.record
+    assert (result.degraded, record.id, record.text, record.kind) == ((), remembered["id"], DEPLOY, "pattern")
+    assert (record.title, record.tags, record.provenance, record.session_id) == ("VPN", ("deploy",), "verified", "s-1")
+
+
+def test_no_more_memories_come_than_were_asked_for(run_json: RunJson, deploy: None) -> None:
+    document = run_json("recall", "why did the deploy hang", "--top-k", "2")
+    assert [memory["record"]["title"] for memory in document["memories"]] == ["VPN", None]
+
+
+def test_a_vector_is_shown_only_when_asked_for(run_json: RunJson, deploy: None) -> None:
+    plain = run_json("recall", "deploy")["memories"][0]["record"]
+    assert "embedding" not in plain
+    assert set(plain) == set(MemoryRecord.__struct_fields__) - {"embedding"}
+    assert len(run_json("recall", "deploy", "--with-embedding")["memories"][0]["record"]["embedding"]) == 384
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--kind", "pattern"], 1),
+        (["--kind", "pattern", "--kind", "episode"], 2),
+        (["--source", "worker_result"], 1),
+        (["--tag", "deploy"], 1),
+        (["--session", "s-1"], 1),
+        (["--provenance", "verified"], 1),
+        (["--run", "r-1"], 0),
+        (["--min-quality", "0.1"], 0),
+        (["--since", "1h"], 3),
+        (["--until", "1h"], 0),
+        (["--since", "2999-01-01"], 0),
+        (["--mode", "lexical"], 1),
+        (["--mode", "vector"], 3),
+    ],
+)
+def test_every_filter_reaches_the_memory(run_json: RunJson, deploy: None, words: list[str], found: int) -> None:
+    assert len(run_json("recall", "why did the deploy hang", *words)["memories"]) == found
+
+
+def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
+    shown = run("recall", "why did the deploy hang").stdout
+    first, title, text = shown.splitlines()[:3]
+    assert first.startswith(" 1 just now · pattern · user_input · score ")
+    assert "provenance: verified · tags: deploy" in first
+    assert (title, text) == ("   VPN", "   The deploy hung because the VPN was down.")
+    assert "3 memories in " in shown
+
+
+def test_a_memory_cannot_speak_to_the_terminal(run: Run) -> None:
+    run("remember", "-", input="deploy \x1b[2J\x07 [bold]now[/bold]‮ end\nsecond line")
+    shown = run("recall", "deploy").stdout
+    assert "   deploy �[2J� [bold]now[/bold]� end\n   second line\n" in shown
+
+
+def test_an_empty_memory_answers_and_says_where_it_looked(run: Run, data_dir: Path) -> None:
+    result = run("recall", "anything", "--user", "nobody")
+    assert result.exit_code == 0
+    assert "0 memories" in result.stdout
+    assert f"note: no daemon runs; this looked in {data_dir} for memories of user nobody" in result.stderr
+
+
+def test_the_context_block_is_what_a_planner_gets(run: Run, run_json: RunJson, deploy: None) -> None:
+    block = run("recall", "why did the deploy hang", "--context", "--top-k", "1").stdout
+    assert block.startswith("<recalled_memories>\n")
+    assert "| The deploy hung because the VPN was down.\n</recalled_memories>\n" in block
+    document = run_json("recall", "why did the deploy hang", "--context", "--top-k", "1")
+    assert document["context"] + "\n" == block
+    assert run("recall", "deploy", "--context", "--max-tokens", "5").stdout == ""
+
+
+def test_text_may_come_from_standard_input(run_json: RunJson) -> None:
+    record = run_json("remember", "-", input="Ünïcode from a pipe")
+    assert record["text"] == "Ünïcode from a pipe"
+    assert run_json("recall", "-", input="pipe")["memories"][0]["record"]["id"] == record["id"]
+
+
+def test_standard_input_that_is_not_utf8_is_refused(run: Run) -> None:
+    result = run("remember", "-", input=b"\xff\xfe")
+    assert result.exit_code == 1
+    assert result.stderr == "error: text: standard input is not UTF-8 at byte 0\n"
+
+
+def test_users_do_not_see_each_other(run_json: RunJson) -> None:
+    run_json("remember", "The deploy hung.", "--user", "alice")
+    assert run_json("recall", "deploy", "--user", "bob")["memories"] == []
+    assert len(run_json("recall", "deploy", "--user", "alice")["memories"]) == 1
+
+
+def test_without_a_model_recall_goes_by_words_and_says_so(run: Run, run_json: RunJson) -> None:
+    no_model = ("--set", "embedder.folder=/nowhere")
+    run_json("remember", "The deploy hung.", *no_model)
+    document = run_json("recall", "deploy", *no_model)
+    assert len(document["memories"]) == 1
+    assert document["degraded"] != []
+    assert f"degraded: {', '.join(document['degraded'])}" in run("recall", "deploy", *no_model).stdout
+    assert run_json("stats", *no_model)["without_vector"] == 1
+
+
+def test_stats_count_what_is_there(run: Run, run_json: RunJson, deploy: None) -> None:
+    document = run_json("stats")
+    assert set(document) == {*MemoryStats.__struct_fields__, "daemon"}
+    assert (document["user_id"], document["memories"], document["daemon"]) == ("default", 3, None)
+    assert document["by_kind"] == {"episode": 1, "pattern": 1, "finding": 1}
+    shown = run("stats").stdout
+    assert "memories                  3\n" in shown
+    assert "no daemon serves" in shown
+
+
+def test_a_setting_of_the_environment_yields_to_a_flag(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_RECALL__ALPHA", "7")
+    refused = run("recall", "x")
+    assert (refused.exit_code, refused.stderr.split(":")[:2]) == (1, ["error", " setting recall.alpha"])
+    assert run("recall", "x", "--set", "recall.alpha=0.5").exit_code == 0
+
+
+def test_a_file_of_settings_is_read_and_a_typo_in_it_is_named(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[recall]\nmode = 'lexical'\n")
+    assert run("recall", "x", "--config", str(file)).exit_code == 0
+    file.write_text("[recall]\nmoed = 'lexical'\n")
+    refused = run("recall", "x", "--config", str(file))
+    assert (refused.exit_code, refused.stderr) == (1, "error: setting recall.moed: there is no such setting\n")
+
+
+def test_the_token_in_the_environment_is_not_taken_for_a_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "secret")
+    assert run("stats").exit_code == 0
+
+
+def test_the_quarantine_is_listed_from_the_journal_when_nothing_runs(
+    run: Run, run_json: RunJson, data_dir: Path
+) -> None:
+    assert run("quarantine", "list").stdout == "nothing is in quarantine\n"
+    assert run_json("quarantine", "list") == []
+    with Journal.open(journal_folder(data_dir)) as journal:
+        now = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
+        ids = [journal.quarantine(data, "malformed_event", "is not JSON", "pub", now) for data in (b"{", b"[[")]
+    entries = run_json("quarantine", "list")
+    assert [(entry["id"], entry["code"], entry["size_bytes"]) for entry in entries] == [
+        (ids[0], "malformed_event", 1),
+        (ids[1], "malformed_event", 2),
+    ]
+    assert [entry["id"] for entry in run_json("quarantine", "list", "--after", str(ids[0]))] == [ids[1]]
+    assert len(run_json("quarantine", "list", "--limit", "1")) == 1
+    shown = run("quarantine", "list").stdout
+    assert "2026-02-16 10:00 UTC" in shown
+    assert "is not JSON" in shown
+
+
+def test_a_folder_that_another_process_owns_is_an_error_and_no_traceback(
+    run: Run, run_json: RunJson, data_dir: Path
+) -> None:
+    run_json("remember", "Mine.")
+    with Memory.open(user_folder(data_dir, "default"), user_id="default"):
+        refused = run("recall", "mine", "--json")
+    assert refused.exit_code == 1
+    assert json.loads(refused.stderr)["error"]["code"] == "store_owned_elsewhere"

@@ -1,0 +1,165 @@
+"""`publish` against a real relay process, and without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from memory_agent.cli.group import cli
+from relay import Journal, journal_folder, read_event
+
+Publish = Callable[..., Result]
+
+
+class Relay:
+    """`python -m relay` on a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "relay", "--data-dir", str(folder), "--log-level", "error"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.ready = json.loads(self._process.stdout.readline())
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=60)
+
+    def journaled(self) -> list[tuple[str, str]]:
+        """User and text of what is on the disk, in order; open beside the relay."""
+        with Journal.open(journal_folder(self.folder), readonly=True) as journal:
+            events = [read_event(entry.data) for entry in journal.read(0, 10_000)]
+        return [(event.user_id, event.payload["text"]) for event in events]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="memory-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def relay(folder: Path) -> Iterator[Relay]:
+    process = Relay(folder)
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def publish(folder: Path) -> Publish:
+    def run(*words: str, lines: list[str] | None = None) -> Result:
+        text = "\n".join(lines or [])
+        return CliRunner().invoke(cli, ["publish", *words, "--data-dir", str(folder)], input=text)
+
+    return run
+
+
+def line(text: str, **fields: Any) -> str:
+    return json.dumps({"event_type": "chat.user_msg", "event_id": text, "payload": {"text": text}, **fields})
+
+
+def counts(result: Result) -> tuple[int, ...]:
+    document = json.loads(result.stdout)
+    return tuple(document[name] for name in ("published", "acknowledged", "duplicates", "rejected", "spooled"))
+
+
+def test_events_are_on_the_disk_in_order_when_it_returns(publish: Publish, relay: Relay, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text("\n".join(line(f"text {number}", user_id="alice") for number in range(1000)))
+    result = publish(str(file))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "published 1000, acknowledged 1000, duplicates 0, rejected 0\n"
+    assert "1000/1000" in result.stderr
+    assert relay.journaled() == [("alice", f"text {number}") for number in range(1000)]
+
+
+def test_repeats_are_recognised_and_counted(publish: Publish, relay: Relay) -> None:
+    lines = [line("one", user_id="alice"), line("two", user_id="alice")]
+    assert counts(publish("--json", lines=lines)) == (2, 2, 0, 0, 0)
+    again = publish("--json", lines=[*lines, line("three", user_id="alice")])
+    assert counts(again) == (3, 1, 2, 0, 0)
+    assert json.loads(again.stdout)["acked_through"] == {"alice": 3}
+    assert [text for _, text in relay.journaled()] == ["one", "two", "three"]
+
+
+def test_a_bad_line_is_named_with_its_number_and_field_and_the_others_go_on(publish: Publish, relay: Relay) -> None:
+    lines = [
+        line("good", user_id="alice"),
+        "",
+        "{broken",
+        "[1, 2]",
+        line("no user"),
+        line("unsafe", user_id="../x"),
+        line("future", user_id="alice", timestamp="2999-01-01T00:00:00Z"),
+        json.dumps({"user_id": "alice"}),
+        line("large", user_id="alice", padding="x" * 300_000),
+        line("last", user_id="alice"),
+    ]
+    result = publish("--json", lines=lines)
+    assert result.exit_code == 1
+    assert counts(result) == (2, 2, 0, 7, 0)
+    named = [(bad["line"], bad["field"]) for bad in json.loads(result.stdout)["bad_lines"]]
+    assert named == [
+        (3, "event"),
+        (4, "event"),
+        (5, "user_id"),
+        (6, "user_id"),
+        (7, "timestamp"),
+        (8, "event_type"),
+        (9, "event"),
+    ]
+    assert "error: line 5: user_id: is missing\n" in result.stderr
+    assert [text for _, text in relay.journaled()] == ["good", "last"]
+
+
+def test_only_an_explicit_user_owns_the_events_without_one(publish: Publish, relay: Relay) -> None:
+    lines = [line("mine"), line("hers", user_id="alice")]
+    assert publish("--user", "bob", lines=lines).exit_code == 0
+    assert relay.journaled() == [("bob", "mine"), ("alice", "hers")]
+    refused = publish(lines=[line("nobody's")])
+    assert (refused.exit_code, "line 1: user_id: is missing" in refused.stderr) == (1, True)
+
+
+def test_a_spool_keeps_events_while_the_relay_is_away_and_the_next_publish_sends_them(
+    publish: Publish, folder: Path, tmp_path: Path
+) -> None:
+    spool = str(tmp_path / "spool")
+    kept = publish("--spool", spool, "--json", lines=[line("one", user_id="alice"), line("two", user_id="alice")])
+    assert kept.exit_code == 0, kept.output
+    assert counts(kept) == (2, 0, 0, 0, 2)
+    relay = Relay(folder)
+    try:
+        sent = publish("--spool", spool, "--json", lines=[line("three", user_id="alice")])
+        assert sent.exit_code == 0, sent.output
+        assert json.loads(sent.stdout)["spooled"] == 0
+        assert [text for _, text in relay.journaled()] == ["one", "two", "three"]
+    finally:
+        relay.stop()
+
+
+def test_without_a_relay_the_answer_is_prompt_and_says_how_to_start_one(publish: Publish, folder: Path) -> None:
+    result = publish(lines=[line("one", user_id="alice")])
+    assert result.exit_code == 1
+    assert f"memory-agent serve --data-dir {folder}" in result.stderr
+    assert "--spool DIR" in result.stderr
+
+
+def test_waiting_needs_the_daemon_and_not_only_the_relay(publish: Publish, relay: Relay) -> None:
+    result = publish("--wait", lines=[line("one", user_id="alice")])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "memory-agent serve --data-dir" in result.stderr
+
+
+def test_a_relay_elsewhere_is_named_by_its_endpoint(publish: Publish, relay: Relay, tmp_path: Path) -> None:
+    words = ["publish", "--relay", relay.ready["ingest"], "--data-dir", str(tmp_path)]
+    result = CliRunner().invoke(cli, words, input=line("far", user_id="alice"))
+    assert result.exit_code == 0, result.output
+    assert relay.journaled() == [("alice", "far")]

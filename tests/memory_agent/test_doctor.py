@@ -1,0 +1,131 @@
+"""The doctor finds what is wrong and says what to do; each fault is a real one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from memory_agent.config import DaemonSettings, EmbedderSettings
+from memory_agent.doctor import Check, examine
+from memory_agent.layout import Layout
+from memory_agent.settings import Settings
+
+NAMES = [
+    "versions",
+    "processor",
+    "model",
+    "embedding",
+    "recall",
+    "folders",
+    "disk",
+    "sockets",
+    "file handles",
+    "daemon",
+]
+
+
+def checks(data_dir: Path, settings: Settings | None = None) -> dict[str, Check]:
+    return {check.name: check for check in examine(settings or Settings(), data_dir)}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    Layout(folder).create()
+    return folder
+
+
+@pytest.fixture
+def few_file_handles() -> Iterator[int]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    yield 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_healthy_machine_passes_every_check(data_dir: Path) -> None:
+    made = checks(data_dir)
+    assert list(made) == NAMES
+    assert {name: check.detail for name, check in made.items() if check.state == "failed"} == {}
+    assert "memory-agent serve" in made["daemon"].detail
+
+
+def test_nothing_is_left_in_the_data_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "never"
+    assert checks(folder)["folders"].state == "ok"
+    assert not (folder / "users").exists()
+
+
+def test_a_missing_model_fails_with_the_way_to_get_it(data_dir: Path) -> None:
+    settings = Settings(embedder=EmbedderSettings(folder="/nowhere"))
+    made = checks(data_dir, settings)
+    for name in ("model", "embedding", "recall"):
+        assert (made[name].state, made[name].advice) == ("failed", "memory-agent model fetch"), made[name]
+    assert "/nowhere" in made["model"].detail
+    assert "degraded" in made["recall"].detail
+
+
+def test_an_unknown_scheme_is_named(data_dir: Path) -> None:
+    made = examine(Settings(embedder=EmbedderSettings(scheme="int4")), data_dir)
+    processor = next(check for check in made if check.name == "processor")
+    assert processor.state == "failed"
+    assert "embedder.scheme" in processor.detail
+
+
+def test_a_folder_that_others_may_read_fails(data_dir: Path) -> None:
+    data_dir.chmod(0o755)
+    check = checks(data_dir)["folders"]
+    assert (check.state, check.advice) == ("failed", f"chmod go-rwx {data_dir}")
+
+
+def test_a_token_that_others_may_read_fails(data_dir: Path) -> None:
+    layout = Layout(data_dir)
+    layout.make_token()
+    (data_dir / "token").chmod(0o644)
+    check = checks(data_dir)["folders"]
+    assert (check.state, check.advice) == ("failed", f"chmod go-rwx {data_dir / 'token'}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_fails(data_dir: Path) -> None:
+    data_dir.chmod(0o500)
+    assert checks(data_dir)["folders"].state == "failed"
+
+
+def test_a_data_folder_that_is_a_file_fails(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert checks(file)["sockets"].state == "failed"
+
+
+def test_a_path_too_long_for_a_socket_fails(tmp_path: Path) -> None:
+    check = checks(tmp_path / ("long" * 30))["sockets"]
+    assert check.state == "failed"
+    assert "shorter" in check.detail + check.advice
+
+
+def test_a_port_that_is_taken_fails_and_is_named(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        settings = Settings(daemon=DaemonSettings(listen=(endpoint,)))
+        check = checks(data_dir, settings)["sockets"]
+    assert check.state == "failed"
+    assert endpoint in check.detail
+
+
+def test_few_file_handles_fail_with_the_limit_to_set(data_dir: Path, few_file_handles: int) -> None:
+    check = checks(data_dir)["file handles"]
+    assert (check.state, check.detail) == ("failed", f"{few_file_handles} open files allowed")
+    assert "ulimit -n" in check.advice
+
+
+def test_a_check_is_plain_data(data_dir: Path) -> None:
+    made = checks(data_dir)["versions"]
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Check) == made
+    assert "usearch" in made.detail
