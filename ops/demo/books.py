@@ -1,0 +1,75 @@
+"""The closing table of the demo: where every event is, what the processes hold, how long recalls take."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from ops.demo.ledger import Ledger, make_ledger
+from ops.demo.stage import Stage
+from ops.process_memory import ProcessMemory, measure_tree
+
+_RECALLS = 60
+_MEGABYTE = 1e6
+
+
+def close_the_books(stage: Stage) -> None:
+    """Show where every event ended up, what the processes hold, and how long recalls take."""
+    took_ms = _time_recalls(stage)
+    status = stage.status()
+    stats = [stage.client(user).stats() for user in stage.story.users]
+    ledger = make_ledger(stage.published + stage.torn, stage.repeats, status, stats)
+    stage.screen.table(_ledger_rows(ledger, stage.torn))
+    stage.screen.promise("lost: 0", ledger.lost == 0)
+    stage.screen.promise(
+        f"{ledger.memories} memories for {ledger.kept} kept events: nothing twice, although an actor died at work",
+        ledger.memories == ledger.kept,
+    )
+    stage.screen.gap()
+    names = {part.pid: part.name for part in status.parts if part.pid is not None}
+    rows = _memory_rows(measure_tree(stage.pid_of("daemon"), names))
+    stage.screen.table(rows, header=("process", "resident", "its share"))
+    stage.screen.gap()
+    p50, p99 = statistics.median(took_ms), statistics.quantiles(took_ms, n=100)[98]
+    stage.screen.say(
+        f"{len(took_ms)} different questions, asked through the daemon: p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+    )
+
+
+def _time_recalls(stage: Stage) -> list[float]:
+    """Ask different questions as both users; return how long each took, in milliseconds."""
+    questions = [(user, text) for user in stage.story.users for text in stage.story.texts(user)]
+    took_ms = []
+    for user, text in questions[:_RECALLS]:
+        started_s = time.perf_counter()
+        stage.client(user).recall(f"What do we know about this: {text}")
+        took_ms.append((time.perf_counter() - started_s) * 1000)
+    return took_ms
+
+
+def _ledger_rows(ledger: Ledger, torn: int) -> list[tuple[str, str]]:
+    rows = [
+        ("events published", f"{ledger.published}"),
+        ("  recognised as repeats by the relay", f"{ledger.repeats}"),
+        (f"  in quarantine ({torn} torn on the way)", f"{ledger.quarantined}"),
+        ("  acknowledged and journaled", f"{ledger.journaled}"),
+        ("    kept as memories", f"{ledger.kept}"),
+        *((f"    dropped: {reason.replace('_', ' ')}", f"{number}") for reason, number in ledger.dropped.items()),
+    ]
+    colour = "green" if ledger.lost == 0 else "red"
+    return [*rows, (f"[bold {colour}]lost[/]", f"[bold {colour}]{ledger.lost}[/]")]
+
+
+def _memory_rows(processes: Sequence[ProcessMemory]) -> list[tuple[str, ...]]:
+    ours = [process for process in processes if not process.role.startswith("Ray")]
+    rays = [process for process in processes if process.role.startswith("Ray")]
+    rows = [(process.role, *_sizes([process])) for process in ours]
+    rows.append((f"Ray itself, {len(rays)} processes", *_sizes(rays)))
+    return [*rows, ("[bold]in all[/]", *_sizes(processes))]
+
+
+def _sizes(processes: Sequence[ProcessMemory]) -> tuple[str, str]:
+    rss = sum(process.rss_bytes for process in processes) / _MEGABYTE
+    pss = sum(process.pss_bytes for process in processes) / _MEGABYTE
+    return f"{rss:.0f} MB", f"{pss:.0f} MB"

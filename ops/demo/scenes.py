@@ -1,0 +1,184 @@
+"""The scenes of the demo, in order: each does something real, shows it, and checks what it shows.
+
+A scene asks the running daemon through the same client that planners use; nothing here looks into its files. What this
+file does not do: print in a certain way (`screen`), know the story (`story.toml`), count (`books`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import psutil
+
+from memory_agent import MemoryFilter, RecallResult, context_block
+from memory_agent.errors import MemoryAgentError
+from ops.demo.senders import Sender, send_plainly
+from ops.demo.stage import HEROINE, OTHER, PATIENCE_S, Stage, wait_until
+from ops.demo.story import CONDUCTOR, Request, Week, workers_of
+from ops.process_memory import still_running
+
+_FIRST_WEEKS: tuple[Week, ...] = (1, 2)
+_LAST_WEEK: Week = 3
+_SENT_AGAIN = 12
+_PACE_MS = 6.0
+_CONTEXT_TOKENS = 420
+_ALL = 1_000
+
+_PARTS = {
+    "relay": "durable journal; emitters keep publishing to it while the daemon restarts",
+    "embedder": "all-MiniLM-L6-v2 as an int8 graph of our own; one copy for all users",
+    "daemon": "dispatcher and gateway; Ray starts an actor for each user who is spoken to",
+}
+
+
+def show_daemon(stage: Stage, took_s: float) -> None:
+    """Show what runs."""
+    pids = {part.name: part.pid for part in stage.status().parts}
+    stage.screen.say("$ memory-agent serve", "bold")
+    stage.screen.say(f"ready in {took_s:.1f} s, on an empty folder")
+    for name, text in _PARTS.items():
+        stage.screen.say(f"{name:<9} pid {pids.get(name)}  {text}", "dim")
+    stage.screen.promise("relay, embedder and daemon are processes of their own", set(_PARTS) <= set(pids))
+
+
+def publish_first_weeks(stage: Stage) -> None:
+    """Publish two weeks from separate processes: acknowledged, sent twice, plain, and torn."""
+    events = stage.story.events(_FIRST_WEEKS, stage.now)
+    with stage.senders(events, again={workers_of(OTHER): _SENT_AGAIN}) as senders:
+        _show_senders(stage, senders)
+        finished = [sender.finish() for sender in senders]
+    stage.repeats += sum(sender.duplicates for sender in senders)
+    stage.screen.promise("every event was acknowledged: it was on disk, synced, before its ack left", all(finished))
+    stage.screen.promise(
+        f"{OTHER}'s workers were restarted and sent their last {_SENT_AGAIN} events again: all recognised",
+        stage.repeats == _SENT_AGAIN,
+    )
+    _publish_plainly(stage)
+    stage.wait_until_handled()
+    _show_kept(stage)
+
+
+def ask_before_planning(stage: Stage) -> None:
+    """Ask at three moments, in other words than the stored ones; show one context block."""
+    requests = [request for request in stage.story.request if request.after_week != _LAST_WEEK]
+    for request in requests:
+        result = _ask(stage, request)
+        if stage.first_answer is None:
+            stage.first_answer = result
+            _show_context(stage, result)
+
+
+def kill_in_the_middle(stage: Stage) -> None:
+    """Publish week three and kill the heroine's actor while it comes in; ask again."""
+    host = f"user-{HEROINE}"
+    victim = psutil.Process(stage.pid_of(host))
+    with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
+        _show_senders(stage, senders)
+        workers = next(sender for sender in senders if sender.name == workers_of(HEROINE))
+        wait_until(lambda: workers.acked >= workers.total // 2 or not workers.running)
+        in_the_middle = workers.running
+        victim.kill()
+        killed_s = time.monotonic()
+        stage.screen.say(f"$ kill -9 {victim.pid}", "bold red")
+        stage.screen.say(
+            f"{HEROINE}'s actor is dead; of her workers' {workers.total} events {workers.acked} are acknowledged"
+        )
+        answer = _first_answer_after_the_kill(stage)
+        stage.screen.say(f"a recall sent right then was answered {time.monotonic() - killed_s:.1f} s later")
+        finished = [sender.finish() for sender in senders]
+    stage.wait_until_handled()
+    successor = stage.pid_of(host)
+    stage.screen.promise(
+        "the emitters were in the middle of publishing, and got every ack", in_the_middle and all(finished)
+    )
+    stage.screen.promise(
+        f"a successor (pid {successor}) took over; the journal gave it what the dead one had not stored",
+        successor != victim.pid and not still_running([victim]),
+    )
+    stage.screen.promise(
+        "the first question of scene 3 has the same best memory as before", _best(answer) == _best(stage.first_answer)
+    )
+    for request in stage.story.request:
+        if request.after_week == _LAST_WEEK:
+            _ask(stage, request)
+
+
+def ask_as_somebody_else(stage: Stage) -> None:
+    """Ask one user's question as the other: nothing of the first may come back."""
+    question = stage.story.request[0].text
+    stage.screen.request(f"{OTHER} asks what {HEROINE} asked first", question)
+    result = stage.client(OTHER).recall(question, _ALL)
+    owners = {stage.story.owner_of(memory.record.run_id) for memory in result.memories}
+    best = max((memory.score or 0.0 for memory in result.memories), default=0.0)
+    stage.screen.say(f"{len(result.memories)} memories, the nearest with a cosine of {best:.2f}")
+    stage.screen.promise(f"all of them are {OTHER}'s own: a memory never leaves its user's store", owners == {OTHER})
+
+
+def _show_senders(stage: Stage, senders: Sequence[Sender]) -> None:
+    for sender in senders:
+        who = "plans for both users, as user `system`" if sender.name == CONDUCTOR else "publish as their user"
+        stage.screen.say(f"{sender.name:<16} pid {sender.pid}  {sender.total:>3} events, {who}", "dim")
+
+
+def _publish_plainly(stage: Stage) -> None:
+    events = stage.story.plain_events(stage.now)
+    messages = [*map(json.dumps, events), stage.story.plain_pub.torn]
+    heard = send_plainly(messages, stage.scratch, stage.status().endpoints["relay_pub"])
+    stage.published += len(events)
+    stage.torn += 1
+    wait_until(lambda: stage.status().journal["counts"].get("pub_received", 0) >= len(messages))
+    entries = stage.client().quarantined()
+    stage.screen.promise(
+        "an old tool sent plain ZeroMQ PUB, one message torn: set aside with its reason, the others taken",
+        heard and [entry.code for entry in entries] == ["malformed_event"],
+    )
+    for entry in entries:
+        stage.screen.say(f"  quarantine {entry.id}: {entry.reason}", "dim")
+
+
+def _show_kept(stage: Stage) -> None:
+    for user in stage.story.users:
+        stats = stage.client(user).stats()
+        dropped = sum(stats.events_dropped.values())
+        stage.screen.say(f"{user:<6} {stats.memories:>3} memories, {dropped:>3} events dropped as noise")
+    planned = stage.client().recall(stage.story.request[0].text, _ALL, MemoryFilter(sources=("conductor_plan",)))
+    owners = {stage.story.owner_of(memory.record.run_id) for memory in planned.memories}
+    stage.screen.promise(
+        "what the conductor published as `system` went to the user whose run or session it was", owners == {HEROINE}
+    )
+
+
+def _show_context(stage: Stage, result: RecallResult) -> None:
+    block = context_block(result, _CONTEXT_TOKENS, now=stage.now)
+    stage.screen.block(f"what the planner gets: context_block(result, max_tokens={_CONTEXT_TOKENS})", block)
+    quoted = [line for line in block.splitlines() if line.startswith("| ")]
+    stage.screen.promise("memories reach the planner fenced as data, not as instructions", bool(quoted))
+
+
+def _ask(stage: Stage, request: Request) -> RecallResult:
+    stage.screen.request(request.moment, request.text)
+    kinds = MemoryFilter(kinds=tuple(request.kinds))
+    result = stage.client(request.user).recall(request.text, request.top_k, kinds)
+    stage.screen.answer(result, stage.now)
+    first = [memory.record.run_id for memory in result.memories[:3]]
+    found = request.expects in first and not result.degraded
+    stage.screen.promise(f"{request.expects}, the run that helps here, is among the first three", found)
+    return result
+
+
+def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
+    """Ask as a planner would that does not know that an actor just died, until there is an answer."""
+    request = stage.story.request[0]
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return stage.client().recall(request.text, request.top_k)
+        except MemoryAgentError as error:
+            if not error.retryable or time.monotonic() > deadline_s:
+                raise
+
+
+def _best(result: RecallResult | None) -> str | None:
+    return result.memories[0].record.id if result is not None and result.memories else None

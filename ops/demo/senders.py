@@ -1,0 +1,76 @@
+"""Starts the emitters of the demo as processes, follows their acks, and adds up what they report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from memory_agent.evaluation.daemon_process import child_environment
+from ops.demo.story import Event
+
+ROOT = Path(__file__).parents[2]
+_END_TIMEOUT_S = 60
+
+
+class Sender:
+    """One emitter process."""
+
+    def __init__(
+        self, name: str, events: Sequence[Event], folder: Path, relay: str, *, pace_ms: float = 0.0, again: int = 0
+    ) -> None:
+        """Start publishing `events`, and the last `again` of them once more."""
+        self.name = name
+        self.total = len(events) + again
+        self.acked = self.duplicates = 0
+        file = folder / f"{name.replace(' ', '-')}.jsonl"
+        file.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+        options = ["--relay", relay, "--pace-ms", str(pace_ms), "--again", str(again)]
+        self._process = _start("ops.demo.emitter", str(file), *options)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def finish(self) -> bool:
+        """Wait for the end; return whether every event was acknowledged."""
+        code = self._process.wait(_END_TIMEOUT_S)
+        self._reader.join()
+        return code == 0 and self.acked == self.total
+
+    def stop(self) -> None:
+        """End the process if it still runs."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                report = json.loads(line)
+                self.duplicates = report.get("duplicates", 0)
+                self.acked = report["acked"] + self.duplicates
+
+
+def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
+    """Send messages from a process that knows only plain PUB; return whether somebody listened."""
+    file = folder / "plain.txt"
+    file.write_text("".join(message + "\n" for message in messages), encoding="utf-8")
+    return _start("ops.demo.plain_tool", str(file), "--connect", endpoint).wait(_END_TIMEOUT_S) == 0
+
+
+def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=child_environment())

@@ -1,0 +1,95 @@
+"""What all scenes of the demo share: the daemon's folder, its clients, the screen, and what was published so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from memory_agent import MemoryClient, RecallResult
+from memory_agent.protocol import DaemonStatus
+from ops.demo.screen import Screen
+from ops.demo.senders import Sender
+from ops.demo.story import Event, Story
+
+HEROINE = "alice"
+OTHER = "bob"
+PATIENCE_S = 60.0
+
+_POLL_S = 0.01
+
+
+@dataclass
+class Stage:
+    """The scenes' common ground. `published` counts events that emitters sent, `torn` messages that are no event."""
+
+    data_dir: Path
+    scratch: Path
+    story: Story
+    screen: Screen
+    now: datetime
+    clients: dict[str, MemoryClient] = field(default_factory=dict)
+    published: int = 0
+    repeats: int = 0
+    torn: int = 0
+    first_answer: RecallResult | None = None
+
+    def client(self, user: str = HEROINE) -> MemoryClient:
+        """Return the client through which a user's planner asks."""
+        if user not in self.clients:
+            self.clients[user] = MemoryClient(user, data_dir=self.data_dir)
+        return self.clients[user]
+
+    def status(self) -> DaemonStatus:
+        """Return what the daemon says about itself."""
+        return self.client().status()
+
+    def pid_of(self, part: str) -> int:
+        """Return the process id of a part of the daemon, once it has one."""
+        found: list[int] = []
+
+        def known() -> bool:
+            found[:] = [known.pid for known in self.status().parts if known.name == part and known.pid]
+            return bool(found)
+
+        wait_until(known)
+        return found[0]
+
+    def wait_until_handled(self) -> None:
+        """Return when everything in the journal is a memory, dropped, or in quarantine."""
+        last_seq = self.status().journal["last_seq"]
+        self.client().wait({"system": last_seq}, PATIENCE_S)
+
+    @contextmanager
+    def senders(
+        self, events: dict[str, list[Event]], *, pace_ms: float = 0.0, again: dict[str, int] | None = None
+    ) -> Iterator[list[Sender]]:
+        """Start a process for each emitter; they have ended on return. `again`: how many events one sends twice."""
+        relay = self.status().endpoints["relay"]
+        senders: list[Sender] = []
+        try:
+            for name, theirs in events.items():
+                repeats = (again or {}).get(name, 0)
+                senders.append(Sender(name, theirs, self.scratch, relay, pace_ms=pace_ms, again=repeats))
+            self.published += sum(sender.total for sender in senders)
+            yield senders
+        finally:
+            for sender in senders:
+                sender.stop()
+
+    def close(self) -> None:
+        """Close the clients."""
+        for client in self.clients.values():
+            client.close()
+
+
+def wait_until(fact: Callable[[], bool]) -> None:
+    """Return when `fact` holds. Raises TimeoutError."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not fact():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"it did not come about within {PATIENCE_S:g} s")
+        time.sleep(_POLL_S)

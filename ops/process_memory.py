@@ -1,0 +1,79 @@
+"""What a daemon's processes hold in memory: resident and proportional size of each, Ray's own included.
+
+Resident size (RSS) counts pages that processes share in each of them; proportional size (PSS) divides them, so only PSS
+may be added up. PSS is Linux's; elsewhere it is the resident size, which is an upper bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+_ROLES = (
+    ("memory_agent.embedders", "embedder"),
+    ("memory_agent serve", "daemon"),
+    ("bin/memory-agent serve", "daemon"),
+    ("-m relay", "relay"),
+    ("gcs_server", "Ray gcs"),
+    ("raylet/raylet", "Ray raylet"),
+    ("DashboardAgent", "Ray agent"),
+    ("dashboard/dashboard", "Ray dashboard"),
+    ("RuntimeEnvAgent", "Ray runtime env"),
+    ("log_monitor", "Ray log monitor"),
+    ("autoscaler", "Ray monitor"),
+    ("ray::HostActor", "host"),
+    ("ray::IDLE", "Ray idle worker"),
+)
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """One process: what it is for, and its memory in bytes."""
+
+    role: str
+    pid: int
+    rss_bytes: int
+    pss_bytes: int
+
+
+def process_tree(pid: int) -> list[psutil.Process]:
+    """Return a process and all that descend from it."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def measure_tree(pid: int, names: Mapping[int, str] | None = None) -> list[ProcessMemory]:
+    """Return the memory of a process and all that descend from it; `names` are roles known by pid."""
+    measured = []
+    for process in process_tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            memory = process.memory_full_info()
+            role = (names or {}).get(process.pid) or _role(" ".join(process.cmdline()), process.name())
+            pss_bytes = getattr(memory, "pss", memory.rss)
+            measured.append(ProcessMemory(role, process.pid, memory.rss, pss_bytes))
+    return measured
+
+
+def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Return those that have not ended."""
+    return [process for process in processes if process.is_running() and not _is_zombie(process)]
+
+
+def own_memory() -> int:
+    """Return the resident memory of this process in bytes."""
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _role(command: str, name: str) -> str:
+    return next((role for part, role in _ROLES if part in command), name)

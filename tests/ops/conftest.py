@@ -1,0 +1,11 @@
+"""Lets these tests import `ops`, which is no part of the distribution."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
