@@ -1,0 +1,43 @@
+"""One recall under way: how much of its time is left, and what it had to do without.
+
+The reasons are words that callers may rely on; each stands in `RecallResult.degraded` at most once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, get_args
+
+Reason = Literal[
+    "no_model",  # no embedding model: lexical only
+    "embedder_timeout",  # the embedder did not answer in time: lexical only
+    "model_changed",  # the stored vectors come from another model: lexical only until they are made anew
+    "vectors_pending",  # some memories have no vector yet, and are found by words only
+    "index_rebuilding",  # an index was damaged and is being built anew: the other side only
+    "deadline",  # time was up: fewer sides, or nothing
+]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+class Attempt:
+    """The clock of one recall (monotonic), started now, and its reasons."""
+
+    def __init__(self, deadline_ms: float) -> None:
+        self._started_s = time.monotonic()
+        self.deadline_s = deadline_ms / 1000
+        self.degraded: list[Reason] = []
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline; negative after it."""
+        return self.deadline_s - self.elapsed_s
+
+    def degrade(self, reason: Reason) -> None:
+        """Note what could not take part."""
+        if reason not in self.degraded:
+            self.degraded.append(reason)

@@ -1,0 +1,277 @@
+"""Events in, memories out: mapped, freed of noise and repeats, embedded, committed at once with the journal cursor.
+
+Delivery is at least once, the effect exactly once: an event at or below the cursor was handled, an event id that is
+known adds nothing, and both are settled inside the transaction that writes. Text is embedded before it, outside any
+lock, so that recalls and other writers do not wait for a model. Without a model memories are stored all the same and
+get their vectors later. What this does not do: read a journal (`dispatcher`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import msgspec
+
+from memory_agent.archive import Archive
+from memory_agent.batch import Batch
+from memory_agent.embedders import comparable
+from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
+from memory_agent.late_embedder import LateEmbedder
+from memory_agent.records import Embedding, IngestReport, MemoryRecord, RejectedEvent
+from memory_agent.signals import Dropped, EventReader
+from relay.errors import MalformedEventError
+from relay.event import Event
+
+_PROGRESS_BLOB = "progress"
+_PROGRESS_SCOPES = 64
+_FILL_CHUNK = 256
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total)."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One event as it came: its place in the batch, its journal number if it has one, how to get at it."""
+
+    position: int
+    seq: int | None
+    read: Callable[[], Event]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """What an event will become, unless it turns out to be a repeat."""
+
+    position: int
+    record: MemoryRecord
+    event_id: str
+    is_progress: bool
+
+
+@dataclass
+class _Tally:
+    """What became of the events of one batch."""
+
+    duplicates: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    rejected: list[RejectedEvent] = field(default_factory=list)
+    record_ids: list[str] = field(default_factory=list)
+
+    def report(self, already_handled: int) -> IngestReport:
+        return IngestReport(
+            kept=len(self.record_ids),
+            duplicates=self.duplicates + already_handled,
+            dropped=dict(self.dropped),
+            rejected=tuple(self.rejected),
+            record_ids=tuple(self.record_ids),
+        )
+
+    def add_to(self, batch: Batch) -> None:
+        counts = {f"dropped.{reason}": number for reason, number in self.dropped.items()}
+        counts |= {"kept": len(self.record_ids), "duplicates": self.duplicates, "rejected": len(self.rejected)}
+        for counter, number in counts.items():
+            if number:
+                batch.count(counter, number)
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """Vectors by text, and the embedder that they come from; neither where there is no model."""
+
+    by_text: dict[str, Embedding] = {}
+    stamp: str | None = None
+
+    def admitted(self, batch: Batch) -> dict[str, Embedding]:
+        """Return the vectors if the store holds vectors of the same model, or none yet; else none of them."""
+        if self.stamp is None:
+            return {}
+        if batch.state.stamp is None:
+            batch.set_stamp(self.stamp)
+        return self.by_text if comparable(batch.state.stamp or "", self.stamp) else {}
+
+
+class Intake:
+    """Turns events into stored memories of one user."""
+
+    def __init__(self, archive: Archive, embedder: LateEmbedder, reader: EventReader) -> None:
+        self._archive = archive
+        self._embedder = embedder
+        self._reader = reader
+
+    def take_in(self, arrivals: Sequence[Arrival]) -> IngestReport:
+        """Store what is worth keeping. Durable on return, all of it or nothing.
+
+        An event that can never become a memory is in `rejected` and spoils nothing. Raises `StoreError`.
+        """
+        cursor = self._archive.store.cursor
+        fresh = [arrival for arrival in arrivals if arrival.seq is None or arrival.seq > cursor]
+        if not fresh:
+            return _Tally(duplicates=len(arrivals)).report(0)
+        outcomes = [(arrival, self._read(arrival)) for arrival in fresh]
+        vectors = self.embed(self._unknown_texts(outcome for _, outcome in outcomes))
+        with self._archive.batch() as batch:
+            tally = self._settle(batch, outcomes, vectors)
+        return tally.report(len(arrivals) - len(fresh))
+
+    def embed(self, texts: Iterable[str]) -> Vectors:
+        """Return the vectors of `texts`, each distinct one embedded once; none when there is no model now."""
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return Vectors()
+        try:
+            embedder = self._embedder.get()
+            return Vectors(dict(zip(distinct, embedder.embed_texts(distinct), strict=True)), embedder.info.stamp)
+        except ModelError:
+            return Vectors()
+
+    def remember(self, record: MemoryRecord) -> None:
+        """Store one memory that comes from no event. Durable on return."""
+        vectors = self.embed((record.text,))
+        with self._archive.batch() as batch:
+            batch.put(record, vectors.admitted(batch).get(record.text))
+
+    def fill_vectors(self, limit: int | None = None, progress: Progress | None = None) -> int:
+        """Embed at most `limit` memories that were stored without a vector; return how many got theirs.
+
+        Works in chunks that are durable one by one, so it may be interrupted and called again. Returns 0 when there is
+        no model, or another one than the store's.
+        """
+        store, filled = self._archive.store, 0
+        total = store.pending_count if limit is None else min(limit, store.pending_count)
+        while filled < total:
+            done = self._fill(min(_FILL_CHUNK, total - filled))
+            if not done:
+                break
+            filled += done
+            if progress is not None:
+                progress(filled, total)
+        return filled
+
+    def reembed(self, progress: Progress | None = None) -> int:
+        """Drop the vectors of another embedder and make all anew with the present one; return how many.
+
+        Raises `ModelError` when there is none. Interrupted, it goes on with the next `fill_vectors`.
+        """
+        stamp = self._embedder.get().info.stamp
+        if self._archive.store.stamp != stamp:
+            with self._archive.batch() as batch:
+                batch.set_stamp(stamp)
+        return self.fill_vectors(progress=progress)
+
+    def _fill(self, limit: int) -> int:
+        store = self._archive.store
+        rows = store.pending_rows(limit)
+        records = dict(zip(rows, store.records(rows), strict=True))
+        vectors = self.embed(record.text for record in records.values() if record is not None)
+        if not vectors.by_text:
+            return 0
+        with self._archive.batch() as batch:
+            admitted = vectors.admitted(batch)
+            present = [(row, record) for row in rows if (record := batch.record(row)) and record.text in admitted]
+            for row, record in present:
+                batch.set_vector(row, admitted[record.text])
+        return len(present)
+
+    def _read(self, arrival: Arrival) -> _Draft | Dropped | RejectedEvent:
+        event_id = ""
+        try:
+            event = arrival.read()
+            event_id = event.event_id
+            record = self._reader.read(event)
+        except (MalformedEventError, UnhandledEventError) as error:
+            reason = error.reason if isinstance(error, UnhandledEventError) else str(error)
+            return RejectedEvent(position=arrival.position, event_id=event_id, reason=reason)
+        if isinstance(record, Dropped):
+            return record
+        signal = self._reader.match(event.event_type)
+        return _Draft(arrival.position, record, event_id, is_progress=signal is not None and signal.progress)
+
+    def _unknown_texts(self, outcomes: Iterable[_Draft | Dropped | RejectedEvent]) -> list[str]:
+        drafts = [outcome for outcome in outcomes if isinstance(outcome, _Draft)]
+        with self._archive.store.snapshot() as snapshot:
+            return [draft.record.text for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
+
+    def _settle(
+        self, batch: Batch, outcomes: Sequence[tuple[Arrival, _Draft | Dropped | RejectedEvent]], vectors: Vectors
+    ) -> _Tally:
+        """Write the batch. What is a repeat is decided here, by what the transaction sees."""
+        tally, admitted = _Tally(), vectors.admitted(batch)
+        progress = _LastProgress(batch)
+        for arrival, outcome in outcomes:
+            if arrival.seq is not None and arrival.seq <= batch.cursor:
+                tally.duplicates += 1
+                continue
+            if isinstance(outcome, _Draft):
+                self._keep(batch, outcome, admitted, progress, tally)
+            elif isinstance(outcome, Dropped):
+                tally.dropped[outcome.reason] += 1
+            else:
+                tally.rejected.append(outcome)
+        batch.cursor = max([batch.cursor, *(arrival.seq for arrival, _ in outcomes if arrival.seq is not None)])
+        progress.save()
+        tally.add_to(batch)
+        return tally
+
+    def _keep(
+        self, batch: Batch, draft: _Draft, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
+    ) -> None:
+        if batch.row_of_event(draft.event_id) is not None:
+            tally.duplicates += 1
+            return
+        if draft.is_progress and (row := progress.row_of_repeat(draft.record)) is not None:
+            batch.link_event(draft.event_id, row)
+            tally.dropped["repeated_progress"] += 1
+            return
+        try:
+            row = batch.put(draft.record, vectors.get(draft.record.text))
+        except InvalidInputError as error:
+            reason = str(error)
+            tally.rejected.append(RejectedEvent(position=draft.position, event_id=draft.event_id, reason=reason))
+            return
+        tally.record_ids.append(draft.record.id)
+        if draft.is_progress:
+            progress.follow(draft.record, row)
+
+
+class _LastProgress:
+    """The last progress of each run or session, kept in the store, so that a replay decides as it was decided.
+
+    Bounded to the runs that reported last. Rejected: remembering it in the process, where a crash changes the outcome.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        blob = batch.blob(_PROGRESS_BLOB)
+        self._last: dict[bytes, tuple[bytes, int]] = _progress_decoder.decode(blob) if blob else {}
+        self._is_changed = False
+
+    def row_of_repeat(self, record: MemoryRecord) -> int | None:
+        """Return the row of the last progress of the record's run or session, if it said the same."""
+        digest, row = self._last.get(_scope(record), (b"", 0))
+        return row if digest == _digest(record.text) else None
+
+    def follow(self, record: MemoryRecord, row: int) -> None:
+        """Make `record` the last progress of its run or session."""
+        self._last.pop(_scope(record), None)
+        self._last[_scope(record)] = (_digest(record.text), row)
+        self._is_changed = True
+
+    def save(self) -> None:
+        """Write it with the batch."""
+        if self._is_changed:
+            latest = dict(list(self._last.items())[-_PROGRESS_SCOPES:])
+            self._batch.set_blob(_PROGRESS_BLOB, msgspec.msgpack.encode(latest))
+
+
+_progress_decoder = msgspec.msgpack.Decoder(dict[bytes, tuple[bytes, int]])
+
+
+def _scope(record: MemoryRecord) -> bytes:
+    return _digest(f"run {record.run_id}" if record.run_id else f"session {record.session_id}")
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=8).digest()

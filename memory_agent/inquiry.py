@@ -1,0 +1,115 @@
+"""What a recall asks, checked: query, number of answers, filter, mode and patience. Pure.
+
+Checked once, at the edge, so that the parts behind it can rely on it. Raises `InvalidInputError` naming the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from memory_agent.config import RecallSettings
+from memory_agent.embedders import check_text
+from memory_agent.errors import InvalidInputError
+from memory_agent.records import MODES, MemoryFilter, Mode
+
+MOST_ANSWERS = 1_000
+_NO_FILTER = MemoryFilter()
+
+
+class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """A recall that can be answered. `floor` is the least raw cosine, None when any will do."""
+
+    query: str
+    top_k: int
+    filter: MemoryFilter | None
+    mode: Mode
+    floor: float | None
+    deadline_ms: float
+
+
+def make_inquiry(
+    query: str,
+    top_k: int,
+    filter: MemoryFilter | Mapping[str, Any] | None,
+    mode: Mode | None,
+    deadline_ms: float | None,
+    settings: RecallSettings,
+) -> Inquiry:
+    """Return what is asked, with the settings where the caller says nothing."""
+    chosen = check_filter(filter)
+    floor = settings.min_score if chosen is None or chosen.min_score is None else chosen.min_score
+    return Inquiry(
+        query=_check_query(query, settings.max_query_chars),
+        top_k=_check_top_k(top_k),
+        filter=_without_floor(chosen),
+        mode=_check_mode(mode or settings.mode),
+        floor=None if floor <= -1.0 and (chosen is None or chosen.min_score is None) else floor,
+        deadline_ms=settings.deadline_ms if deadline_ms is None else _check_number("deadline_ms", deadline_ms),
+    )
+
+
+def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
+    """Return the filter, or what a mapping of its fields describes, checked."""
+    if filter is None:
+        return None
+    fields = msgspec.structs.asdict(filter) if isinstance(filter, MemoryFilter) else filter
+    if not isinstance(fields, Mapping):
+        raise InvalidInputError("filter", f"must be a MemoryFilter or a mapping, is {type(filter).__name__}")
+    try:
+        chosen = msgspec.convert(dict(fields), MemoryFilter)
+    except msgspec.ValidationError as error:
+        raise _of_filter(str(error)) from error
+    for field in ("since", "until"):
+        time = getattr(chosen, field)
+        if time is not None and time.tzinfo is None:
+            raise InvalidInputError(f"filter.{field}", "has no time zone")
+    for field in ("min_quality", "min_score"):
+        if getattr(chosen, field) is not None:
+            _check_number(f"filter.{field}", getattr(chosen, field))
+    return chosen
+
+
+def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
+    """The conditions that columns answer; None when there are none."""
+    if filter is None:
+        return None
+    rest = msgspec.structs.replace(filter, min_score=None)
+    return None if rest == _NO_FILTER else rest
+
+
+def _check_query(query: object, most_chars: int) -> str:
+    check_text("query", query)
+    assert isinstance(query, str)
+    if not query.strip():
+        raise InvalidInputError("query", "is empty")
+    if len(query) > most_chars:
+        raise InvalidInputError("query", f"has {len(query)} characters, at most {most_chars} are allowed")
+    return query
+
+
+def _check_top_k(top_k: object) -> int:
+    if not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= MOST_ANSWERS:
+        raise InvalidInputError("top_k", f"must be a whole number from 1 to {MOST_ANSWERS}")
+    return top_k
+
+
+def _check_mode(mode: Mode) -> Mode:
+    if mode not in MODES:
+        raise InvalidInputError("mode", f"must be one of {', '.join(MODES)}")
+    return mode
+
+
+def _check_number(field: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise InvalidInputError(field, "must be a finite number")
+    return float(value)
+
+
+def _of_filter(message: str) -> InvalidInputError:
+    reason, _, path = message.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    return InvalidInputError(".".join(part for part in ("filter", field) if part), reason)

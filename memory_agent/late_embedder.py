@@ -1,0 +1,83 @@
+"""An embedder that may come late, or not at all: it is opened when first needed, and its absence is a state, no crash.
+
+Loading takes a tenth of a second from the cache and seconds the first time, when the graph is built; so it happens in a
+thread of its own, and who has a deadline waits no longer than that. A failure is remembered for a while, so that not
+every recall looks for weights that are not there. What this does not do: embed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.errors import EmbedderUnavailableError, ModelError
+
+_TRY_AGAIN_AFTER_S = 30.0
+_CLOSE_WAIT_S = 10.0
+
+
+class LateEmbedder:
+    """Somebody's embedder, or one of our own that is opened at the first `get`. Safe to share between threads."""
+
+    def __init__(self, embedder: Embedder | None, settings: EmbedderSettings) -> None:
+        """Use `embedder`, which stays the caller's; without one, open one by `settings` when it is needed."""
+        self._settings = settings
+        self._given = embedder is not None
+        self._embedder = embedder
+        self._failure: ModelError | None = None
+        self._failed_at_s = 0.0
+        self._opening: threading.Thread | None = None
+        self._guard = threading.Lock()
+
+    def get(self, timeout_s: float | None = None) -> Embedder:
+        """Return the embedder, waiting at most `timeout_s` while it opens.
+
+        Raises `ModelMissingError` or another `ModelError` when there is none, `EmbedderUnavailableError` when it is
+        not ready in time.
+        """
+        if self._embedder is not None:
+            return self._embedder
+        opening = self._start()
+        if opening is not None:
+            opening.join(timeout_s)
+        with self._guard:
+            if self._embedder is not None:
+                return self._embedder
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)
+        raise EmbedderUnavailableError("the model is still being opened")
+
+    def look_again(self) -> None:
+        """Forget a failure, so that the next `get` looks for the model anew."""
+        with self._guard:
+            self._failure = None
+
+    def close(self) -> None:
+        """Close an embedder that was opened here."""
+        if self._opening is not None:
+            self._opening.join(_CLOSE_WAIT_S)  # a download that is longer under way ends with the process
+        if self._embedder is not None and not self._given:
+            self._embedder.close()
+
+    def _start(self) -> threading.Thread | None:
+        """Return the thread that opens the embedder, or None while a failure is fresh."""
+        with self._guard:
+            if self._opening is not None and self._opening.is_alive():
+                return self._opening
+            if self._failure is not None and time.monotonic() - self._failed_at_s < _TRY_AGAIN_AFTER_S:
+                return None
+            self._opening = threading.Thread(target=self._open, name="embedder-opening", daemon=True)
+            self._opening.start()
+            return self._opening
+
+    def _open(self) -> None:
+        try:
+            embedder = open_embedder(self._settings)
+        except ModelError as error:
+            with self._guard:
+                self._failure, self._failed_at_s = error, time.monotonic()
+        else:
+            with self._guard:
+                self._embedder, self._failure = embedder, None

@@ -1,0 +1,311 @@
+"""One user's memory: open a folder, ingest, recall, remember, forget, close. Synchronous; knows no Ray and no daemon.
+
+This is the whole system for somebody who wants it inside a program of their own; the daemon wraps it and adds nothing
+to what it means. One thread may ingest while several recall. What this does not do: find out whose event it is
+(`dispatcher`), keep a journal (`relay`). Rejected: an async class, because what takes time here is a processor or a
+disk, which an event loop would only wait for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import structlog
+
+from memory_agent import derived
+from memory_agent.archive import Archive
+from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings, StoreSettings
+from memory_agent.embedders import Embedder, check_text
+from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
+from memory_agent.fence import Role
+from memory_agent.folders import user_folder
+from memory_agent.ingest import Arrival, Intake, Progress
+from memory_agent.inquiry import make_inquiry
+from memory_agent.late_embedder import LateEmbedder
+from memory_agent.recall import Recollection
+from memory_agent.records import (
+    IngestReport,
+    Kind,
+    MemoryFilter,
+    MemoryRecord,
+    MemoryStats,
+    Mode,
+    Provenance,
+    RecallResult,
+    Source,
+)
+from memory_agent.remembrance import make_record
+from memory_agent.signal_table import SignalTable
+from memory_agent.signals import EventReader
+from memory_agent.statistics import make_stats
+from relay.config import EventLimits
+from relay.event import Event, event_from_mapping, read_event
+
+__all__ = ["Memory", "user_folder"]
+
+log = structlog.get_logger()
+
+_LIMITS = EventLimits()
+_NO_DOWNLOAD = EmbedderSettings(allow_download=False)
+
+
+class Memory:
+    """The memory of one user. Every method raises `StoreError` when the store failed or was closed."""
+
+    def __init__(
+        self,
+        user_id: str,
+        archive: Archive,
+        embedder: LateEmbedder,
+        ingest_settings: IngestSettings,
+        recall_settings: RecallSettings,
+    ) -> None:
+        """Wire the parts together; `open` is what callers want."""
+        self.user_id = user_id
+        self._archive = archive
+        self._embedder = embedder
+        self._ingest_settings = ingest_settings
+        self._recall_settings = recall_settings
+        reader = EventReader(SignalTable.load(ingest_settings.signals), ingest_settings)
+        self._intake = Intake(archive, embedder, reader)
+        self._recollection = Recollection(archive, embedder, recall_settings)
+        self._idle = threading.Condition()
+        self._calls = 0
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str],
+        *,
+        user_id: str | None = None,
+        embedder: Embedder | None = None,
+        embedder_settings: EmbedderSettings | None = None,
+        store_settings: StoreSettings | None = None,
+        ingest_settings: IngestSettings | None = None,
+        recall_settings: RecallSettings | None = None,
+        role: Role = "library",
+    ) -> Self:
+        """Open the memory in a folder, or create it, and own it until `close`.
+
+        `user_id` is the folder's name unless given. An `embedder` stays the caller's; without one, one is opened in
+        this process when it is first needed, which downloads nothing unless `embedder_settings` allow it. Raises
+        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`.
+        """
+        folder = Path(path)
+        late = LateEmbedder(embedder, embedder_settings or _NO_DOWNLOAD)
+        archive = Archive.open(folder, store_settings or StoreSettings(), role)
+        try:
+            settings = (ingest_settings or IngestSettings(), recall_settings or RecallSettings())
+            return cls(user_id or folder.absolute().name, archive, late, *settings)
+        except BaseException:
+            archive.close()
+            raise
+
+    def ingest(
+        self,
+        events: Sequence[Event | Mapping[str, Any]],
+        *,
+        seqs: Sequence[int] | None = None,
+        now: datetime | None = None,
+    ) -> IngestReport:
+        """Make memories of events. Durable on return, all of it or nothing.
+
+        With `seqs`, their numbers in a journal, the store's cursor moves along, and what lies at or below it was
+        handled and is passed over. Without, repeats are recognised by their `event_id` alone. What can never become a
+        memory is in `rejected`, and disturbs nothing else. Raises `InvalidInputError` when `seqs` do not fit.
+        """
+        now = now or datetime.now(UTC)
+        return self._ingest([partial(_checked, event, now) for event in events], seqs)
+
+    def ingest_encoded(
+        self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None, now: datetime | None = None
+    ) -> IngestReport:
+        """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), checked when they came in."""
+        return self._ingest([partial(read_event, event) for event in events], seqs)
+
+    def recall(
+        self,
+        query: str,
+        top_k: int = 5,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
+        deadline_ms: float | None = None,
+        *,
+        with_embedding: bool = False,
+        now: datetime | None = None,
+    ) -> RecallResult:
+        """Return at most `top_k` memories that resemble `query`, best first.
+
+        `mode` and `deadline_ms` are the settings' where they are not given. A part that is missing or late is named in
+        `degraded`. Raises `InvalidInputError` naming the argument that cannot be used.
+        """
+        inquiry = make_inquiry(query, top_k, filter, mode, deadline_ms, self._recall_settings)
+        with self._call():
+            result = self._recollection.answer(inquiry, now or datetime.now(UTC), with_embedding)
+        self._log(
+            "recall.answered",
+            mode=inquiry.mode,
+            memories=len(result.memories),
+            degraded=result.degraded,
+            took_ms=round(result.took_ms, 2),
+        )
+        return result
+
+    def remember(
+        self,
+        text: str,
+        kind: Kind = "finding",
+        source: Source = "user_input",
+        tags: Sequence[str] = (),
+        title: str | None = None,
+        provenance: Provenance | None = None,
+        metadata: dict[str, Any] | None = None,
+        session_id: str | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> MemoryRecord:
+        """Store a memory that comes from no event, and return it. Durable on return.
+
+        Raises `InvalidInputError` naming the argument that cannot be used.
+        """
+        record = make_record(
+            text,
+            kind=kind,
+            source=source,
+            tags=tags,
+            title=title,
+            provenance=provenance,
+            metadata=metadata,
+            session_id=session_id,
+            now=now or datetime.now(UTC),
+            max_chars=self._ingest_settings.max_text_chars,
+        )
+        with self._call():
+            self._intake.remember(record)
+        return record
+
+    def get(self, record_id: str, *, with_embedding: bool = False) -> MemoryRecord | None:
+        """Return the memory with this id, or None. Raises `InvalidInputError` for what can be no id."""
+        check_text("id", record_id)
+        with self._call():
+            row = self._archive.store.row_of_id(record_id) if record_id else None
+            return None if row is None else self._archive.store.record(row, with_embedding)
+
+    def forget(self, record_ids: Sequence[str]) -> int:
+        """Remove memories with their vectors and words; return how many there were. Durable on return.
+
+        Their events stay known, so that no replay brings them back.
+        """
+        if isinstance(record_ids, str):
+            raise InvalidInputError("ids", "must be a list of ids")
+        for record_id in record_ids:
+            check_text("ids", record_id)
+        with self._call(), self._archive.batch() as batch:
+            rows = [batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id]
+            return sum(batch.delete(row) for row in rows if row is not None)
+
+    def fill_vectors(self, limit: int | None = None) -> int:
+        """Embed at most `limit` memories that were stored while no model was there; return how many.
+
+        Interrupted, it goes on where it was. Returns 0 when there is still no model, or another one than before.
+        """
+        with self._call():
+            return self._intake.fill_vectors(limit)
+
+    def reembed(self, progress: Progress | None = None) -> int:
+        """Make all vectors anew with the present model, after `model_changed`; return how many.
+
+        Meanwhile recalls are served by words. `progress` is called with (done, total). Raises `ModelError` when there
+        is no model.
+        """
+        with self._call():
+            return self._intake.reembed(progress)
+
+    def stats(self) -> MemoryStats:
+        """Return the figures of this memory."""
+        with self._call():
+            try:
+                return make_stats(self.user_id, self._archive)
+            except IndexDamagedError:
+                derived.repair_lexicon(self._archive.store, self._archive.lexicon)
+                return make_stats(self.user_id, self._archive)
+
+    def close(self) -> None:
+        """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
+        if self._retire():
+            self._archive.close()
+            self._embedder.close()
+
+    def abandon(self) -> None:
+        """Close without writing, after `FencedError`: another owner works on the folder by now."""
+        if self._retire():
+            self._archive.abandon()
+            self._embedder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ingest(self, readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> IngestReport:
+        if seqs is not None and len(seqs) != len(readers):
+            raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
+        numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
+        arrivals = [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
+        started_s = time.monotonic()
+        with self._call():
+            report = self._intake.take_in(arrivals)
+        self._log(
+            "ingest.committed",
+            events=len(arrivals),
+            kept=report.kept,
+            duplicates=report.duplicates,
+            dropped=sum(report.dropped.values()),
+            rejected=len(report.rejected),
+            took_ms=round((time.monotonic() - started_s) * 1000, 2),
+        )
+        return report
+
+    def _log(self, event: str, **fields: Any) -> None:
+        """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""
+        if structlog.is_configured():
+            log.info(event, user_id=self.user_id, **fields)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """Keep the files open for one call."""
+        with self._idle:
+            if self._is_closed:
+                raise StoreError(f"the memory of {self.user_id} is closed")
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._calls -= 1
+                self._idle.notify_all()
+
+    def _retire(self) -> bool:
+        """Let no more calls in and wait for those under way; return whether this was the first to ask."""
+        with self._idle:
+            if self._is_closed:
+                return False
+            self._is_closed = True
+            self._idle.wait_for(lambda: self._calls == 0)
+            return True
+
+
+def _checked(event: Event | Mapping[str, Any], now: datetime) -> Event:
+    fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event
+    return event_from_mapping(fields, _LIMITS, now)

@@ -1,0 +1,88 @@
+"""A query's vector: embedded in time, of the model that the store knows, and centred on what this user asks.
+
+The mean of the user's queries is kept with the store and not flushed for its own sake: what a crash loses of it is
+learnt again. What this does not do: search.
+
+Shapes: d = dimensions of an embedding.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from memory_agent.archive import Archive
+from memory_agent.attempt import Attempt
+from memory_agent.embedders import comparable
+from memory_agent.errors import EmbedderUnavailableError, ModelError
+from memory_agent.late_embedder import LateEmbedder
+from memory_agent.records import Embedding
+from sona.centering import QueryCentering
+from sona.errors import DamagedStateError
+
+_BLOB = "centering"
+_REST_SHARE = 0.2  # of the deadline, kept for all that comes after the embedding
+_MOST_REST_S = 0.05
+
+_State = tuple[str, bytes]
+
+
+class QueryVector(msgspec.Struct, frozen=True):
+    """A query as embedded, (d,), which `score` is taken from, and as it is searched with."""
+
+    raw: Embedding
+    centred: Embedding
+
+
+class QueryVectors:
+    """Makes the query vectors of one user. Safe to share between threads."""
+
+    def __init__(self, archive: Archive, embedder: LateEmbedder, centering: bool) -> None:
+        self._archive = archive
+        self._embedder = embedder
+        self._centering = centering
+        self._lock = threading.Lock()
+        self._learner: QueryCentering | None = None
+        self._stamp = ""
+
+    def make(self, text: str, attempt: Attempt) -> QueryVector | None:
+        """Return the vector of `text`, or None with the reason noted in `attempt`."""
+        timeout_s = attempt.remaining_s - min(_REST_SHARE * attempt.deadline_s, _MOST_REST_S)
+        if timeout_s <= 0:
+            attempt.degrade("deadline")
+            return None
+        try:
+            embedder = self._embedder.get(timeout_s)
+            vector = embedder.embed_query(text, timeout_s)
+            stamp = embedder.info.stamp
+        except EmbedderUnavailableError:
+            attempt.degrade("embedder_timeout")
+            return None
+        except ModelError:
+            attempt.degrade("no_model")
+            return None
+        if not comparable(self._archive.store.stamp or stamp, stamp):
+            attempt.degrade("model_changed")
+            return None
+        return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector)
+
+    def _centre(self, vector: Embedding, stamp: str) -> Embedding:
+        """Return `vector` centred by the queries before it, and let it move the mean."""
+        with self._lock:
+            if self._learner is None or not comparable(self._stamp, stamp):
+                self._learner, self._stamp = self._restore(vector.size, stamp), stamp
+            centred = self._learner.centre(vector)
+            self._learner.observe(vector)
+            self._archive.note(_BLOB, msgspec.msgpack.encode((stamp, self._learner.to_bytes())))
+        return centred
+
+    def _restore(self, ndim: int, stamp: str) -> QueryCentering:
+        blob = self._archive.store.blob(_BLOB)
+        if blob is None:
+            return QueryCentering(ndim)
+        try:
+            saved_stamp, state = msgspec.msgpack.decode(blob, type=_State)
+            return QueryCentering.from_bytes(state, ndim) if comparable(saved_stamp, stamp) else QueryCentering(ndim)
+        except (msgspec.DecodeError, DamagedStateError):
+            return QueryCentering(ndim)  # it is learnt again

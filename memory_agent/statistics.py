@@ -1,0 +1,35 @@
+"""The figures of one user's memory, from the store's counters and the lexicon's columns. Reads no record."""
+
+from __future__ import annotations
+
+from memory_agent.archive import Archive
+from memory_agent.records import MemoryStats
+
+_DROPPED = "dropped."
+
+
+def make_stats(user_id: str, archive: Archive) -> MemoryStats:
+    """Return the figures as of now. Raises `StoreError`, and `IndexDamagedError` when the lexicon needs mending."""
+    store, lexicon = archive.store, archive.lexicon
+    counters = store.counters()
+    oldest, newest = lexicon.time_span()
+    return MemoryStats(
+        user_id=user_id,
+        memories=store.count,
+        by_kind=lexicon.count_by("kind"),
+        by_source=lexicon.count_by("source"),
+        without_vector=store.pending_count,
+        events_kept=counters.get("kept", 0),
+        events_duplicate=counters.get("duplicates", 0),
+        events_dropped={
+            counter.removeprefix(_DROPPED): number
+            for counter, number in sorted(counters.items())
+            if counter.startswith(_DROPPED)
+        },
+        cursor=store.cursor,
+        oldest=oldest,
+        newest=newest,
+        model=store.stamp,
+        index="approximate" if archive.index.is_approximate else "exact",
+        disk_bytes=store.disk_bytes,
+    )

@@ -1,0 +1,177 @@
+"""Every field of `MemoryFilter` through recall against brute force over all records, at any selectivity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from memory_samples import NOW, START, SUBJECTS
+
+from memory_agent.config import RecallSettings
+from memory_agent.embedders import Embedder
+from memory_agent.memory import Memory
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryFilter, MemoryRecord, Mode
+
+COUNT = 600
+MODES: tuple[Mode, ...] = get_args(Mode)
+SESSIONS = [f"s-{number}" for number in range(6)]
+TAGS = ["auth", "web", "data", "rare"]
+
+
+def sample(number: int) -> dict[str, Any]:
+    """An event whose fields are spread so that filters keep from none to all."""
+    random = np.random.default_rng(number)
+    event_type, quality = [
+        ("chat.user_msg", {}),
+        ("conductor.run.completed", {"quality": round(float(random.random()), 2)}),
+        ("worker.task.finding", {}),
+        ("writer.revision.created", {}),
+        ("feedback.given", {"rating": int(random.integers(1, 6))}),
+    ][int(random.choice(5, p=[0.5, 0.2, 0.2, 0.08, 0.02]))]
+    fields: dict[str, Any] = {"text": f"{SUBJECTS[number % 8]}, part {number}", "tags": []} | quality
+    fields["summary"] = fields["comment"] = fields["claim"] = fields["text"]
+    fields["tags"] = [tag for tag, share in zip(TAGS, [0.5, 0.3, 0.1, 0.005], strict=True) if random.random() < share]
+    if random.random() < 0.5:
+        fields["provenance"] = str(random.choice(PROVENANCES))
+    return {
+        "event_id": f"e-{number}",
+        "event_type": event_type,
+        "timestamp": (START + timedelta(minutes=number)).isoformat(),
+        "user_id": "alice",
+        "session_id": SESSIONS[min(int(random.exponential(1.0)), 5)],
+        "channel_id": str(random.choice(["c-0", "c-1"])),
+        "agent_id": str(random.choice(["a-0", "a-1"])),
+        "actor_id": f"conductor:run_{random.integers(3)}",
+        "payload": fields,
+    }
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
+    """Tests only read it. The candidates of a side are few, so that a filter cannot be right by taking everything."""
+    recall = RecallSettings(candidates=20, centering=False)
+    with Memory.open(tmp_path_factory.mktemp("filters") / "a", embedder=embedder, recall_settings=recall) as memory:
+        assert memory.ingest([sample(number) for number in range(COUNT)], now=NOW).kept == COUNT
+        yield memory
+
+
+@pytest.fixture(scope="module")
+def everything(filled: Memory) -> list[MemoryRecord]:
+    records = filled._archive.store.records(range(1, COUNT + 1), with_embedding=True)
+    return [record for record in records if record is not None]
+
+
+def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
+    """What the contract says, in plain words; the floor on the score aside."""
+    return all(
+        (
+            not chosen.kinds or record.kind in chosen.kinds,
+            not chosen.sources or record.source in chosen.sources,
+            chosen.since is None or record.timestamp >= chosen.since,
+            chosen.until is None or record.timestamp < chosen.until,
+            chosen.session_id is None or record.session_id == chosen.session_id,
+            chosen.run_id is None or record.run_id == chosen.run_id,
+            chosen.channel_id is None or record.channel_id == chosen.channel_id,
+            chosen.agent_id is None or record.agent_id == chosen.agent_id,
+            not chosen.tags or bool({*chosen.tags} & {*record.tags}),
+            not chosen.provenance or record.provenance in chosen.provenance,
+            chosen.min_quality is None
+            or (record.quality_score is not None and record.quality_score >= chosen.min_quality),
+        )
+    )
+
+
+def some(values: Any) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(st.sampled_from(values), max_size=2, unique=True).map(tuple)
+
+
+moments = st.integers(-10, COUNT + 10).map(lambda minutes: START + timedelta(minutes=minutes))
+filters = st.builds(
+    MemoryFilter,
+    kinds=some(KINDS),
+    sources=some(SOURCES),
+    since=st.none() | moments,
+    until=st.none() | moments,
+    session_id=st.none() | st.sampled_from([*SESSIONS, "s-none"]),
+    run_id=st.none() | st.sampled_from(["run_0", "run_1"]),
+    channel_id=st.none() | st.just("c-1"),
+    agent_id=st.none() | st.just("a-0"),
+    tags=some(TAGS),
+    provenance=some(PROVENANCES),
+    min_quality=st.none() | st.floats(0, 1),
+    min_score=st.none() | st.floats(-0.2, 0.7),
+)
+ONE_FIELD_EACH = [
+    {"kinds": ("finding",)},
+    {"sources": ("trajectory_outcome",)},
+    {"since": START + timedelta(minutes=3)},
+    {"until": START + timedelta(minutes=3)},
+    {"session_id": "s-5"},
+    {"run_id": "run_1"},
+    {"channel_id": "c-1"},
+    {"agent_id": "a-0"},
+    {"tags": ("rare",)},
+    {"tags": ("rare", "auth")},
+    {"provenance": ("cited", "assumed")},
+    {"min_quality": 0.5},
+    {"min_score": 0.5},
+    {"min_score": -1.0},
+]
+
+
+def check(filled: Memory, everything: list[MemoryRecord], embedder: Embedder, chosen: MemoryFilter, mode: Mode) -> None:
+    query = "Rotate the payment keys"
+    vector = embedder.embed_query(query)
+    cosines = {record.id: float(np.dot(record.embedding or [], vector)) for record in everything}
+    floor = -2.0 if chosen.min_score is None else chosen.min_score
+    near = [r for r in everything if abs(cosines[r.id] - floor) < 1e-4]  # rounding decides about these
+    right = {r.id for r in everything if passes(r, chosen) and cosines[r.id] >= floor}
+    right |= {r.id for r in near if passes(r, chosen)}
+    result = filled.recall(query, top_k=1000, filter=chosen, mode=mode, deadline_ms=60_000)
+    found = [memory.record.id for memory in result.memories]
+    assert result.degraded == ()
+    assert {*found} <= right
+    doubtful = {record.id for record in near}
+    if mode == "lexical":
+        shares_word = {r.id for r in everything if any(word in r.text for word in ("Rotate", "payment", "keys"))}
+        assert {*found} - doubtful == (right & shares_word) - doubtful
+        return
+    assert {*found} - doubtful == right - doubtful
+    best = filled.recall(query, top_k=3, filter=chosen, mode="vector", deadline_ms=60_000).memories
+    nearest = sorted((cosines[id_] for id_ in right), reverse=True)[: len(best)]
+    assert np.allclose([memory.score or 0.0 for memory in best], nearest, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fields", ONE_FIELD_EACH, ids=str)
+def test_each_field_is_exact(
+    filled: Memory, everything: list[MemoryRecord], embedder: Embedder, fields: dict[str, Any], mode: Mode
+) -> None:
+    check(filled, everything, embedder, MemoryFilter(**fields), mode)
+
+
+@given(filters, st.sampled_from(MODES))
+@example(MemoryFilter(), "hybrid")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_fields_together_are_exact(
+    filled: Memory, everything: list[MemoryRecord], embedder: Embedder, chosen: MemoryFilter, mode: Mode
+) -> None:
+    check(filled, everything, embedder, chosen, mode)
+
+
+def test_a_filter_may_be_a_plain_mapping(filled: Memory) -> None:
+    chosen = MemoryFilter(kinds=("finding",), since=START, tags=("auth",))
+    plain = {"kinds": ["finding"], "since": START.isoformat(), "tags": ["auth"]}
+    assert [m.record.id for m in filled.recall("keys", filter=plain).memories] == [
+        m.record.id for m in filled.recall("keys", filter=chosen).memories
+    ]
+
+
+def test_all_fields_are_tried_here() -> None:
+    assert {field for fields in ONE_FIELD_EACH for field in fields} == set(msgspec.structs.asdict(MemoryFilter()))

@@ -1,0 +1,217 @@
+"""One user's memory from opening to closing: remember, get, forget, figures, and who may use the folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from memory_samples import NOW, START, SUBJECTS, message, texts
+
+import memory_agent
+from memory_agent.config import IngestSettings
+from memory_agent.embedders import Embedder
+from memory_agent.errors import InvalidInputError, StoreError, StoreOwnedElsewhereError
+from memory_agent.memory import Memory
+
+
+def test_a_folder_is_all_that_is_needed(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_MODEL_CACHE", str(model_cache))
+    with memory_agent.Memory.open(str(tmp_path / "data" / "alice")) as memory:
+        memory.ingest([message(0), message(3)], now=NOW)
+        result = memory.recall("baking bread", top_k=1)
+        assert texts(result) == [f"{SUBJECTS[3]}, part 3"]
+        assert result.degraded == ()
+        assert memory.user_id == "alice"
+
+
+def test_what_is_remembered_is_there_with_all_it_was_given(memory: Memory) -> None:
+    record = memory.remember(
+        "The staging database is read-only on Sundays",
+        "pattern",
+        "worker_result",
+        ["ops", "ops", "db"],
+        title="Staging",
+        provenance="verified",
+        metadata={"by": "bob", "n": [1, {"a": None}]},
+        session_id="s-9",
+        now=NOW,
+    )
+    assert memory.get(record.id) == record
+    assert (record.tags, record.timestamp, record.event_id) == (("ops", "db"), NOW, None)
+    assert texts(memory.recall("when can I not write to staging?", filter={"tags": ["db"]})) == [record.text]
+    assert memory.stats().events_kept == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"text": " "}, "text"),
+        ({"text": 3}, "text"),
+        ({"text": "a\ud800"}, "text"),
+        ({"text": "x" * 8_001}, "text"),
+        ({"kind": "novel"}, "kind"),
+        ({"source": "rumour"}, "source"),
+        ({"provenance": "maybe"}, "provenance"),
+        ({"tags": "ops"}, "tags"),
+        ({"tags": [1]}, "tags"),
+        ({"title": 3}, "title"),
+        ({"session_id": "\ud800"}, "session_id"),
+        ({"metadata": {"a": object()}}, "metadata"),
+        ({"metadata": {"a": 1 << 70}}, "metadata"),
+        ({"metadata": [1]}, "metadata"),
+        ({"now": datetime(2026, 1, 1)}, "now"),  # noqa: DTZ001
+    ],
+)
+def test_what_cannot_be_remembered_is_refused_by_name(memory: Memory, arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        memory.remember(**({"text": "Something"} | arguments))
+    assert caught.value.field.startswith(field)
+    assert memory.stats().memories == 0
+
+
+def test_what_is_forgotten_is_gone_from_every_side_and_stays_so(tmp_path: Path, embedder: Embedder) -> None:
+    events = [message(number) for number in range(16)]
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest(events, seqs=range(1, 17), now=NOW)
+        gone = [found.record.id for found in memory.recall("sourdough", mode="lexical").memories]
+        assert len(gone) == 2
+        assert memory.forget([*gone, gone[0], "01JM0000000000000000000000", ""]) == 2
+        assert memory.forget(gone) == 0
+    for _ in range(2):
+        with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+            assert memory.ingest(events, now=NOW).duplicates == 16
+            assert [memory.get(record_id) for record_id in gone] == [None, None]
+            assert memory.recall("sourdough", mode="lexical").memories == ()
+            everything = memory.recall("sourdough", top_k=100)
+            assert len(everything.memories) == memory.stats().memories == 14
+            assert not {found.record.id for found in everything.memories} & {*gone}
+
+
+@pytest.mark.parametrize("ids", ["01JM", [3], ["\ud800"]])
+def test_ids_that_can_be_none_are_refused(memory: Memory, ids: Any) -> None:
+    with pytest.raises(InvalidInputError, match="ids"):
+        memory.forget(ids)
+
+
+def test_the_figures_add_up(memory: Memory) -> None:
+    empty = memory.stats()
+    assert (empty.memories, empty.oldest, empty.newest, empty.by_kind) == (0, None, None, {})
+    memory.ingest([message(0), message(5), message(0), message(6, "no"), message(7, event_type="x.y")], now=NOW)
+    memory.remember("Stated outright", now=NOW)
+    stats = memory.stats()
+    assert (stats.memories, stats.by_kind, stats.without_vector) == (3, {"episode": 2, "finding": 1}, 0)
+    assert (stats.events_kept, stats.events_duplicate) == (2, 1)
+    assert stats.events_dropped == {"not_high_signal": 1, "too_short": 1}
+    assert (stats.oldest, stats.newest, stats.index) == (START, NOW, "exact")
+    assert stats.model is not None
+    assert "all-MiniLM-L6-v2" in stats.model
+    assert stats.disk_bytes > 0
+
+
+def test_a_folder_has_one_owner(tmp_path: Path, memory: Memory, embedder: Embedder) -> None:
+    with pytest.raises(StoreOwnedElsewhereError):
+        Memory.open(tmp_path / "alice", embedder=embedder)
+
+
+def test_closing_twice_does_no_harm_and_a_closed_memory_says_so(tmp_path: Path, embedder: Embedder) -> None:
+    memory = Memory.open(tmp_path / "a", embedder=embedder)
+    memory.close()
+    memory.close()
+    memory.abandon()
+    for use in (lambda: memory.recall("x"), lambda: memory.ingest([]), memory.stats, lambda: memory.forget([])):
+        with pytest.raises(StoreError, match="closed"):
+            use()
+    assert embedder.embed_query("the caller's embedder is still open").shape == (384,)
+
+
+class HeldEvent(dict[str, Any]):
+    """An event that says when it is being read, and is not done before it is let go."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__(fields)
+        self.reading, self.released = threading.Event(), threading.Event()
+
+    def get(self, *arguments: Any) -> Any:
+        self.reading.set()
+        assert self.released.wait(30)
+        return super().get(*arguments)
+
+
+def use_until_refused(memory: Memory) -> None:
+    for _ in range(100_000):
+        memory.get("01JM")
+
+
+def test_closing_waits_for_the_calls_under_way(tmp_path: Path, embedder: Embedder) -> None:
+    memory = Memory.open(tmp_path / "a", embedder=embedder)
+    event = HeldEvent(message(0))
+    kept: list[int] = []
+    ingesting = threading.Thread(target=lambda: kept.append(memory.ingest([event], now=NOW).kept))
+    ingesting.start()
+    assert event.reading.wait(30)
+    closing = threading.Thread(target=memory.close)
+    closing.start()
+    with pytest.raises(StoreError, match="closed"):
+        use_until_refused(memory)
+    assert closing.is_alive()
+    event.released.set()
+    ingesting.join()
+    closing.join()
+    assert kept == [1]
+    with Memory.open(tmp_path / "a", embedder=embedder) as again:
+        assert again.stats().memories == 1
+
+
+def test_an_abandoned_memory_has_lost_nothing_that_was_promised(tmp_path: Path, embedder: Embedder) -> None:
+    memory = Memory.open(tmp_path / "a", embedder=embedder)
+    memory.ingest([message(number) for number in range(8)], now=NOW)
+    memory.abandon()
+    with Memory.open(tmp_path / "a", embedder=embedder) as again:
+        assert len(again.recall("sourdough", top_k=10).memories) == 8
+
+
+def test_nothing_is_printed_unless_an_entry_point_asked_for_it(
+    tmp_path: Path, embedder: Embedder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(0)], now=NOW)
+        memory.recall("auth")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_log_has_one_line_a_call_and_no_word_of_a_memory(memory: Memory) -> None:
+    with structlog.testing.capture_logs() as lines:
+        structlog.configure()
+        try:
+            memory.ingest([message(0, "a very secret text"), message(1, "hm")], now=NOW)
+            memory.recall("secret question", top_k=1)
+        finally:
+            structlog.reset_defaults()
+    assert [line["event"] for line in lines] == ["ingest.committed", "recall.answered"]
+    assert lines[0]["kept"] == lines[0]["dropped"] == lines[1]["memories"] == 1
+    assert "secret" not in str(lines)
+
+
+def test_the_names_of_the_package_lead_to_their_homes() -> None:
+    assert all(getattr(memory_agent, name).__name__ == name for name in memory_agent.__all__)
+    with pytest.raises(AttributeError, match="Nemory"):
+        memory_agent.Nemory  # noqa: B018
+
+
+@pytest.mark.parametrize("first", ["memory_agent.index", "memory_agent.embedders.minilm"])
+def test_both_engines_live_in_one_process_whichever_is_loaded_first(first: str) -> None:
+    program = f"import {first}, memory_agent.index, memory_agent.embedders.minilm; print('alive')"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, "alive"), result.stderr
+
+
+def test_limits_of_the_settings_hold(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder, ingest_settings=IngestSettings(min_text_chars=30)) as memory:
+        report = memory.ingest([message(0, "Less than thirty characters"), message(1)], now=NOW)
+        assert (report.kept, report.dropped) == (1, {"too_short": 1})

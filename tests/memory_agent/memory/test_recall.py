@@ -1,0 +1,312 @@
+"""Recall: modes and their scores, arguments that are refused by name, any query answered, every lack named."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
+from ulid import ULID
+
+from memory_agent.api import MemoryProvider
+from memory_agent.attempt import REASONS
+from memory_agent.config import RecallSettings
+from memory_agent.embedders import Embedder, EmbedderInfo
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import InvalidInputError
+from memory_agent.memory import Memory
+from memory_agent.records import Embedding, Mode
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
+    """Three memories of each subject. Tests only read it."""
+    with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
+        memory.ingest([message(number) for number in range(24)], now=NOW)
+        yield memory
+
+
+class OtherModel:
+    """The same engine under another name: its vectors are not to be compared with those of the store."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.info = EmbedderInfo(model="other", model_sha256="0" * 64, scheme="int8", runtime="r", ndim=384)
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        return -self._embedder.embed_query(text, timeout_s)
+
+    def embed_texts(self, texts: list[str], progress: Any = None) -> Embedding:
+        return -self._embedder.embed_texts(texts, progress)
+
+    def count_tokens(self, text: str) -> int:
+        return self._embedder.count_tokens(text)
+
+    def close(self) -> None:
+        self._embedder.close()
+
+
+def test_hybrid_finds_by_meaning_and_by_word_and_explains_itself(filled: Memory) -> None:
+    result = filled.recall("race in the auth module", top_k=3)
+    assert all(text.startswith(SUBJECTS[0]) for text in texts(result))
+    assert (ULID.from_str(result.recall_id).datetime.year, result.degraded) == (
+        result.memories[0].record.timestamp.year,
+        (),
+    )
+    best = result.memories[0]
+    assert (best.retrieval, best.tier) == ("hybrid", "local")
+    assert best.score is not None
+    assert best.score == pytest.approx(best.explanation["vector"])
+    assert best.score > 0.6
+    assert best.lexical_score is not None
+    assert "**race**" in best.highlights[0]
+    parts = best.explanation
+    assert math.isclose(best.sona_score, 0.7 * parts["vector"] + 0.3 * parts["lexical"], abs_tol=1e-6)
+    assert (parts["alpha"], parts["filter"]) == (0.7, "none")
+
+
+def test_meaning_is_found_without_a_shared_word(filled: Memory) -> None:
+    result = filled.recall("threading bug during sign-in", top_k=2, mode="vector")
+    assert {memory.retrieval for memory in result.memories} == {"vector"}
+    assert {memory.lexical_score for memory in result.memories} == {None}
+    assert all("auth" in text or "login" in text for text in texts(result))
+
+
+def test_words_alone_answer_the_lexical_mode(filled: Memory) -> None:
+    result = filled.recall("sourdough", top_k=10, mode="lexical")
+    assert sorted(texts(result)) == sorted(f"{SUBJECTS[3]}, part {number}" for number in (3, 11, 19))
+    assert {(memory.retrieval, memory.score) for memory in result.memories} == {("lexical", None)}
+    assert result.degraded == ()
+
+
+def test_the_score_is_the_raw_cosine_also_once_queries_are_centred(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(number) for number in range(8)], now=NOW)
+        for number in range(25):
+            memory.recall(f"{SUBJECTS[number % 8]} again", now=NOW)
+        result = memory.recall(SUBJECTS[1], top_k=8, mode="vector", with_embedding=True)
+        query = embedder.embed_query(SUBJECTS[1])
+        for found in result.memories:
+            assert found.explanation["centred"] is True
+            assert found.score == pytest.approx(float(np.dot(found.record.embedding or [], query)), abs=1e-3)
+        assert [m.sona_score for m in result.memories] == sorted((m.sona_score for m in result.memories), reverse=True)
+
+
+def test_what_was_learnt_of_the_queries_outlives_the_process(tmp_path: Path, embedder: Embedder) -> None:
+    def centred(memory: Memory) -> bool:
+        return bool(memory.recall("login", top_k=1).memories[0].explanation["centred"])
+
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(1)], now=NOW)
+        assert not any(centred(memory) for _ in range(20))
+        assert centred(memory)
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert centred(memory)
+    raw = RecallSettings(centering=False)
+    with Memory.open(tmp_path / "a", embedder=embedder, recall_settings=raw) as memory:
+        assert not centred(memory)
+
+
+def test_recalls_are_counted_on_the_memories_that_answered(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(1), message(3)], now=NOW)
+        for _ in range(3):
+            memory.recall("login page", top_k=1, now=NOW)
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        counts = {m.record.event_id: m.record.times_recalled for m in memory.recall("anything", top_k=2).memories}
+        assert counts == {"event-1": 3, "event-3": 0}
+        assert memory.recall("login page", top_k=1).memories[0].record.last_recalled_at is not None
+
+
+def test_embeddings_come_only_when_asked_for(filled: Memory) -> None:
+    assert filled.recall("login").memories[0].record.embedding is None
+    assert len(filled.recall("login", with_embedding=True).memories[0].record.embedding or []) == 384
+
+
+def test_an_empty_memory_answers_with_nothing_and_lacks_nothing(memory: Memory) -> None:
+    for mode in ("hybrid", "vector", "lexical"):
+        result = memory.recall("anything", mode=mode)
+        assert (result.memories, result.degraded) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"query": ""}, "query"),
+        ({"query": " \n\t"}, "query"),
+        ({"query": b"bytes"}, "query"),
+        ({"query": "lone \ud800"}, "query"),
+        ({"query": "x" * 100_001}, "query"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 1001}, "top_k"),
+        ({"top_k": 2.0}, "top_k"),
+        ({"top_k": True}, "top_k"),
+        ({"mode": "psychic"}, "mode"),
+        ({"deadline_ms": math.nan}, "deadline_ms"),
+        ({"deadline_ms": "soon"}, "deadline_ms"),
+        ({"filter": 3}, "filter"),
+        ({"filter": {"colour": "red"}}, "filter"),
+        ({"filter": {"kinds": ["novel"]}}, "filter.kinds"),
+        ({"filter": {"kinds": "finding"}}, "filter.kinds"),
+        ({"filter": {"since": "2026-02-01T00:00:00"}}, "filter.since"),
+        ({"filter": {"min_quality": "high"}}, "filter.min_quality"),
+        ({"filter": {"min_score": math.nan}}, "filter.min_score"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused_by_name(
+    filled: Memory, arguments: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        filled.recall(**({"query": "login"} | arguments))
+    assert caught.value.field.startswith(field)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), st.sampled_from(["hybrid", "vector", "lexical"]))
+@example("the of and", "lexical")
+@example('" OR text:* NEAR(a b) -x ^y (', "hybrid")
+@example("'; DROP TABLE memories; --", "hybrid")
+@example("\x00\x01\x7f\ufffe", "hybrid")
+@example("word " * 19_000, "hybrid")
+@example("💥" * 500, "vector")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_answered_or_refused_by_name(filled: Memory, query: str, mode: Mode) -> None:
+    try:
+        result = filled.recall(query, mode=mode, top_k=30, deadline_ms=60_000)
+    except InvalidInputError as error:
+        if error.field != "query" or query.strip():
+            raise
+        return
+    assert result.degraded == ()
+    scores = [memory.sona_score for memory in result.memories]
+    assert np.isfinite(scores).all()
+    assert scores == sorted(scores, reverse=True)
+    assert len({memory.record.id for memory in result.memories}) == len(scores)
+    if mode != "lexical":
+        assert len(scores) == 24
+
+
+def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path, embedder: Embedder) -> None:
+    with open_without_model(tmp_path / "a") as memory:
+        memory.ingest([message(number) for number in range(10)], now=NOW)
+        for mode in ("hybrid", "vector"):
+            result = memory.recall("sourdough", mode=mode)
+            assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ("no_model",))
+        assert memory.recall("sourdough", mode="lexical").degraded == ()
+        assert memory.recall("sourdough", filter={"min_score": 0.1}).memories == ()
+        assert memory.fill_vectors() == 0
+        assert memory.stats().without_vector == 10
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert memory.recall("sourdough").degraded == ("vectors_pending",)
+        assert (memory.fill_vectors(4), memory.stats().without_vector) == (4, 6)
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert (memory.fill_vectors(), memory.fill_vectors()) == (6, 0)
+        result = memory.recall("dough for baking", top_k=1, mode="vector")
+        assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ())
+
+
+def test_vectors_of_another_model_are_never_mixed_and_are_made_anew_on_request(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(number) for number in range(8)], now=NOW)
+        before = memory.stats().model
+    other = OtherModel(embedder)
+    with Memory.open(tmp_path / "a", embedder=other) as memory:
+        memory.ingest([message(11)], now=NOW)
+        for mode in ("hybrid", "vector"):
+            result = memory.recall("sourdough", mode=mode)
+            assert result.degraded == ("model_changed",)
+            assert len(texts(result)) == 2
+        assert (memory.fill_vectors(), memory.stats().without_vector, memory.stats().model) == (0, 1, before)
+        steps: list[tuple[int, int]] = []
+        assert memory.reembed(lambda done, total: steps.append((done, total))) == 9
+        assert steps[-1] == (9, 9)
+        result = memory.recall("sourdough", top_k=9)
+        assert (result.degraded, len(result.memories)) == ((), 9)
+        assert memory.stats().model == other.info.stamp
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert memory.recall("sourdough").degraded == ("model_changed",)
+
+
+def test_an_embedder_that_does_not_answer_is_not_waited_for_beyond_the_deadline(tmp_path: Path) -> None:
+    silent = RemoteEmbedder(f"ipc://{tmp_path}/nobody.sock", bulk_timeout_s=0.1)
+    with Memory.open(tmp_path / "a", embedder=silent) as memory:
+        memory.remember("Sourdough wants time")
+        result = memory.recall("sourdough", deadline_ms=300)
+        assert (texts(result), result.degraded) == (["Sourdough wants time"], ("embedder_timeout",))
+    silent.close()
+
+
+def test_a_deadline_that_is_over_is_answered_with_nothing_and_said(filled: Memory) -> None:
+    for deadline_ms in (0.0, -5.0):
+        result = filled.recall("sourdough", deadline_ms=deadline_ms)
+        assert (result.memories, result.degraded) == ((), ("deadline",))
+
+
+@pytest.mark.parametrize("side", ["index", "lexicon"])
+def test_a_side_that_is_being_built_anew_is_left_out_and_comes_back(
+    tmp_path: Path, embedder: Embedder, side: str
+) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(number) for number in range(8)], now=NOW)
+        archive = memory._archive
+        with archive._writing:  # the builder has to wait, so that the state in between can be seen
+            archive.mend_soon(side)  # type: ignore[arg-type]
+            result = memory.recall("sourdough", top_k=1)
+            assert texts(result) == [f"{SUBJECTS[3]}, part 3"]
+            assert result.degraded == ("index_rebuilding",)
+        archive._wait_for_mending()
+        result = memory.recall("sourdough", top_k=8)
+        assert (len(result.memories), result.degraded) == (8, ())
+        assert result.memories[0].retrieval == "hybrid"
+
+
+def test_a_damaged_lexicon_is_found_out_by_a_recall_and_built_anew(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.ingest([message(number) for number in range(8)], now=NOW)
+        memory._archive.lexicon._disconnect()
+        result = memory.recall("sourdough", top_k=1)
+        assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ("index_rebuilding",))
+        memory._archive._wait_for_mending()
+        assert memory.recall("sourdough", top_k=1, mode="lexical").degraded == ()
+
+
+def test_several_threads_recall_while_one_ingests(tmp_path: Path, embedder: Embedder) -> None:
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def recall(memory: Memory) -> None:
+        try:
+            while not done.is_set():
+                result = memory.recall("sourdough", top_k=20)
+                assert len({found.record.id for found in result.memories}) == len(result.memories)
+                assert result.degraded == ()
+        except BaseException as error:
+            failures.append(error)
+
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        threads = [threading.Thread(target=recall, args=(memory,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for start in range(0, 200, 20):
+            report = memory.ingest([message(number) for number in range(start, start + 20)], now=NOW)
+            memory.forget(report.record_ids[:5])
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert memory.stats().memories == 150
+
+
+def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(filled: Memory) -> None:
+    assert isinstance(filled, MemoryProvider)
+    assert {"no_model", "embedder_timeout", "vectors_pending", "model_changed", "index_rebuilding", "deadline"} == set(
+        REASONS
+    )
