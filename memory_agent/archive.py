@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, Self
 
@@ -57,7 +57,8 @@ class Archive:
                     batch.set_blob(name, value)
                 yield batch
             derived.apply(self.store, self.index, self.lexicon, batch.changes)
-            derived.save_if_due(self.store, self.index, self.lexicon)
+            with suppress(OSError):  # a cache; what stops the intake on a full disk is the next batch
+                derived.save_if_due(self.store, self.index, self.lexicon)
 
     def note(self, name: str, value: bytes) -> None:
         """Keep a blob for the next batch, or for `close`: what may be lost with the process costs no flush."""
@@ -79,13 +80,13 @@ class Archive:
         """Write what waits, save the caches, close. Twice does no harm."""
         self._wait_for_mending()
         with self._writing:
-            try:
+            with suppress(
+                MemoryAgentError, OSError
+            ):  # notes and caches; a fenced or full store must close all the same
                 if self._notes:
                     with self.batch():
                         pass
                 derived.save(self.store, self.index, self.lexicon)
-            except MemoryAgentError:
-                pass  # notes and caches are derived; a fenced, full or failed store must close all the same
             self.abandon()
 
     def abandon(self) -> None:
@@ -96,15 +97,12 @@ class Archive:
             self.store.close()
 
     def _mend(self, side: Side) -> None:
-        with self._writing:
-            try:
-                if side == "index":
-                    self.index.clear()
-                    derived.catch_up_index(self.store, self.index)
-                else:
-                    derived.repair_lexicon(self.store, self.lexicon)
-            except MemoryAgentError:
-                return  # the next use of the store says so, to somebody who can act on it
+        with self._writing, suppress(MemoryAgentError, OSError):  # the next use says so, to somebody who can act on it
+            if side == "index":
+                self.index.clear()
+                derived.catch_up_index(self.store, self.index)
+            else:
+                derived.repair_lexicon(self.store, self.lexicon)
 
     def _wait_for_mending(self) -> None:
         with self._noting:

@@ -80,7 +80,9 @@ class CandidateSearch:
                 return _NOTHING[0]  # better nothing than what was not asked for
         if self._inquiry.floor is None:
             return allowed
-        return _NOTHING[0] if vector is None else self._above(vector.raw, self._inquiry.floor, allowed)
+        if vector is None:
+            return _NOTHING[0] if self._inquiry.insists else allowed
+        return self._above(vector.raw, self._inquiry.floor, allowed)
 
     def _matching(self, filter: MemoryFilter) -> Rows | None:
         if self._is_rebuilding("lexicon"):

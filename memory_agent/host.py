@@ -96,7 +96,7 @@ class MemoryHost:
     def _ingest(self, memory: Memory, batch: IngestBatch) -> IngestReport:
         events = [data for _, data in batch.events]
         seqs = [seq for seq, _ in batch.events]
-        return memory.ingest_encoded(events, seqs=None if batch.replay else seqs, now=datetime.now(UTC))
+        return memory.ingest_encoded(events, seqs=None if batch.replay else seqs)
 
     def _awake(self, user_id: str) -> Memory:
         memory = self._memories.get(user_id)

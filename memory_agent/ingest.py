@@ -139,6 +139,7 @@ class Intake:
         Works in chunks that are durable one by one, so it may be interrupted and called again. Returns 0 when there is
         no model, or another one than the store's.
         """
+        self._embedder.look_again()
         store, filled = self._archive.store, 0
         total = store.pending_count if limit is None else min(limit, store.pending_count)
         while filled < total:
@@ -155,6 +156,7 @@ class Intake:
 
         Raises `ModelError` when there is none. Interrupted, it goes on with the next `fill_vectors`.
         """
+        self._embedder.look_again()
         stamp = self._embedder.get().info.stamp
         if self._archive.store.stamp != stamp:
             with self._archive.batch() as batch:

@@ -6,6 +6,7 @@ Checked once, at the edge, so that the parts behind it can rely on it. Raises `I
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
@@ -18,16 +19,22 @@ from memory_agent.records import MODES, MemoryFilter, Mode
 
 MOST_ANSWERS = 1_000
 _NO_FILTER = MemoryFilter()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
-    """A recall that can be answered. `floor` is the least raw cosine, None when any will do."""
+    """A recall that can be answered.
+
+    `floor` is the least raw cosine, None when any will do. One that the caller `insists` on leaves out what has no
+    vector, even if that is everything; one of the settings holds only as far as there are vectors.
+    """
 
     query: str
     top_k: int
     filter: MemoryFilter | None
     mode: Mode
     floor: float | None
+    insists: bool
     deadline_ms: float
 
 
@@ -41,15 +48,29 @@ def make_inquiry(
 ) -> Inquiry:
     """Return what is asked, with the settings where the caller says nothing."""
     chosen = check_filter(filter)
-    floor = settings.min_score if chosen is None or chosen.min_score is None else chosen.min_score
+    mode = _check_mode(mode or settings.mode)
+    asked = None if chosen is None else chosen.min_score
+    usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     return Inquiry(
         query=_check_query(query, settings.max_query_chars),
         top_k=_check_top_k(top_k),
         filter=_without_floor(chosen),
-        mode=_check_mode(mode or settings.mode),
-        floor=None if floor <= -1.0 and (chosen is None or chosen.min_score is None) else floor,
+        mode=mode,
+        floor=usual if asked is None else asked,
+        insists=asked is not None,
         deadline_ms=settings.deadline_ms if deadline_ms is None else _check_number("deadline_ms", deadline_ms),
     )
+
+
+def check_now(now: datetime | None) -> datetime:
+    """Return the moment that the caller gave, or the present one. The place where the clock is read."""
+    if now is None:
+        return datetime.now(UTC)
+    if not isinstance(now, datetime) or now.tzinfo is None:
+        raise InvalidInputError("now", "must be a time with a time zone")
+    if now < _EPOCH:
+        raise InvalidInputError("now", "lies before 1970")
+    return now
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -29,7 +29,7 @@ from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
 from memory_agent.fence import Role
 from memory_agent.folders import user_folder
 from memory_agent.ingest import Arrival, Intake, Progress
-from memory_agent.inquiry import make_inquiry
+from memory_agent.inquiry import check_now, make_inquiry
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.recall import Recollection
 from memory_agent.records import (
@@ -124,12 +124,10 @@ class Memory:
         handled and is passed over. Without, repeats are recognised by their `event_id` alone. What can never become a
         memory is in `rejected`, and disturbs nothing else. Raises `InvalidInputError` when `seqs` do not fit.
         """
-        now = now or datetime.now(UTC)
-        return self._ingest([partial(_checked, event, now) for event in events], seqs)
+        moment = check_now(now)
+        return self._ingest([partial(_checked, event, moment) for event in events], seqs)
 
-    def ingest_encoded(
-        self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None, now: datetime | None = None
-    ) -> IngestReport:
+    def ingest_encoded(self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None) -> IngestReport:
         """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), checked when they came in."""
         return self._ingest([partial(read_event, event) for event in events], seqs)
 
@@ -149,9 +147,9 @@ class Memory:
         `mode` and `deadline_ms` are the settings' where they are not given. A part that is missing or late is named in
         `degraded`. Raises `InvalidInputError` naming the argument that cannot be used.
         """
-        inquiry = make_inquiry(query, top_k, filter, mode, deadline_ms, self._recall_settings)
+        inquiry, moment = make_inquiry(query, top_k, filter, mode, deadline_ms, self._recall_settings), check_now(now)
         with self._call():
-            result = self._recollection.answer(inquiry, now or datetime.now(UTC), with_embedding)
+            result = self._recollection.answer(inquiry, moment, with_embedding)
         self._log(
             "recall.answered",
             mode=inquiry.mode,
@@ -187,7 +185,7 @@ class Memory:
             provenance=provenance,
             metadata=metadata,
             session_id=session_id,
-            now=now or datetime.now(UTC),
+            now=check_now(now),
             max_chars=self._ingest_settings.max_text_chars,
         )
         with self._call():
@@ -261,6 +259,8 @@ class Memory:
     def _ingest(self, readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> IngestReport:
         if seqs is not None and len(seqs) != len(readers):
             raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
+        if seqs is not None and not all(isinstance(seq, int) for seq in seqs):
+            raise InvalidInputError("seqs", "must be whole numbers")
         numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
         arrivals = [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
         started_s = time.monotonic()

@@ -41,8 +41,6 @@ def make_record(
         raise InvalidInputError("text", "is empty")
     if len(text) > max_chars:
         raise InvalidInputError("text", f"has {len(text)} characters, at most {max_chars} are allowed")
-    if now.tzinfo is None:
-        raise InvalidInputError("now", "has no time zone")
     return MemoryRecord(
         id=str(ULID.from_datetime(now)),
         text=text,

@@ -78,6 +78,8 @@ def test_an_event_below_the_cursor_comes_in_without_its_number(memory: Memory) -
 def test_numbers_that_do_not_fit_the_events_are_refused(memory: Memory) -> None:
     with pytest.raises(InvalidInputError, match="seqs"):
         memory.ingest(BATCH, seqs=[1], now=NOW)
+    with pytest.raises(InvalidInputError, match="seqs"):
+        memory.ingest(BATCH[:1], seqs=["1"], now=NOW)  # type: ignore[list-item]
 
 
 def test_bad_events_are_named_and_spoil_nothing(memory: Memory) -> None:
@@ -100,7 +102,7 @@ def test_bad_events_are_named_and_spoil_nothing(memory: Memory) -> None:
 
 def test_encoded_events_are_read_as_the_journal_holds_them(memory: Memory) -> None:
     encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH]
-    report = memory.ingest_encoded([*encoded, b"\xc1 no event"], seqs=range(1, 14), now=NOW)
+    report = memory.ingest_encoded([*encoded, b"\xc1 no event"], seqs=range(1, 14))
     assert (report.kept, [rejected.position for rejected in report.rejected]) == (12, [12])
     assert memory.ingest(BATCH, now=NOW).duplicates == 12
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from ulid import ULID
 
 from memory_agent.api import MemoryProvider
 from memory_agent.attempt import REASONS
-from memory_agent.config import RecallSettings
+from memory_agent.config import EmbedderSettings, RecallSettings
 from memory_agent.embedders import Embedder, EmbedderInfo
 from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.records import Embedding, Mode
@@ -151,6 +153,8 @@ def test_an_empty_memory_answers_with_nothing_and_lacks_nothing(memory: Memory) 
         ({"mode": "psychic"}, "mode"),
         ({"deadline_ms": math.nan}, "deadline_ms"),
         ({"deadline_ms": "soon"}, "deadline_ms"),
+        ({"now": datetime(2026, 1, 1)}, "now"),  # noqa: DTZ001
+        ({"now": datetime(1950, 1, 1, tzinfo=UTC)}, "now"),
         ({"filter": 3}, "filter"),
         ({"filter": {"colour": "red"}}, "filter"),
         ({"filter": {"kinds": ["novel"]}}, "filter.kinds"),
@@ -209,6 +213,37 @@ def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path,
         assert (memory.fill_vectors(), memory.fill_vectors()) == (6, 0)
         result = memory.recall("dough for baking", top_k=1, mode="vector")
         assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ())
+
+
+def test_the_usual_floor_leaves_out_what_is_far_and_gives_way_where_there_are_no_vectors(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    usual = RecallSettings(min_score=0.5)
+    with Memory.open(tmp_path / "a", embedder=embedder, recall_settings=usual) as memory:
+        memory.ingest([message(number) for number in range(8)], now=NOW)
+        near = memory.recall("Bake a sourdough bread")
+        assert texts(near) == [f"{SUBJECTS[3]}, part 3"]
+        assert len(memory.recall("Bake a sourdough bread", top_k=8, filter={"min_score": -1.0}).memories) == 8
+        assert len(memory.recall("part", top_k=8, mode="lexical").memories) == 8
+    nowhere = EmbedderSettings(folder=str(tmp_path / "no-such-model"))
+    with Memory.open(tmp_path / "a", embedder_settings=nowhere, recall_settings=usual) as memory:
+        result = memory.recall("part", top_k=8)
+        assert (len(result.memories), result.degraded) == (8, ("no_model",))
+
+
+def test_a_model_that_arrives_while_the_memory_is_open_is_used(
+    tmp_path: Path, model_cache: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_MODEL_CACHE", str(model_cache))
+    weights = find_default(model_cache, PACKAGE).folder
+    assert weights is not None
+    folder = tmp_path / "model"
+    with Memory.open(tmp_path / "a", embedder_settings=EmbedderSettings(folder=str(folder))) as memory:
+        memory.ingest([message(number) for number in range(8)], now=NOW)
+        assert memory.recall("sourdough").degraded == ("no_model",)
+        folder.symlink_to(weights)
+        assert memory.fill_vectors() == 8
+        assert memory.recall("sourdough").degraded == ()
 
 
 def test_vectors_of_another_model_are_never_mixed_and_are_made_anew_on_request(
