@@ -42,9 +42,14 @@ def open_client(target: Target) -> MemoryClient:
     if target.endpoint is not None and not listens(target.endpoint):
         hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
+    note_settings(target)
+    return MemoryClient(target.user_id, data_dir=target.data_dir, endpoint=target.endpoint, token=target.token)
+
+
+def note_settings(target: Target) -> None:
+    """Tell that settings of the command line do not reach a daemon that runs."""
     if target.settings_named:
         note("the daemon keeps its own settings; --set and --config do not change them")
-    return MemoryClient(target.user_id, data_dir=target.data_dir, endpoint=target.endpoint, token=target.token)
 
 
 def open_files(target: Target) -> Memory:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from memory_agent.cli.access import note_settings
 from memory_agent.cli.options import Target, common_options, given
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_figures, print_table
@@ -77,6 +78,8 @@ def _folder(target: Target, embedded: bool) -> Path | None:
         raise UnavailableError(
             f"no daemon serves {target.data_dir}; leave --data-dir away to have one started for the measurement"
         )
+    if not embedded:
+        note_settings(target)
     return target.data_dir
 
 

@@ -45,6 +45,11 @@ class Target:
         return Layout(self.data_dir)
 
 
+def _note_json(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    context.meta[JSON_KEY] = value
+    return value
+
+
 _COMMON = (
     click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help="Whose memory."),
     click.option(
@@ -71,7 +76,7 @@ _COMMON = (
         "as_json",
         is_flag=True,
         is_eager=True,
-        callback=lambda context, _, value: context.meta.__setitem__(JSON_KEY, value) or value,
+        callback=_note_json,
         help="Print one JSON document on standard output, and nothing else there.",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -35,12 +36,14 @@ def progress_bars(unit: Literal["items", "bytes"] = "items") -> Iterator[Report]
     description = TextColumn("{task.description}", markup=False)
     bars = Progress(description, BarColumn(), *columns, console=Console(stderr=True))
     tasks: dict[str, TaskID] = {}
+    guard = threading.Lock()  # a publisher reports from its own thread
 
     def report(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = bars.add_task(what, total=None)
-            bars.start()
-        bars.update(tasks[what], completed=done, total=total or None)
+        with guard:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=None)
+                bars.start()
+            bars.update(tasks[what], completed=done, total=total or None)
 
     try:
         yield report

@@ -12,6 +12,7 @@ import click
 from memory_agent.cli.access import open_client
 from memory_agent.cli.addresses import listens, relay_ingest
 from memory_agent.cli.event_lines import BadLine, EventLines, count_lines
+from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import print_document
@@ -47,6 +48,8 @@ def publish(
       memory-agent publish events.jsonl --spool ~/.cache/my-agent/spool
       echo '{"event_type": "chat.user_msg", "payload": {"text": "Use uv here."}}' | memory-agent publish --user alice
     """
+    if file.isatty():
+        note("reading events from the keyboard; end with Ctrl-D")
     endpoint = relay_ingest(target, ingest)
     reachable = listens(endpoint)
     if not reachable and (spool is None or wait):
@@ -61,7 +64,7 @@ def publish(
         started_s = time.monotonic()
         patience_s = timeout_s if reachable else 0
         summary = send(lines, endpoint, target.settings.relay, spool, patience_s, outcome.told, outcome.refused)
-        if client is not None and summary.failure is None:
+        if client is not None and summary.all_arrived():
             wait_until_recallable(client, summary.acked_through, summary.published, timeout_s, report)
             summary.recallable_s = round(time.monotonic() - started_s, 3)
     print_document(summary) if target.as_json else _print(summary)

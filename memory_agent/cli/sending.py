@@ -52,6 +52,13 @@ class Summary(msgspec.Struct, kw_only=True):
         if len(self.bad_lines) < _MOST_LINES_KEPT:
             self.bad_lines.append(bad)
 
+    def all_arrived(self) -> bool:
+        """Say whether the relay has every event, or has refused it; notes it as a failure if not."""
+        missing = self.spooled + self.unacknowledged
+        if missing and self.failure is None:
+            self.failure = f"{missing} events did not arrive at the relay, so there is nothing to wait for"
+        return self.failure is None
+
     def settle(self, report: FlushReport, refused: Refused, *, spools: bool) -> None:
         """Take over what a publisher says. What it has in memory goes to its spool, if any, when it closes."""
         self.published = report.published
