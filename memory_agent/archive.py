@@ -69,8 +69,17 @@ class Archive:
         """Build anew, in the background, what a search found damaged."""
         with self._noting:
             if not self.is_mending(side):
-                self._mending[side] = threading.Thread(target=self._mend, args=(side,), name=f"{side}-mending")
+                self._mending[side] = threading.Thread(target=self.mend, args=(side,), name=f"{side}-mending")
                 self._mending[side].start()
+
+    def mend(self, side: Side) -> None:
+        """Build an index anew from the store. What cannot be mended now is damaged at its next use, and says so."""
+        with self._writing, suppress(MemoryAgentError, OSError):
+            if side == "index":
+                self.index.clear()
+                derived.catch_up_index(self.store, self.index)
+            else:
+                derived.repair_lexicon(self.store, self.lexicon)
 
     def is_mending(self, side: Side) -> bool:
         """Say whether this index is being built anew, and answers nothing meanwhile."""
@@ -80,9 +89,8 @@ class Archive:
         """Write what waits, save the caches, close. Twice does no harm."""
         self._wait_for_mending()
         with self._writing:
-            with suppress(
-                MemoryAgentError, OSError
-            ):  # notes and caches; a fenced or full store must close all the same
+            # Only notes and caches: a store that is fenced, full or failed must close all the same.
+            with suppress(MemoryAgentError, OSError):
                 if self._notes:
                     with self.batch():
                         pass
@@ -95,14 +103,6 @@ class Archive:
         with self._writing:
             self.lexicon.close()
             self.store.close()
-
-    def _mend(self, side: Side) -> None:
-        with self._writing, suppress(MemoryAgentError, OSError):  # the next use says so, to somebody who can act on it
-            if side == "index":
-                self.index.clear()
-                derived.catch_up_index(self.store, self.index)
-            else:
-                derived.repair_lexicon(self.store, self.lexicon)
 
     def _wait_for_mending(self) -> None:
         with self._noting:

@@ -21,7 +21,6 @@ from typing import Any, Self
 import msgspec
 import structlog
 
-from memory_agent import derived
 from memory_agent.archive import Archive
 from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings, StoreSettings
 from memory_agent.embedders import Embedder, check_text
@@ -235,7 +234,7 @@ class Memory:
             try:
                 return make_stats(self.user_id, self._archive)
             except IndexDamagedError:
-                derived.repair_lexicon(self._archive.store, self._archive.lexicon)
+                self._archive.mend("lexicon")
                 return make_stats(self.user_id, self._archive)
 
     def close(self) -> None:

@@ -114,6 +114,12 @@ def test_the_figures_add_up(memory: Memory) -> None:
     assert stats.disk_bytes > 0
 
 
+def test_a_damaged_lexicon_does_not_keep_the_figures_back(memory: Memory) -> None:
+    memory.ingest([message(0), message(1)], now=NOW)
+    memory._archive.lexicon._disconnect()
+    assert memory.stats().by_kind == {"episode": 2}
+
+
 def test_a_folder_has_one_owner(tmp_path: Path, memory: Memory, embedder: Embedder) -> None:
     with pytest.raises(StoreOwnedElsewhereError):
         Memory.open(tmp_path / "alice", embedder=embedder)

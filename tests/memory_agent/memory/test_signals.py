@@ -1,45 +1,22 @@
-"""Events as real emitters nest them become the memories of DESIGN 4, noise is named, and nothing else is raised."""
+"""Events as real emitters nest them become the memories of DESIGN 4."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from event_samples import OBJECTIVE, READER, WHEN, kept, make_event
+from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
 from memory_agent.config import IngestSettings
-from memory_agent.errors import SettingsError, UnhandledEventError
 from memory_agent.records import MemoryRecord
 from memory_agent.signal_table import SignalTable
-from memory_agent.signals import Dropped, EventReader
-from relay.event import Event
+from memory_agent.signals import EventReader
 
-WHEN = datetime(2026, 2, 16, 10, tzinfo=UTC)
-READER = EventReader(SignalTable.load())
-
-
-def make_event(event_type: str, payload: Any, **fields: Any) -> Event:
-    return Event(
-        **{"event_id": "e-1", "timestamp": WHEN, "user_id": "alice"} | fields, event_type=event_type, payload=payload
-    )
-
-
-def read(event_type: str, payload: Any, **fields: Any) -> MemoryRecord | Dropped:
-    return READER.read(make_event(event_type, payload, **fields))
-
-
-def kept(event_type: str, payload: Any, **fields: Any) -> MemoryRecord:
-    record = read(event_type, payload, **fields)
-    assert isinstance(record, MemoryRecord), record
-    return record
-
-
-OBJECTIVE = "Fix the race in the auth module"
 REPORT = {
     "report": {
         "summary": "The session map was shared",
@@ -264,43 +241,6 @@ def test_the_id_is_of_the_time_of_the_event_and_the_same_whenever_it_is_read() -
 
 
 @pytest.mark.parametrize(
-    ("event_type", "payload", "reason"),
-    [
-        ("worker.started", {"message": "A worker was started"}, "not_high_signal"),
-        ("feedback", {"message": "Not below feedback.*"}, "not_high_signal"),
-        ("worker.heartbeat", {}, "heartbeat"),
-        ("worker.task.progress", {"message": "Working on it", "type": "Heartbeat"}, "heartbeat"),
-        ("worker.task.progress", {"message": "Still running (30s)..."}, "heartbeat"),
-        ("llm.token_count", {"tokens": 3}, "token_count"),
-        ("worker.task.progress", {"message": "tokens used: 12,345 / 200k"}, "token_count"),
-        ("worker.task.progress", {"message": "Prompt tokens: 12, completion tokens: 3"}, "token_count"),
-        ("chat.user_msg", {"message": "  "}, "no_text"),
-        ("chat.user_msg", {"value": 12345}, "no_text"),
-        ("chat.user_msg", {"message": {"a": [1, {"b": None}]}}, "no_text"),
-        ("conductor.assignment.dispatched", {"worker_id": "w-1"}, "no_text"),
-        ("terminal.command.completed", {"exit_code": 0}, "no_text"),
-        ("chat.user_msg", {"message": "ok."}, "too_short"),
-    ],
-)
-def test_noise_is_dropped_for_a_reason(event_type: str, payload: dict[str, Any], reason: str) -> None:
-    assert read(event_type, payload) == Dropped(reason)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Is the token still valid?",
-        "Keep-alive should be 30 s",
-        "The run still fails",
-        "Count the tokens",
-        "Use 2 tokens",
-    ],
-)
-def test_words_about_noise_are_no_noise(text: str) -> None:
-    assert kept("worker.task.progress", {"message": text}).text == text
-
-
-@pytest.mark.parametrize(
     ("payload", "text"),
     [
         ({"message": '{"type": "report", "summary": "It works"}'}, "It works"),
@@ -356,111 +296,3 @@ def test_a_long_text_is_cut_between_characters_and_says_so(text: str, limit: int
 
 def test_a_text_that_fits_says_nothing_of_cutting() -> None:
     assert "truncated_from_chars" not in kept("user_input", {"text": OBJECTIVE}).metadata
-
-
-@pytest.mark.parametrize(
-    ("payload", "field"), [({"message": "a\ud800b"}, "message"), ({"text": OBJECTIVE, "tags": ["\udfff"]}, "tags")]
-)
-def test_text_that_is_not_unicode_is_refused_by_field(payload: dict[str, Any], field: str) -> None:
-    with pytest.raises(UnhandledEventError, match=field):
-        read("user_input", payload)
-
-
-@pytest.mark.parametrize("payload", [None, [], "text", 3])
-def test_a_payload_that_is_no_object_is_refused(payload: Any) -> None:
-    with pytest.raises(UnhandledEventError, match="payload"):
-        read("user_input", payload)
-
-
-FIELDS = """message text content summary objective error claim insight report findings details value command exit_code
-query results payload data title tags provenance run_id status rating quality type strategy path patch"""
-any_text = st.text(st.characters(), max_size=40)
-names = st.sampled_from(FIELDS.split()) | any_text
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | any_text | st.datetimes() | st.binary(max_size=4)
-json_values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=5)
-)
-event_types = st.sampled_from([row[0] for row in ROWS]) | st.sampled_from(["worker.heartbeat", "x.y", "feedback.*"])
-
-
-@given(event_types, st.dictionaries(names, json_values, max_size=8))
-@example("user_input", {"text": '{"a":' * 2000 + "1" + "}" * 2000})
-@example("user_input", {"text": "[" * 100_000})
-def test_any_payload_becomes_a_storable_memory_or_noise_or_is_refused(event_type: str, payload: dict[str, Any]) -> None:
-    try:
-        record = read(event_type, payload)
-    except UnhandledEventError as error:
-        field, colon, _ = error.reason.partition(": ")
-        if not (field and colon):
-            raise
-        return
-    if isinstance(record, MemoryRecord):
-        assert any(map(str.isalpha, record.text))
-        assert record.quality_score is None or 0 <= record.quality_score <= 1
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=MemoryRecord) == record
-
-
-def own_table(tmp_path: Path, toml: str) -> SignalTable:
-    file = tmp_path / "signals.toml"
-    file.write_text(toml, encoding="utf-8")
-    return SignalTable.load(str(file))
-
-
-def test_a_table_of_ones_own_adds_changes_and_removes_rows(tmp_path: Path) -> None:
-    table = own_table(
-        tmp_path,
-        """
-        remove = ["task-progress"]
-        [signal.deploy]
-        events = ["deploy.*", "worker.task.finding"]
-        source = "worker_result"
-        kind = "pattern"
-        text = ["environment"]
-        [signal.run-completed]
-        quality = 0.9
-        [outcomes]
-        shipped = 1.0
-        """,
-    )
-    deploy = table.match("deploy.eu.done")
-    assert deploy is not None
-    assert deploy.kind == "pattern"
-    assert table.match("worker.task.finding") == deploy
-    assert table.match("worker.task.learning") != deploy
-    assert table.match("worker.task.progress") is None
-    completed = table.match("conductor.task.completed")
-    assert completed is not None
-    assert (completed.quality, completed.outcome) == (0.9, True)
-    assert table.outcomes["shipped"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("toml", "named"),
-    [
-        ('[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "episode"\ncolour = "red"', "colour"),
-        ('[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "novel"', "kind"),
-        ('[signal.x]\nevents = ["a"]\nkind = "episode"', "source"),
-        ('[signal.x]\nevents = []\nsource = "user_input"\nkind = "episode"', "events"),
-        ('[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "episode"\ntext = ["a | | b"]', "signal.x.text"),
-        (
-            '[signal.x]\nevents = ["a"]\nsource = "user_input"\nkind = "episode"\n[signal.y]\nevents = ["a"]\n'
-            'source = "user_input"\nkind = "episode"',
-            "signal.y.events",
-        ),
-        ("[signal.run-completed]\nquality = 1.5", "quality"),
-        ('remove = ["no-such-row"]', "no-such-row"),
-        ("remove = 3", "remove"),
-        ("[noise.spam]\ntext = '('", "noise.spam.text"),
-        ("signal = 3", "signal"),
-        ("[colours]\nred = 1", "colours"),
-        ("not toml", "ingest.signals"),
-    ],
-)
-def test_what_a_table_may_not_say_is_refused_by_name(tmp_path: Path, toml: str, named: str) -> None:
-    with pytest.raises(SettingsError, match=named):
-        own_table(tmp_path, toml)
-
-
-def test_a_table_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(SettingsError, match="no-such-file"):
-        SignalTable.load("no-such-file.toml")
