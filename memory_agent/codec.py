@@ -3,7 +3,7 @@
 Every value carries a checksum of its own (LMDB sees no flipped bits inside values), seeded with the key's number, so
 that a value under another key is noticed too. Records are MessagePack arrays without field names: new fields go last
 and have defaults, and the places of names in `_SOURCES` and the like never change. Vectors are float16 of unit length:
-half the disk, and a cosine that differs by less than 4e-5 (decision 0003).
+half the disk, and a cosine that differs by less than 6e-5 (decision 0003).
 """
 
 from __future__ import annotations

@@ -130,9 +130,9 @@ class OwnerLock:
 
 
 def _require_patience(role: Role, path: Path) -> None:
-    """Only a host waits, and only for a host."""
+    """Only a host waits, and only for a host in another process: this one would wait for itself."""
     owner = _read_owner(path)
-    if role == "library" or (owner is not None and owner.role == "library"):
+    if role == "library" or (owner is not None and (owner.role == "library" or owner.pid == os.getpid())):
         raise StoreOwnedElsewhereError(str(path.parent), str(owner or "another process"))
 
 

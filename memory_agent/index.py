@@ -144,7 +144,7 @@ class VectorIndex:
     def save(self, path: Path) -> None:
         """Keep the graph in a file, replaced as a whole; not fsynced, it is a cache.
 
-        A flat table is as fast to read from the store (35 ms per 10,000), so none is kept, and an old file is removed.
+        A flat table is read from the store instead (55 ms per 10,000), so none is kept, and an old file is removed.
         """
         with self._changing:
             if not self._is_graph:
@@ -187,7 +187,7 @@ class VectorIndex:
             self.applied, self.stamp, self.lineage, self.ndim = 0, "", "", 0
 
     def _fetch(self, limit: int) -> int:
-        """How many candidates to ask for. int8 puts 3 % of the best ten out of the first ten, none out of twenty."""
+        """How many candidates to ask for. int8 puts 4 % of the best ten out of the first ten, none out of twenty."""
         return 2 * limit + 2 * _SLACK if self._is_graph else limit + _SLACK
 
     def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> Rows:

@@ -246,9 +246,10 @@ class Store:
             return snapshot.counts()
 
     def _with_touches(self, row: int, record: MemoryRecord) -> MemoryRecord:
-        if row not in self._touches:
+        waiting = self._touches.get(row)
+        if waiting is None:
             return record
-        times, now = self._touches[row]
+        times, now = waiting
         return msgspec.structs.replace(record, times_recalled=record.times_recalled + times, last_recalled_at=now)
 
     @contextmanager

@@ -9,7 +9,7 @@ from processes import owner
 from samples import SMALL, memory
 
 from memory_agent.errors import FencedError, StoreDamagedError, StoreOwnedElsewhereError
-from memory_agent.fence import OwnerLock
+from memory_agent.fence import OwnerLock, Role
 from memory_agent.store import Store
 
 
@@ -61,9 +61,10 @@ def test_a_killed_owner_leaves_nothing_that_hinders_the_next(tmp_path: Path) -> 
             assert store.count == 1
 
 
-def test_the_same_process_cannot_open_a_store_twice(tmp_path: Path) -> None:
-    with Store.open(tmp_path, SMALL), pytest.raises(StoreOwnedElsewhereError) as caught:
-        Store.open(tmp_path, SMALL)
+@pytest.mark.parametrize("role", ["library", "host"])
+def test_the_same_process_cannot_open_a_store_twice(tmp_path: Path, role: Role) -> None:
+    with Store.open(tmp_path, SMALL, role), pytest.raises(StoreOwnedElsewhereError) as caught:
+        Store.open(tmp_path, SMALL, role)
     assert str(os.getpid()) in caught.value.owner
 
 

@@ -1,0 +1,240 @@
+"""What a user's memories take, on disk and in memory, and how fast and how well they are searched.
+
+`python -m ops.bench.storage` measures 10,000 memories; `--large` adds 100,000 (about two minutes). Each size runs in a
+process of its own, so that resident memory is that of this size: over the same process with an empty store open.
+Texts have the lengths of real events (mean 34 words, 5 % over 75) and words that recur as those of a language do;
+vectors are synthetic, in 300 clusters, and queries are new draws from the same clusters.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from memory_agent import derived
+from memory_agent.config import StoreSettings
+from memory_agent.index import VectorIndex
+from memory_agent.lexicon import Lexicon
+from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
+from memory_agent.store import Store
+
+SIZES = (10_000,)
+LARGE_SIZES = (10_000, 100_000)
+TARGETS = {10_000: {"disk_mb": 25, "resident_mb": 60}, 100_000: {"disk_mb": 250, "resident_mb": 400, "recall": 0.98}}
+
+_SETTINGS = StoreSettings()
+_NDIM = 384
+_BATCH = 100
+_QUERIES = 200
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+_STOP = (
+    "the",
+    "a",
+    "of",
+    "to",
+    "and",
+    "in",
+    "is",
+    "it",
+    "for",
+    "with",
+    "on",
+    "that",
+    "this",
+    "was",
+    "we",
+    "you",
+    "not",
+)
+
+
+def measure(sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
+    """Return the figures of each size, with their targets beside them."""
+    return {str(size): _measure_apart(size) | {"targets": TARGETS.get(size, {})} for size in sizes}
+
+
+def _measure_apart(size: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "ops.bench.storage", "--one", str(size)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def _measure_one(size: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="bench-storage-") as folder:
+        filled = _fill(Path(folder) / "user", size)
+        return filled | _use(Path(folder) / "user")
+
+
+def _fill(folder: Path, size: int) -> dict[str, Any]:
+    vectors, texts = _Vectors(seed=1), _Texts(seed=2)
+    with Store.open(folder, _SETTINGS) as store:
+        index, lexicon = derived.open_index(store, _SETTINGS), derived.open_lexicon(store)
+        took_s = 0.0
+        for start in range(0, size, _BATCH):
+            batch_vectors = vectors.draw(_BATCH)
+            records = [_record(number, texts.draw()) for number in range(start, start + _BATCH)]
+            begun = time.perf_counter()
+            with store.batch() as batch:
+                for record, vector in zip(records, batch_vectors, strict=True):
+                    batch.put(record, vector)
+                batch.cursor = start + _BATCH
+            derived.apply(store, index, lexicon, batch.changes)
+            derived.save_if_due(store, index, lexicon)
+            took_s += time.perf_counter() - begun
+        derived.save(store, index, lexicon)
+        lexicon.close()
+    return {"stored_per_s": round(size / took_s)}
+
+
+def _use(folder: Path) -> dict[str, Any]:
+    """Open what was filled, in this process that has let go of it, and use it."""
+    with Store.open(folder, _SETTINGS) as store:
+        begun = time.perf_counter()
+        index, lexicon = derived.open_index(store, _SETTINGS), derived.open_lexicon(store)
+        open_ms = (time.perf_counter() - begun) * 1000
+        figures = _searches(store, index, lexicon)
+        parts = {path.name: path.stat().st_blocks * 512 / 1e6 for path in folder.rglob("*") if path.is_file()}
+        figures |= {
+            "open_ms": round(open_ms, 1),
+            "disk_mb": round(store.disk_bytes / 1e6, 1),
+            "disk_parts_mb": {name: round(mb, 1) for name, mb in parts.items() if mb > 0.05},
+        }
+        lexicon.close()
+    return figures | {"resident_mb": round(_resident_apart(folder), 1)}
+
+
+def _resident_apart(folder: Path) -> float:
+    """Megabytes of a fresh process that opens the folder and searches it, over one that opens an empty store."""
+    grown = []
+    for source in (folder, folder.with_name("empty")):
+        command = [sys.executable, "-m", "ops.bench.storage", "--resident", str(source)]
+        grown.append(float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
+    return grown[0] - grown[1]
+
+
+def _resident(folder: Path) -> float:
+    with Store.open(folder, _SETTINGS) as store:
+        index, lexicon = derived.open_index(store, _SETTINGS), derived.open_lexicon(store)
+        texts = _Texts(seed=3)
+        for query in _Vectors(seed=1).draw(50, seed=4):
+            store.records(index.search(query, 50)[0])
+            lexicon.search(texts.draw(), 50)
+        lexicon.close()
+        return psutil.Process().memory_info().rss / 1e6
+
+
+def _searches(store: Store, index: VectorIndex, lexicon: Lexicon) -> dict[str, Any]:
+    queries = _Vectors(seed=1).draw(_QUERIES, seed=4)
+    texts = _Texts(seed=3)
+    questions = [texts.draw(words=12) for _ in range(_QUERIES)]
+    tagged = MemoryFilter(tags=("auth",))
+    within = lexicon.matching_rows(tagged)
+    return {
+        "approximate": index.is_approximate,
+        "recall_at_10": round(_recall(store, index, queries), 4),
+        "vector_ms": _times(lambda i: index.search(queries[i], 10)),
+        "vector_200_ms": _times(lambda i: index.search(queries[i], 200)),
+        "filtered_vector_ms": _times(lambda i: index.search_within(queries[i], within, 10)),
+        "words_ms": _times(lambda i: lexicon.search(questions[i], 50)),
+        "filter_ms": _times(lambda _: lexicon.matching_rows(tagged)),
+    }
+
+
+def _recall(store: Store, index: VectorIndex, queries: Embedding) -> float:
+    """Share of the ten nearest by exact cosine in float32 that a search for ten returns."""
+    with store.snapshot() as snapshot:
+        chunks = [(rows, queries @ vectors.T) for rows, vectors in snapshot.scan_vectors()]
+    rows = np.concatenate([rows for rows, _ in chunks])
+    nearest = np.argsort(-np.concatenate([scores for _, scores in chunks], axis=1), axis=1)[:, :10]
+    found = (set(index.search(query, 10)[0].tolist()) for query in queries)
+    return statistics.fmean(len(one & set(rows[best].tolist())) / 10 for one, best in zip(found, nearest, strict=True))
+
+
+def _times(action: Callable[[int], object]) -> dict[str, float]:
+    """p50 and p99 in milliseconds."""
+    taken = []
+    for i in range(_QUERIES):
+        begun = time.perf_counter()
+        action(i)
+        taken.append((time.perf_counter() - begun) * 1000)
+    return {"p50": round(float(np.quantile(taken, 0.5)), 3), "p99": round(float(np.quantile(taken, 0.99)), 3)}
+
+
+class _Vectors:
+    """Unit vectors around 300 centres, of rank 32 within each and with noise in all directions."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._centres = self._rng.normal(size=(300, _NDIM))
+        self._spreads = 0.35 * self._rng.normal(size=(300, 32, _NDIM)).astype(np.float32)
+
+    def draw(self, count: int, seed: int | None = None) -> Embedding:
+        rng = self._rng if seed is None else np.random.default_rng(seed)
+        topics = rng.integers(300, size=count)
+        within = np.stack([rng.normal(size=32) @ self._spreads[topic] for topic in topics])
+        vectors = self._centres[topics] + within + 0.3 * rng.normal(size=(count, _NDIM))
+        units: Embedding = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        return units
+
+
+class _Texts:
+    """Sentences in which three words in ten are stop words and the others follow Zipf's law."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        letters = np.random.default_rng(0)
+        self._words = ["".join(letters.choice(list("aeioulnrstdmkp"), letters.integers(3, 10))) for _ in range(20_000)]
+        weights = 1 / np.arange(10, 20_010)
+        self._weights = weights / weights.sum()
+
+    def draw(self, words: int | None = None) -> str:
+        length = words or int(np.clip(self._rng.lognormal(3.3, 0.65), 5, 400))
+        rare = self._rng.choice(len(self._words), length, p=self._weights)
+        stop = self._rng.integers(len(_STOP), size=length)
+        is_stop = self._rng.random(length) < 0.3
+        return " ".join(
+            _STOP[s] if common else self._words[r] for r, s, common in zip(rare, stop, is_stop, strict=True)
+        )
+
+
+def _record(number: int, text: str) -> MemoryRecord:
+    return MemoryRecord(
+        id=f"01JM{number:022d}",
+        event_id=f"01JN{number:022d}",
+        text=text,
+        source="worker_result",
+        kind="finding" if number % 3 else "episode",
+        timestamp=_START + timedelta(minutes=number),
+        session_id=f"session-{number // 30:06d}",
+        run_id=f"run_{number // 10}",
+        agent_id=f"worker:{number % 7}",
+        quality_score=None if number % 4 else 0.8,
+        tags=("auth",) if number % 10 == 0 else (),
+        metadata={"event_type": "worker.report.received"},
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    if arguments[:1] == ["--one"]:
+        print(json.dumps(_measure_one(int(arguments[1]))))
+    elif arguments[:1] == ["--resident"]:
+        print(_resident(Path(arguments[1])))
+    else:
+        print(json.dumps(measure(LARGE_SIZES if "--large" in arguments else SIZES), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
