@@ -74,6 +74,7 @@ def apply(store: Store, index: VectorIndex, lexicon: Lexicon, changes: Changes) 
     """Let both follow a batch that was committed; one that cannot is caught up."""
     try:
         index.apply(changes)
+        index.stamp = store.stamp or ""
     except IndexDamagedError:
         catch_up_index(store, index)
     try:
@@ -85,9 +86,9 @@ def apply(store: Store, index: VectorIndex, lexicon: Lexicon, changes: Changes) 
 def save(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
     """Save what is worth it and drop the part of the change log that nobody needs any more.
 
-    The flat table is read from the store at each open, and the lexicon keeps itself; so only the graph is saved.
+    The flat table is read from the store at each open, and the lexicon keeps itself; so only the graph is saved. An
+    `OSError` leaves the old file and the whole change log.
     """
-    index.stamp = store.stamp or ""
     index.save(_index_path(store))
     followed = min(index.applied, lexicon.applied)
     if followed > store.last_change - store.log_length:

@@ -145,6 +145,7 @@ class VectorIndex:
         """Keep the graph in a file, replaced as a whole; not fsynced, it is a cache.
 
         A flat table is read from the store instead (55 ms per 10,000), so none is kept, and an old file is removed.
+        Raises `OSError`; the old file is kept then.
         """
         with self._changing:
             if not self._is_graph:
@@ -155,10 +156,14 @@ class VectorIndex:
             header = self._header(body)
         content = msgspec.msgpack.encode(header)
         temporary = path.with_name(path.name + ".new")
-        with temporary.open("wb") as file:
-            file.write(_MAGIC + xxhash.xxh3_64_digest(content) + len(content).to_bytes(4, "big") + content)
-            file.write(body)
-        temporary.replace(path)
+        try:
+            with temporary.open("wb") as file:
+                file.write(_MAGIC + xxhash.xxh3_64_digest(content) + len(content).to_bytes(4, "big") + content)
+                file.write(body)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # half a file helps nobody, least of all a full disk
+            raise
 
     def load(self, path: Path) -> None:
         """Take over what `save` kept. Raises `IndexDamagedError` when it is missing or not exactly what was saved."""

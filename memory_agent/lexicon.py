@@ -16,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -196,7 +196,8 @@ class Lexicon:
                 self._disconnect()
                 return
             self._disconnect()
-            put_seal(self.path)
+            with suppress(OSError):  # without it the file is looked at more closely, and no more
+                put_seal(self.path)
 
     def __enter__(self) -> Self:
         return self

@@ -143,3 +143,29 @@ def test_a_copy_holds_the_same(tmp_path: Path, environment: Environment) -> None
 def test_only_the_owner_of_the_files_may_read_them(environment: Environment) -> None:
     assert environment.path.stat().st_mode & 0o077 == 0
     assert (environment.path / "data.mdb").stat().st_mode & 0o077 == 0
+
+
+def test_a_reader_sees_what_the_writer_commits_and_can_change_nothing(environment: Environment) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from memory_agent.environment import Environment
+from memory_agent.errors import StoreError
+reader = Environment.open(Path({str(environment.path)!r}), {SIZE}, ("one",), readonly=True)
+with reader.read() as transaction:
+    assert transaction.get("one", b"key") == b"value"
+try:
+    with reader.write():
+        sys.exit(1)
+except StoreError:
+    sys.exit(0)
+"""
+    with environment.write() as transaction:
+        transaction.put("one", b"key", b"value")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_reading_what_does_not_exist_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        Environment.open(tmp_path / "none", SIZE, NAMES, readonly=True)
+    assert not (tmp_path / "none").exists()

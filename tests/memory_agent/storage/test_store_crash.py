@@ -126,3 +126,23 @@ def test_derived_indexes_on_a_full_disk_do_not_take_the_store_down(small_disk: P
         index, lexicon = derived.open_index(store, settings), derived.open_lexicon(store)
         assert len(index) == len(lexicon) == store.count == stored - len(rows) // 2
         lexicon.close()
+
+
+def test_a_graph_that_finds_no_room_leaves_the_old_file_and_no_half_of_a_new_one(small_disk: Path) -> None:
+    settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10, exact_search_limit=10)
+    with Store.open(small_disk / "user", settings) as store:
+        index, lexicon = derived.open_index(store, settings), derived.open_lexicon(store)
+        with store.batch() as batch:
+            for vector in unit_vectors(500, seed=1, ndim=384):
+                batch.put(memory("a race"), vector)
+        derived.apply(store, index, lexicon, batch.changes)
+        derived.save(store, index, lexicon)
+        saved = (store.folder / "index.usearch").read_bytes()
+        room = os.statvfs(small_disk).f_bavail * 4096
+        (small_disk / "ballast").write_bytes(bytes(room - (100 << 10)))
+        with pytest.raises(OSError, match="No space left"):
+            derived.save(store, index, lexicon)
+        assert (store.folder / "index.usearch").read_bytes() == saved
+        assert not (store.folder / "index.usearch.new").exists()
+        (small_disk / "ballast").unlink()
+        lexicon.close()
