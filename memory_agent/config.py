@@ -6,7 +6,7 @@ Sizes are bytes, durations seconds or milliseconds, as the field's name says. Wh
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Which model turns text into vectors. `folder` names a folder with the weights; empty: find them."""
 
     folder: str = ""
-    scheme: str = "auto"  # auto | int8 | float32; auto: int8 where the processor has VNNI
+    scheme: Literal["auto", "int8", "float32"] = "auto"  # auto: int8 where the processor has VNNI
     max_tokens: Annotated[int, msgspec.Meta(ge=8, le=512)] = 256
     bulk_niceness: Annotated[int, msgspec.Meta(ge=0, le=19)] = 10
     query_cache: NonNegative = 1024

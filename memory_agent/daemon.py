@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def serve(settings: Settings, data_dir: Path) -> int:
 
     Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`.
     """
+    for endpoint in settings.daemon.listen:
+        _require_loopback(endpoint)
     layout = Layout(data_dir)
     layout.create()
     with layout.hold():
@@ -64,17 +67,29 @@ class Daemon:
         self._failed = False
 
     async def run(self) -> int:
-        """Start, print the ready line, serve, stop. Return the exit code: 1 when Ray died under us."""
+        """Start, print the ready line, serve, stop. Return the exit code: 1 when a part failed for good."""
         self._catch_signals()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._layout.clear_sockets)
-            await self._start(stack)
-            self._print_ready()
-            log.info("daemon.ready", took_s=round(time.monotonic() - self._started_s, 1))
-            await self._stopping.wait()
+            if await self._unless_stopped(self._start(stack)):
+                self._print_ready()
+                log.info("daemon.ready", took_s=round(time.monotonic() - self._started_s, 1))
+                await self._stopping.wait()
             log.info("daemon.stopping")
         log.info("daemon.stopped")
         return int(self._failed)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do `work`; return False when the signal to stop came first. Raises what `work` raises."""
+        task = asyncio.create_task(work)
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await _cancel(stopping)
+        if not task.done():
+            await _cancel(task)
+            return False
+        await task
+        return True
 
     def _print_ready(self) -> None:
         ready = {
@@ -112,13 +127,14 @@ class Daemon:
             stack.push_async_callback(_cancel, task)
 
     def _make_gateway(self) -> Gateway:
-        socket = AsyncReplySocket([self._layout.gateway, *map(_loopback, self._settings.daemon.listen)])
+        socket = AsyncReplySocket([self._layout.gateway, *self._settings.daemon.listen])
         relay = self._children[0].ready
         self._endpoints = {
-            "gateway": ", ".join(socket.endpoints),
+            "gateway": socket.endpoints[0],
+            "listen": list(socket.endpoints[1:]),
             "relay": relay["ingest"],
             "relay_feed": relay["feed"],
-            "relay_pub": ", ".join(relay["pub"]),
+            "relay_pub": relay["pub"],
             "embedder": self._layout.embedder,
             "ray": self._cluster.address,
         }
@@ -195,14 +211,13 @@ class Daemon:
         self._stopping.set()
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _loopback(endpoint: str) -> str:
-    """Return the endpoint. Raises `SettingsError` for one that other machines could reach."""
+def _require_loopback(endpoint: str) -> None:
+    """Raise `SettingsError` for an endpoint that other machines could reach."""
     host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     if not endpoint.startswith("ipc://") and host not in ("127.0.0.1", "localhost", "::1"):
         raise SettingsError("daemon.listen", f"{endpoint} is not on this machine; only loopback is served")
-    return endpoint

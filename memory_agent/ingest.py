@@ -61,10 +61,10 @@ class _Tally:
     rejected: list[RejectedEvent] = field(default_factory=list)
     record_ids: list[str] = field(default_factory=list)
 
-    def report(self, already_handled: int) -> IngestReport:
+    def report(self) -> IngestReport:
         return IngestReport(
             kept=len(self.record_ids),
-            duplicates=self.duplicates + already_handled,
+            duplicates=self.duplicates,
             dropped=dict(self.dropped),
             rejected=tuple(self.rejected),
             record_ids=tuple(self.record_ids),
@@ -107,14 +107,24 @@ class Intake:
         An event that can never become a memory is in `rejected` and spoils nothing. Raises `StoreError`.
         """
         cursor = self._archive.store.cursor
+        tally = _Tally()
         fresh = [arrival for arrival in arrivals if arrival.seq is None or arrival.seq > cursor]
-        if not fresh:
-            return _Tally(duplicates=len(arrivals)).report(0)
-        outcomes = [(arrival, self._read(arrival)) for arrival in fresh]
-        vectors = self.embed(self._unknown_texts(outcome for _, outcome in outcomes))
-        with self._archive.batch() as batch:
-            tally = self._settle(batch, outcomes, vectors)
-        return tally.report(len(arrivals) - len(fresh))
+        if fresh:
+            outcomes = [(arrival, self._read(arrival)) for arrival in fresh]
+            vectors = self.embed(self._unknown_texts(outcome for _, outcome in outcomes))
+            with self._archive.batch() as batch:
+                tally = self._settle(batch, outcomes, vectors)
+        self._pass_over([arrival for arrival in arrivals if arrival.seq is not None and arrival.seq <= cursor], tally)
+        return tally.report()
+
+    def _pass_over(self, handled: Iterable[Arrival], tally: _Tally) -> None:
+        """Note what was handled before; what was rejected is told again, since whoever was told may have died."""
+        for arrival in handled:
+            outcome = self._read(arrival)
+            if isinstance(outcome, RejectedEvent):
+                tally.rejected.append(outcome)
+            else:
+                tally.duplicates += 1
 
     def embed(self, texts: Iterable[str]) -> Vectors:
         """Return the vectors of `texts`, each distinct one embedded once; none when there is no model now."""

@@ -151,7 +151,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     version: str
     uptime_s: float
-    endpoints: dict[str, str]
+    endpoints: dict[str, str | list[str]]
     parts: tuple[PartStatus, ...]
     active_users: tuple[str, ...]
     journal: dict[str, Any]

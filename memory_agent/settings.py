@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
-_NOT_SETTINGS = frozenset({"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE"})
+_NOT_SETTINGS = frozenset({"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE", "MEMORY_AGENT_TOKEN"})
 
 
 def load_settings(

@@ -107,6 +107,15 @@ def test_encoded_events_are_read_as_the_journal_holds_them(memory: Memory) -> No
     assert memory.ingest(BATCH, now=NOW).duplicates == 12
 
 
+def test_what_was_rejected_is_told_again_when_it_comes_again(memory: Memory) -> None:
+    """Whoever was to set it aside may have died between our commit and theirs."""
+    encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH[:2]]
+    batch = [encoded[0], b"\xc1 no event", encoded[1]]
+    memory.ingest_encoded(batch, seqs=[1, 2, 3])
+    again = memory.ingest_encoded(batch, seqs=[1, 2, 3])
+    assert (again.kept, again.duplicates, [rejected.position for rejected in again.rejected]) == (0, 2, [1])
+
+
 def test_event_objects_are_taken_as_mappings_are(memory: Memory) -> None:
     events = [event_from_mapping(event, EventLimits(), NOW) for event in BATCH]
     assert memory.ingest(events, now=NOW).kept == 12
