@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from memory_agent.actor_provider import ActorMemoryProvider
     from memory_agent.api import MemoryProvider
     from memory_agent.client import AsyncMemoryClient, MemoryClient
-    from memory_agent.context import context_block
     from memory_agent.errors import MemoryAgentError
     from memory_agent.memory import Memory
+    from memory_agent.recall.context import context_block
     from memory_agent.records import (
         IngestReport,
         MemoryFilter,
@@ -44,7 +44,7 @@ _HOMES = {
     "MemoryStats": "records",
     "RecallResult": "records",
     "RetrievedMemory": "records",
-    "context_block": "context",
+    "context_block": "recall.context",
 }
 
 __all__ = [

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memory_agent.actors import ask_host
 from memory_agent.client import MemoryClient, recall_call
+from memory_agent.daemon.actors import ask_host
 from memory_agent.errors import HostDiedError
 from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode
 from memory_agent.records import MemoryFilter, Mode, RecallResult

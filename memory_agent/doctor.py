@@ -29,11 +29,11 @@ from memory_agent.embedders.cache import model_status
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.errors import MemoryAgentError
-from memory_agent.folders import user_folder
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
 from relay import RelayError
 
 State = Literal["ok", "warning", "failed"]

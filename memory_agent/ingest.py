@@ -15,13 +15,13 @@ from hashlib import blake2b
 
 import msgspec
 
-from memory_agent.archive import Archive
-from memory_agent.batch import Batch
 from memory_agent.embedders import comparable
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.records import Embedding, IngestReport, MemoryRecord, RejectedEvent
-from memory_agent.signals import Dropped, EventReader
+from memory_agent.signals.reader import Dropped, EventReader
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
 from relay.errors import MalformedEventError
 from relay.event import Event
 

@@ -1,6 +1,6 @@
 """Logging of the entry points: one line an event, `noun.past_tense` with fields that carry units, on standard error.
 
-Memory text, vectors and tokens are never passed to a logger; `tests/memory_agent/test_log.py` holds that.
+Memory text, vectors and tokens are never passed to a logger; `tests/end_to_end/test_daemon.py` holds that.
 """
 
 from __future__ import annotations

@@ -21,16 +21,13 @@ from typing import Any, Self
 import msgspec
 import structlog
 
-from memory_agent.archive import Archive
 from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings, StoreSettings
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
-from memory_agent.fence import Role
-from memory_agent.folders import user_folder
 from memory_agent.ingest import Arrival, Intake, Progress
-from memory_agent.inquiry import check_now, make_inquiry
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.recall import Recollection
+from memory_agent.recall.inquiry import check_now, make_inquiry
+from memory_agent.recall.recollection import Recollection
 from memory_agent.records import (
     IngestReport,
     Kind,
@@ -43,9 +40,12 @@ from memory_agent.records import (
     Source,
 )
 from memory_agent.remembrance import make_record
-from memory_agent.signal_table import SignalTable
-from memory_agent.signals import EventReader
+from memory_agent.signals.reader import EventReader
+from memory_agent.signals.table import SignalTable
 from memory_agent.statistics import make_stats
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.fence import Role
+from memory_agent.storage.folders import user_folder
 from relay.config import EventLimits
 from relay.event import Event, event_from_mapping, read_event
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memory_agent.archive import Archive
 from memory_agent.records import MemoryStats
+from memory_agent.storage.archive import Archive
 
 _DROPPED = "dropped."
 

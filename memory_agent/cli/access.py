@@ -15,7 +15,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.client import MemoryClient
 from memory_agent.errors import UnavailableError
-from memory_agent.folders import user_folder
+from memory_agent.storage.folders import user_folder
 
 if TYPE_CHECKING:
     from memory_agent.memory import Memory

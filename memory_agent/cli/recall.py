@@ -12,7 +12,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_memories, result_document
 from memory_agent.cli.values import Moment, read_text
-from memory_agent.context import context_block
+from memory_agent.recall.context import context_block
 from memory_agent.records import KINDS, MODES, PROVENANCES, SOURCES, MemoryFilter, Mode, RecallResult
 
 

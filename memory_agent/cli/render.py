@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memory_agent.context import age, ending
+from memory_agent.recall.context import age, ending
 from memory_agent.records import RecallResult, RetrievedMemory
 
 _PIPE_WIDTH = 10_000

@@ -28,7 +28,7 @@ def serve(target: Target, listen: tuple[str, ...]) -> None:
       memory-agent serve --data-dir /srv/memory --listen tcp://127.0.0.1:7420
       memory-agent serve --set daemon.idle_sleep_s=60 2> daemon.log
     """
-    from memory_agent.daemon import serve as serve_daemon  # Ray takes a second to import
+    from memory_agent.daemon.process import serve as serve_daemon  # Ray takes a second to import
     from memory_agent.log import configure_logging
 
     configure_logging(target.settings.log_level)

@@ -21,11 +21,11 @@ from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.evaluation.locomo import Conversation, turn_events
 from memory_agent.evaluation.publishing import publish_events
 from memory_agent.evaluation.trial import Answer, LocomoReport, ask_questions, report, with_evidence
-from memory_agent.folders import user_folder
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import Mode
 from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is done, how much is done, of how much)."""

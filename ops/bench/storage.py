@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from memory_agent import derived
 from memory_agent.config import StoreSettings
-from memory_agent.index import VectorIndex
-from memory_agent.lexicon import Lexicon
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
-from memory_agent.store import Store
+from memory_agent.storage import derived
+from memory_agent.storage.index import VectorIndex
+from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.store import Store
 
 SIZES = (10_000,)
 LARGE_SIZES = (10_000, 100_000)

@@ -125,7 +125,7 @@ def _show_senders(stage: Stage, senders: Sequence[Sender]) -> None:
 def _publish_plainly(stage: Stage) -> None:
     events = stage.story.plain_events(stage.now)
     messages = [*map(json.dumps, events), stage.story.plain_pub.torn]
-    heard = send_plainly(messages, stage.scratch, stage.status().endpoints["relay_pub"])
+    heard = send_plainly(messages, stage.scratch, stage.endpoint("relay_pub"))
     stage.published += len(events)
     stage.torn += 1
     wait_until(lambda: stage.status().journal["counts"].get("pub_received", 0) >= len(messages))

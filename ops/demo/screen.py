@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from memory_agent.context import age, ending
+from memory_agent.recall.context import age, ending
 from memory_agent.records import RecallResult, RetrievedMemory
 
 _WIDTH = 108

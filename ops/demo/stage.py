@@ -47,6 +47,11 @@ class Stage:
         """Return what the daemon says about itself."""
         return self.client().status()
 
+    def endpoint(self, name: str) -> str:
+        """Return where a part listens; the first place of several."""
+        places = self.status().endpoints[name]
+        return places if isinstance(places, str) else places[0]
+
     def pid_of(self, part: str) -> int:
         """Return the process id of a part of the daemon, once it has one."""
         found: list[int] = []
@@ -68,7 +73,7 @@ class Stage:
         self, events: dict[str, list[Event]], *, pace_ms: float = 0.0, again: dict[str, int] | None = None
     ) -> Iterator[list[Sender]]:
         """Start a process for each emitter; they have ended on return. `again`: how many events one sends twice."""
-        relay = self.status().endpoints["relay"]
+        relay = self.endpoint("relay")
         senders: list[Sender] = []
         try:
             for name, theirs in events.items():

@@ -15,8 +15,8 @@ import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
-from memory_agent.folders import user_folder
-from memory_agent.store import Store
+from memory_agent.storage.folders import user_folder
+from memory_agent.storage.store import Store
 
 from .conftest import DaemonProcess, environment
 

@@ -11,7 +11,7 @@ import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import DeadlineExceededError
-from memory_agent.folders import user_folder
+from memory_agent.storage.folders import user_folder
 from relay import Publisher, relay_endpoints
 
 from .conftest import DaemonProcess

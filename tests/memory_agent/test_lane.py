@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent import lane as lane_module
 from memory_agent.config import DaemonSettings
+from memory_agent.daemon import lane as lane_module
+from memory_agent.daemon.lane import Budget, Lane, Pending
 from memory_agent.errors import HostDiedError, InvalidInputError, StoreFullError, UnavailableError
-from memory_agent.lane import Budget, Lane, Pending
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport, RejectedEvent
 

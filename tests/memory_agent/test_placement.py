@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.placement import Directory, rendezvous
+from memory_agent.daemon.placement import Directory, rendezvous
 
 users = st.lists(st.text("abcdefgh", min_size=1, max_size=3), max_size=40)
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from click.testing import Result
 
-from memory_agent.folders import user_folder
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord, MemoryStats, RecallResult
+from memory_agent.storage.folders import user_folder
 from relay import Journal, journal_folder
 
 Run = Callable[..., Result]

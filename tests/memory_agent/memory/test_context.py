@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.context import age, context_block, estimate_tokens
+from memory_agent.recall.context import age, context_block, estimate_tokens
 from memory_agent.records import MemoryRecord, Provenance, RecallResult, RetrievedMemory
 
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)

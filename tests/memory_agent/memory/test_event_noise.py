@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from memory_agent.errors import UnhandledEventError
 from memory_agent.records import MemoryRecord
-from memory_agent.signals import Dropped
+from memory_agent.signals.reader import Dropped
 
-TABLE = Path(__file__).parents[3] / "memory_agent" / "signals.toml"
+TABLE = Path(__file__).parents[3] / "memory_agent" / "signals" / "signals.toml"
 SIGNALS = msgspec.toml.decode(TABLE.read_bytes())["signal"].values()
 
 

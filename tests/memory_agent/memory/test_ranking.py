@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent import ranking
+from memory_agent.recall import ranking
 
 cosine = st.floats(-1.0, 1.0, width=32)
 bm25 = st.one_of(st.just(0.0), st.floats(0.0078125, 40.0, width=32))

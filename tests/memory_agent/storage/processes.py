@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from samples import SMALL, memory
 from memory_agent.errors import MemoryAgentError
-from memory_agent.store import Store
+from memory_agent.storage.store import Store
 try:
     store = Store.open(Path({folder!r}), SMALL, role={role!r})
     print("open", store.epoch, flush=True)

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import memory, unit_vectors
 
-from memory_agent.changes import OPS, IndexedText, LogEntry, Op
-from memory_agent.codec import (
+from memory_agent.errors import InvalidInputError, StoreDamagedError
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord, Utility
+from memory_agent.storage.changes import OPS, IndexedText, LogEntry, Op
+from memory_agent.storage.codec import (
     Usage,
     decode_entry,
     decode_record,
@@ -24,8 +26,6 @@ from memory_agent.codec import (
     usage_of,
     vectors_of,
 )
-from memory_agent.errors import InvalidInputError, StoreDamagedError
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord, Utility
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=1_500)
 names = st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=30)

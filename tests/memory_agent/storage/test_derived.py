@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from samples import NDIM, SMALL, exact_ranking, memory, unit_vectors
 
-from memory_agent import derived
-from memory_agent.index import VectorIndex
-from memory_agent.lexicon import Lexicon
 from memory_agent.records import MemoryFilter
-from memory_agent.store import Store
+from memory_agent.storage import derived
+from memory_agent.storage.index import VectorIndex
+from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.store import Store
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
 COUNT = 120

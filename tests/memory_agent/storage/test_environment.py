@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.environment import Environment
 from memory_agent.errors import StoreDamagedError, StoreError, StoreFullError
+from memory_agent.storage.environment import Environment
 
 NAMES = ("one", "two")
 SIZE = 1 << 20
@@ -101,7 +101,7 @@ def test_a_child_made_by_fork_is_refused(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from pathlib import Path
-from memory_agent.environment import Environment
+from memory_agent.storage.environment import Environment
 from memory_agent.errors import StoreError
 environment = Environment.open(Path({str(tmp_path)!r}), {SIZE}, ("one",))
 child = os.fork()
@@ -120,7 +120,7 @@ def test_the_slots_of_dead_readers_are_freed(tmp_path: Path, environment: Enviro
     code = f"""
 import os
 from pathlib import Path
-from memory_agent.environment import Environment
+from memory_agent.storage.environment import Environment
 environment = Environment.open(Path({str(environment.path)!r}), {SIZE}, ("one",))
 with environment.read():
     os.kill(os.getpid(), 9)
@@ -149,7 +149,7 @@ def test_a_reader_sees_what_the_writer_commits_and_can_change_nothing(environmen
     code = f"""
 import sys
 from pathlib import Path
-from memory_agent.environment import Environment
+from memory_agent.storage.environment import Environment
 from memory_agent.errors import StoreError
 reader = Environment.open(Path({str(environment.path)!r}), {SIZE}, ("one",), readonly=True)
 with reader.read() as transaction:

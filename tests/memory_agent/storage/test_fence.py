@@ -9,8 +9,8 @@ from processes import owner
 from samples import SMALL, memory
 
 from memory_agent.errors import FencedError, StoreDamagedError, StoreOwnedElsewhereError
-from memory_agent.fence import OwnerLock, Role
-from memory_agent.store import Store
+from memory_agent.storage.fence import OwnerLock, Role
+from memory_agent.storage.store import Store
 
 
 def test_a_host_that_lives_on_is_fenced_by_its_successor(tmp_path: Path) -> None:

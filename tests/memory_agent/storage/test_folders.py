@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.folders import known_users, user_folder
+from memory_agent.storage.folders import known_users, user_folder
 
 DATA = Path("data")
 user_ids = st.from_regex(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}", fullmatch=True)

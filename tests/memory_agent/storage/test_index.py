@@ -8,10 +8,10 @@ import pytest
 from hammering import hammered
 from samples import NDIM, exact_ranking, unit_vectors
 
-from memory_agent.changes import Change, Changes, Rows
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.index import VectorIndex
 from memory_agent.records import Embedding
+from memory_agent.storage.changes import Change, Changes, Rows
+from memory_agent.storage.index import VectorIndex
 
 K = 10
 

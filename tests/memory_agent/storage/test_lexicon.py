@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from samples import NOW, memory
 
-from memory_agent.changes import Change, Changes, indexed_text
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.lexicon import Lexicon
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryFilter, MemoryRecord
-from memory_agent.terms import query_words
+from memory_agent.storage.changes import Change, Changes, indexed_text
+from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.terms import query_words
 
 few = st.sampled_from(["a", "b", "A", "it's", "日本"])
 moments = st.integers(0, 5).map(lambda step: NOW + step * timedelta(microseconds=1))

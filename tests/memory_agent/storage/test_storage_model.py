@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from samples import SMALL, exact_ranking, memory, unit_vectors
 
-from memory_agent import derived
-from memory_agent.index import VectorIndex
-from memory_agent.lexicon import Lexicon
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
-from memory_agent.store import Store
+from memory_agent.storage import derived
+from memory_agent.storage.index import VectorIndex
+from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.store import Store
 
 SETTINGS = msgspec.structs.replace(SMALL, exact_search_limit=12)
 WORDS = ("auth", "race", "mutex", "token", "retry")

@@ -10,13 +10,13 @@ import pytest
 from hammering import hammered
 from samples import NDIM, NOW, SMALL, memory, unit_vectors
 
-from memory_agent.changes import indexed_text
-from memory_agent.codec import row_key
 from memory_agent.config import StoreSettings
-from memory_agent.environment import Environment
 from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError, StoreFullError
-from memory_agent.snapshot import DATABASES, RECORDS, VECTORS
-from memory_agent.store import Store
+from memory_agent.storage.changes import indexed_text
+from memory_agent.storage.codec import row_key
+from memory_agent.storage.environment import Environment
+from memory_agent.storage.snapshot import DATABASES, RECORDS, VECTORS
+from memory_agent.storage.store import Store
 
 
 @pytest.fixture

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from samples import SMALL, memory, unit_vectors
 
-from memory_agent import derived
-from memory_agent.changes import Changes
 from memory_agent.config import StoreSettings
 from memory_agent.errors import StoreFullError
-from memory_agent.store import Store
+from memory_agent.storage import derived
+from memory_agent.storage.changes import Changes
+from memory_agent.storage.store import Store
 
 _WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from samples import SMALL, memory, unit_vectors
-from memory_agent import derived
-from memory_agent.store import Store
+from memory_agent.storage import derived
+from memory_agent.storage.store import Store
 store = Store.open(Path({folder!r}), SMALL, role="host")
 index, lexicon = derived.open_index(store, SMALL), derived.open_lexicon(store)
 vectors = unit_vectors(5, seed=1)

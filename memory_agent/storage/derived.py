@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memory_agent.changes import Changes
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError
-from memory_agent.index import VectorIndex
-from memory_agent.lexicon import Lexicon
-from memory_agent.snapshot import Snapshot
-from memory_agent.store import Store
+from memory_agent.storage.changes import Changes
+from memory_agent.storage.index import VectorIndex
+from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.store import Store
 
 _INDEX_FILE = "index.usearch"
 _LEXICON_FILE = "lexicon.sqlite"

@@ -11,11 +11,11 @@ from typing import Any
 
 import structlog
 
-from memory_agent.dispatcher import Dispatcher
+from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.host import USER_METHODS
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.latency import LatencyWindow
 from memory_agent.errors import InvalidInputError, MemoryAgentError, UnavailableError, UnknownMethodError
-from memory_agent.host import USER_METHODS
-from memory_agent.hosts import Hosts
-from memory_agent.latency import LatencyWindow
 from memory_agent.protocol import (
     DaemonStatus,
     HostAddress,

@@ -11,9 +11,9 @@ import secrets
 
 import structlog
 
+from memory_agent.daemon.service import Service
 from memory_agent.errors import MemoryAgentError, UnauthorizedError, UnavailableError
 from memory_agent.protocol import decode_request, encode_fault
-from memory_agent.service import Service
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.transport import Request as Message
 

@@ -27,10 +27,10 @@ import numpy as np
 import xxhash
 from usearch.index import Index
 
-from memory_agent.changes import Change, Changes, Rows, Scores
-from memory_agent.codec import unit_vector
 from memory_agent.errors import IndexDamagedError
 from memory_agent.records import Embedding
+from memory_agent.storage.changes import Change, Changes, Rows, Scores
+from memory_agent.storage.codec import unit_vector
 
 _MAGIC = b"memory-agent index 1\n"
 _ENGINE = f"usearch {version('usearch')}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from memory_agent.changes import Change, IndexedText, indexed_text
-from memory_agent.codec import microseconds
 from memory_agent.errors import IndexDamagedError
 from memory_agent.records import MemoryRecord
+from memory_agent.storage.changes import Change, IndexedText, indexed_text
+from memory_agent.storage.codec import microseconds
 
 TOKENIZER = "tokenize='porter unicode61 remove_diacritics 2'"
 SCHEMA_VERSION = "1"

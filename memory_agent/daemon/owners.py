@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.environment import Environment
+from memory_agent.storage.environment import Environment
 
 SYSTEM_USER = "system"
 _DATABASE = "owners"

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from memory_agent.changes import Changes, IndexedText, LogEntry, Op, indexed_text
-from memory_agent.codec import (
+from memory_agent.errors import InvalidInputError
+from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.storage.changes import Changes, IndexedText, LogEntry, Op, indexed_text
+from memory_agent.storage.codec import (
     Usage,
     encode_entry,
     encode_record,
@@ -25,10 +27,8 @@ from memory_agent.codec import (
     unit_vector,
     usage_of,
 )
-from memory_agent.environment import Transaction
-from memory_agent.errors import InvalidInputError
-from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.snapshot import (
+from memory_agent.storage.environment import Transaction
+from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
     EVENTS,

@@ -22,8 +22,8 @@ from typing import Literal
 
 import msgspec
 
-from memory_agent.environment import Environment, Transaction
 from memory_agent.errors import FencedError, StoreDamagedError, StoreOwnedElsewhereError
+from memory_agent.storage.environment import Environment, Transaction
 
 Role = Literal["library", "host"]
 

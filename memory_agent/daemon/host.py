@@ -19,7 +19,6 @@ import structlog
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import FencedError, MemoryAgentError, StoreError, UnknownMethodError
-from memory_agent.folders import user_folder
 from memory_agent.memory import Memory
 from memory_agent.protocol import (
     IdsParams,
@@ -33,6 +32,7 @@ from memory_agent.protocol import (
 )
 from memory_agent.records import IngestReport, MemoryRecord, MemoryStats, RecallResult
 from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
 
 log = structlog.get_logger()
 

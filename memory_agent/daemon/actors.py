@@ -23,9 +23,9 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_
 import ray
 import ray.exceptions
 
+from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
-from memory_agent.host import MemoryHost
 from memory_agent.log import configure_logging
 from memory_agent.protocol import HostAddress
 from memory_agent.settings import Settings

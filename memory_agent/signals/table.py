@@ -17,8 +17,8 @@ import msgspec
 
 from memory_agent.config import Fraction
 from memory_agent.errors import SettingsError
-from memory_agent.payloads import Part, parse_part
 from memory_agent.records import Kind, Provenance, Source
+from memory_agent.signals.payloads import Part, parse_part
 
 _NOISE_TEXT_CHARS = 200
 
@@ -75,7 +75,7 @@ class SignalTable:
 
         Raises `SettingsError` naming the row and field that is unknown or does not fit.
         """
-        default = _read_toml(files("memory_agent").joinpath("signals.toml").read_bytes())
+        default = _read_toml(files("memory_agent.signals").joinpath("signals.toml").read_bytes())
         own = _read_toml(_read_file(own_file)) if own_file else {}
         own_rows = frozenset(_section(own, "signal"))
         try:

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 import xxhash
 
-from memory_agent.changes import OPS, IndexedText, LogEntry
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
+from memory_agent.storage.changes import OPS, IndexedText, LogEntry
 
 FORMAT = 1
 

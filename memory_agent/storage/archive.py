@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, Self
 
-from memory_agent import derived
-from memory_agent.batch import Batch
 from memory_agent.config import StoreSettings
 from memory_agent.errors import MemoryAgentError
-from memory_agent.fence import Role
-from memory_agent.index import VectorIndex
-from memory_agent.lexicon import Lexicon
-from memory_agent.store import Store
+from memory_agent.storage import derived
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.fence import Role
+from memory_agent.storage.index import VectorIndex
+from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.store import Store
 
 Side = Literal["index", "lexicon"]
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from memory_agent import ranking
-from memory_agent.archive import Archive, Side
-from memory_agent.attempt import Attempt
-from memory_agent.changes import Rows, Scores
 from memory_agent.errors import IndexDamagedError
-from memory_agent.inquiry import Inquiry
-from memory_agent.query_vectors import QueryVector
+from memory_agent.recall import ranking
+from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.records import Embedding, MemoryFilter
+from memory_agent.storage.archive import Archive, Side
+from memory_agent.storage.changes import Rows, Scores
 
 Found = tuple[Rows, Scores]
 

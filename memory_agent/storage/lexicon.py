@@ -24,14 +24,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from memory_agent.changes import Changes, IndexedText, Rows, Scores, indexed_text
-from memory_agent.codec import time_of
-from memory_agent.conditions import condition
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreFullError
-from memory_agent.lexicon_rows import SCHEMA, SCHEMA_VERSION, TOKENIZER, follow, insert, insert_words, put_state
 from memory_agent.records import MemoryFilter, MemoryRecord
-from memory_agent.seal import boot_id, break_seal, put_seal
-from memory_agent.terms import match_expression, query_words
+from memory_agent.storage.changes import Changes, IndexedText, Rows, Scores, indexed_text
+from memory_agent.storage.codec import time_of
+from memory_agent.storage.conditions import condition
+from memory_agent.storage.lexicon_rows import SCHEMA, SCHEMA_VERSION, TOKENIZER, follow, insert, insert_words, put_state
+from memory_agent.storage.seal import boot_id, break_seal, put_seal
+from memory_agent.storage.terms import match_expression, query_words
 
 _BUILD_CHUNK = 1_000  # memories per transaction while building
 _PASSAGE_TOKENS = 24

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from memory_agent.codec import microseconds
 from memory_agent.records import MemoryFilter
+from memory_agent.storage.codec import microseconds
 
 Condition = tuple[str, list[object]]
 

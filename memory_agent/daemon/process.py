@@ -21,17 +21,17 @@ from typing import Any
 import msgspec
 import structlog
 
-from memory_agent.actors import Cluster
-from memory_agent.children import Child, resident_bytes
-from memory_agent.dispatcher import Dispatcher
+from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.children import Child, resident_bytes
+from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.gateway import Gateway
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.owners import Owners
+from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
-from memory_agent.gateway import Gateway
-from memory_agent.hosts import Hosts
 from memory_agent.layout import Layout
-from memory_agent.owners import Owners
 from memory_agent.protocol import DaemonStatus, PartStatus
-from memory_agent.service import Service
 from memory_agent.settings import Settings
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 import structlog
 
 from memory_agent.config import DaemonSettings
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.lane import Budget, Lane, Pending
+from memory_agent.daemon.owners import SYSTEM_USER, Owners, ownership_keys
+from memory_agent.daemon.parking import Parked, Parking
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError, UnhandledEventError
-from memory_agent.hosts import Hosts
-from memory_agent.lane import Budget, Lane, Pending
-from memory_agent.owners import SYSTEM_USER, Owners, ownership_keys
-from memory_agent.parking import Parked, Parking
 from memory_agent.protocol import IngestBatch, NoParams, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
 from relay import AsyncSubscriber, JournalEntry, RelayError

@@ -13,16 +13,16 @@ from datetime import datetime
 import numpy as np
 from ulid import ULID
 
-from memory_agent import ranking
-from memory_agent.archive import Archive
-from memory_agent.attempt import Attempt
-from memory_agent.candidates import Candidates, CandidateSearch
 from memory_agent.config import RecallSettings
 from memory_agent.errors import IndexDamagedError
-from memory_agent.inquiry import Inquiry
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.query_vectors import QueryVector, QueryVectors
+from memory_agent.recall import ranking
+from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.candidates import Candidates, CandidateSearch
+from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.records import MemoryRecord, RecallResult, Retrieval, RetrievedMemory
+from memory_agent.storage.archive import Archive
 
 Ranked = list[tuple[int, MemoryRecord]]
 """Places among the candidates and their memories, best first."""

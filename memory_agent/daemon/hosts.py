@@ -12,10 +12,10 @@ from collections import defaultdict
 
 import structlog
 
-from memory_agent.actors import NAMESPACE, Cluster, Host
 from memory_agent.config import DaemonSettings
+from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
+from memory_agent.daemon.placement import Directory
 from memory_agent.errors import DeadlineExceededError, HostDiedError
-from memory_agent.placement import Directory
 from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
 

@@ -11,8 +11,10 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from memory_agent.changes import Change, Changes, LogEntry, Op, Rows, Settled, settle
-from memory_agent.codec import (
+from memory_agent.errors import StoreDamagedError
+from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.storage.changes import Change, Changes, LogEntry, Op, Rows, Settled, settle
+from memory_agent.storage.codec import (
     StoreState,
     Usage,
     decode,
@@ -26,9 +28,7 @@ from memory_agent.codec import (
     vector_bytes,
     vectors_of,
 )
-from memory_agent.environment import Transaction
-from memory_agent.errors import StoreDamagedError
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.storage.environment import Transaction
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"

@@ -12,12 +12,12 @@ import threading
 
 import msgspec
 
-from memory_agent.archive import Archive
-from memory_agent.attempt import Attempt
 from memory_agent.embedders import comparable
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.late_embedder import LateEmbedder
+from memory_agent.recall.attempt import Attempt
 from memory_agent.records import Embedding
+from memory_agent.storage.archive import Archive
 from sona.centering import QueryCentering
 from sona.errors import DamagedStateError
 

@@ -13,15 +13,15 @@ from typing import Any
 from unicodedata import combining
 
 import msgspec
-from relay.event import Event
 from ulid import ULID
 
 from memory_agent.config import IngestSettings
 from memory_agent.errors import UnhandledEventError
-from memory_agent.payloads import NotTextError, clean, read_name, read_part, read_value, roots, small_fields
 from memory_agent.records import PROVENANCES, MemoryRecord, Provenance
-from memory_agent.signal_table import Signal, SignalTable
-from memory_agent.verdicts import judge
+from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, read_value, roots, small_fields
+from memory_agent.signals.table import Signal, SignalTable
+from memory_agent.signals.verdicts import judge
+from relay.event import Event
 
 _MARKS = ("type", "kind", "phase")
 _TITLE_CHARS = 200

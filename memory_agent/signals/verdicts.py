@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memory_agent.payloads import read_value
+from memory_agent.signals.payloads import read_value
 
 _DONE, _FAILED = 0.8, 0.0
 _STARS = 5

@@ -19,15 +19,15 @@ from typing import Self
 import msgspec
 from ulid import ULID
 
-from memory_agent.batch import Batch
-from memory_agent.changes import Changes, Rows
-from memory_agent.codec import FORMAT, StoreState
 from memory_agent.config import StoreSettings
-from memory_agent.environment import Environment, Transaction
 from memory_agent.errors import StoreDamagedError, StoreError, StoreFullError
-from memory_agent.fence import OwnerLock, Role
 from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.snapshot import DATABASES, META, Snapshot
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.changes import Changes, Rows
+from memory_agent.storage.codec import FORMAT, StoreState
+from memory_agent.storage.environment import Environment, Transaction
+from memory_agent.storage.fence import OwnerLock, Role
+from memory_agent.storage.snapshot import DATABASES, META, Snapshot
 
 _RECORDS_FOLDER = "records"
 
