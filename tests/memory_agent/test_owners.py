@@ -1,0 +1,61 @@
+"""Whose run or session it is: learnt once, durable, and never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from memory_agent.daemon.owners import Owners, ownership_keys
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Iterator[Owners]:
+    owners = Owners(tmp_path / "owners")
+    yield owners
+    owners.close()
+
+
+def encoded(**fields: object) -> bytes:
+    return msgspec.msgpack.encode({"event_id": "e", "event_type": "t", "user_id": "u", **fields})
+
+
+def test_an_event_belongs_to_its_run_before_its_session() -> None:
+    event = encoded(session_id="s-1", payload={"run_id": "run-7"})
+    assert ownership_keys(event) == ("run:run-7", "session:s-1")
+
+
+def test_a_conductor_names_its_run_in_its_actor_id() -> None:
+    assert ownership_keys(encoded(actor_id="conductor:run_7")) == ("run:run_7",)
+    assert ownership_keys(encoded(actor_id="worker:3")) == ()
+
+
+def test_a_run_id_that_is_no_text_is_no_key() -> None:
+    assert ownership_keys(encoded(payload={"run_id": 7})) == ()
+
+
+def test_what_was_learnt_outlives_the_process(tmp_path: Path) -> None:
+    first = Owners(tmp_path / "owners")
+    assert first.learn(("run:a", "session:s"), "alice")
+    assert not first.learn(("run:a",), "alice")
+    first.close()
+    second = Owners(tmp_path / "owners")
+    assert second.owner(("run:unknown", "session:s")) == "alice"
+    second.close()
+
+
+def test_a_session_that_two_users_claim_belongs_to_nobody(owners: Owners) -> None:
+    owners.learn(("session:s",), "alice")
+    owners.learn(("session:s",), "bob")
+    assert owners.owner(("session:s",)) is None
+    owners.learn(("session:s",), "alice")
+    assert owners.owner(("session:s",)) is None
+
+
+def test_a_contested_run_is_not_settled_by_its_session(owners: Owners) -> None:
+    owners.learn(("run:a",), "alice")
+    owners.learn(("run:a",), "bob")
+    owners.learn(("session:s",), "bob")
+    assert owners.owner(("run:a", "session:s")) is None

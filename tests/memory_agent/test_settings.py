@@ -1,0 +1,71 @@
+"""Settings: defaults, then TOML, then environment, then flags; what is wrong is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memory_agent.errors import SettingsError
+from memory_agent.settings import Settings, load_settings
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "settings.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load_settings(None, {}) == Settings()
+
+
+def test_later_sources_win_one_setting_at_a_time(tmp_path: Path) -> None:
+    file = written(tmp_path, "[recall]\nalpha = 0.1\ncandidates = 50\nmin_score = 0.3\n")
+    environment = {"MEMORY_AGENT_RECALL__ALPHA": "0.2", "MEMORY_AGENT_RECALL__CANDIDATES": "60", "HOME": "/x"}
+    recall = load_settings(file, environment, {"recall.alpha": 0.4}).recall
+    assert (recall.alpha, recall.candidates, recall.min_score) == (0.4, 60, 0.3)
+
+
+def test_a_variable_may_hold_a_list_or_plain_text() -> None:
+    environment = {"MEMORY_AGENT_DAEMON__LISTEN": '["tcp://127.0.0.1:0"]', "MEMORY_AGENT_EMBEDDER__FOLDER": "/srv/x"}
+    settings = load_settings(None, environment)
+    assert settings.daemon.listen == ("tcp://127.0.0.1:0",)
+    assert settings.embedder.folder == "/srv/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("[recal]\nalpha = 0.1\n", "recal"),
+        ("[recall]\nalhpa = 0.1\n", "recall.alhpa"),
+        ("[recall]\nalpha = 2.0\n", "recall.alpha"),
+        ('[recall]\nmode = "psychic"\n', "recall.mode"),
+        ("[relay.journal]\nretention_age_s = -1\n", "relay.journal.retention_age_s"),
+        ("[recall\n", "--config"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, setting: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(written(tmp_path, text), {})
+    assert caught.value.setting == setting
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting"),
+    [("MEMORY_AGENT_RECALL__ALHPA", "recall.alhpa"), ("MEMORY_AGENT_DATA_DIR__X", "data_dir")],
+)
+def test_what_is_wrong_in_the_environment_is_named(variable: str, setting: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {variable: "0.1"})
+    assert caught.value.setting.startswith(setting)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_settings(tmp_path / "none.toml", {})
+
+
+def test_an_override_cannot_reach_into_a_value() -> None:
+    with pytest.raises(SettingsError, match="not a table"):
+        load_settings(None, {"MEMORY_AGENT_LOG_LEVEL": "info"}, {"log_level.deeper": 1})
