@@ -1,0 +1,129 @@
+"""`make bench`: every part in one run, one table beside the targets of the design.
+
+    python -m ops.bench [--quick] [--json] [--only PART]... [--large]
+
+Progress goes to standard error. A full run also writes `ops/bench/results.md`, which is kept in the repository; a
+target that is missed is a figure, and the exit code is 0 all the same. Run it on a machine that does nothing else:
+the load beside the run is part of the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ops.bench import embedding, ingest, journal, recall, resident, storage
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.machine import describe_machine, load_per_core
+from ops.bench.rows import Row, all_rows
+
+RESULTS = Path(__file__).with_name("results.md")
+PARTS = ("embedding", "journal", "ingest", "recall", "resident", "storage")
+
+_ON_STORE = ("recall", "resident")
+_QUICK_EVENTS = 1_200
+_PIPE_WIDTH = 160
+_MARKS = {True: "yes", False: "NO", None: ""}
+
+
+def main(now: datetime) -> int:
+    """Measure, print, and keep the results of a full run; `now` dates them."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # nothing but the measured work
+    options = _parse()
+    started_s = time.monotonic()
+    load = load_per_core()
+    parts = _measure(options, lambda text: print(f"[{time.monotonic() - started_s:4.0f} s] {text}", file=sys.stderr))
+    machine = describe_machine() | {"load per core before and after": f"{load:g}, {load_per_core():g}"}
+    rows = all_rows(parts)
+    if options.json:
+        print(json.dumps({"date": now.isoformat(), "machine": machine, "parts": parts}, indent=2))
+    else:
+        _print(rows)
+    if not options.quick and set(PARTS) <= set(parts):
+        RESULTS.write_text(results_page(rows, machine, now), encoding="utf-8")
+    return 0
+
+
+def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str:
+    """Return the results as Markdown."""
+    lines = [
+        "# What was measured",
+        "",
+        f"{now:%Y-%m-%d}, by `make bench`, all in one run. Medians, with the least and the most of the turns in",
+        "brackets; memory is proportional (PSS). Targets are those of the design; ratios hold on other machines,",
+        "absolute figures do not.",
+        "",
+        *(f"- {name}: {value}" for name, value in machine.items()),
+        "",
+        "| figure | measured | beside | target | reached |",
+        "|---|---|---|---|---|",
+        *(f"| {' | '.join(_cells(row))} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[str, Any]:
+    wanted = options.only or PARTS
+    measures: dict[str, Callable[[], Any]] = {
+        "embedding": embedding.measure,
+        "journal": journal.measure,
+        "ingest": lambda: ingest.measure(_QUICK_EVENTS) if options.quick else ingest.measure(),
+        "storage": lambda: storage.measure(storage.LARGE_SIZES if options.large else storage.SIZES),
+    }
+    parts = {}
+    for name, measure in measures.items():
+        if name in wanted:
+            tell(name)
+            parts[name] = measure()
+    on_store = [name for name in _ON_STORE if name in wanted]
+    return parts | (_measure_on_store(on_store, options.quick, tell) if on_store else {})
+
+
+def _measure_on_store(names: list[str], quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+    measures = {"recall": recall.measure, "resident": resident.measure}
+    parts = {}
+    with filled_store(QUICK_MEMORIES if quick else MEMORIES, lambda text: tell(f"filling a store: {text}")) as store:
+        for name in names:
+            tell(name)
+            parts[name] = measures[name](store)
+    return parts
+
+
+def _print(rows: list[Row]) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+    for name in ("figure", "measured: median (range)", "beside", "target", "reached"):
+        table.add_column(name)
+    for row in rows:
+        colour = {True: "green", False: "bold red", None: None}[row.reached]
+        table.add_row(*_cells(row), style=colour)
+    console.print(table)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return row.figure, row.measured, row.baseline, row.target, _MARKS[row.reached]
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m ops.bench", description="Measures, beside the design's targets.")
+    parser.add_argument("--quick", action="store_true", help="fewer memories and events; results.md is left as it is")
+    parser.add_argument("--large", action="store_true", help="the store alone also with 100,000 memories (two minutes)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main(datetime.now(UTC)))

@@ -1,0 +1,84 @@
+"""Ingest, end to end: from the first publish to the last event recallable, beside what the embedder alone does.
+
+A real daemon, and a publisher in a process of its own (`memory-agent publish --wait`); the events are findings of 34
+tokens on average, all for one user. Embedding is what costs, so the same texts are embedded without anything around
+it, in this process, by the same lane: taking turns, so that a busy machine hits both.
+
+Run alone: `python -m ops.bench.ingest`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation.publishing import publish_events
+from memory_agent.settings import Settings
+from ops.bench.spread import spread
+from ops.bench.texts import events, passages
+
+TARGET_SHARE = 0.85
+
+_USER = "bench"
+_EVENTS = 6_000
+_TURNS = 4
+_WARM_UP = 50
+_TIMEOUT_S = 300.0
+
+
+def measure(count: int = _EVENTS) -> dict[str, Any]:
+    """Return events/s and texts/s of each turn, and the share that is left of the embedder's rate."""
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    try:
+        with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
+            file = Path(scratch) / "events.jsonl"
+            _publish(passages(_WARM_UP, seed=99), "warm", data_dir, file)  # wakes the user, opens the model
+            embedder.embed_texts(passages(_WARM_UP, seed=99))
+            return _take_turns(embedder, data_dir, file, count // _TURNS)
+    finally:
+        embedder.close()
+
+
+def _take_turns(embedder: Embedder, data_dir: Path, file: Path, count: int) -> dict[str, Any]:
+    alone: list[float] = []
+    through: list[float] = []
+    tokens: list[int] = []
+    for turn in range(_TURNS):
+        texts = passages(count, seed=turn)
+        tokens += [embedder.count_tokens(text) for text in texts]
+        alone.append(count / _seconds(embedder, texts))
+        through.append(count / _publish(texts, f"turn-{turn}", data_dir, file))
+    shares = [ours / theirs for ours, theirs in zip(through, alone, strict=True)]
+    return {
+        "events": count * _TURNS,
+        "tokens_mean": round(statistics.mean(tokens), 1),
+        "events_per_s": spread(through, 0),
+        "embedder_alone_per_s": spread(alone, 0),
+        "share": spread(shares),
+        "target_share": TARGET_SHARE,
+    }
+
+
+def _seconds(embedder: Embedder, texts: list[str]) -> float:
+    started_s = time.perf_counter()
+    embedder.embed_texts(texts)
+    return time.perf_counter() - started_s
+
+
+def _publish(texts: list[str], series: str, data_dir: Path, file: Path) -> float:
+    """Publish an event for each text; return the seconds until all are recallable."""
+    summary = publish_events(events(texts, _USER, series), file, data_dir, _TIMEOUT_S)
+    assert summary.acknowledged == len(texts), summary
+    assert summary.recallable_s is not None
+    return summary.recallable_s
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=2))

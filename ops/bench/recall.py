@@ -1,0 +1,104 @@
+"""Recall through the daemon, beside the same recall in process: one store, copied; the same questions.
+
+In process is `Memory.recall`: embedding and search, nothing between. Through RPC adds the client's socket, the gateway,
+Ray's call to the user's actor and the embedder's socket. The two take turns, in blocks; every question is new to both.
+
+Run alone: `python -m ops.bench.recall [--quick]`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from memory_agent import Memory, MemoryClient, RecallResult
+from memory_agent.config import EmbedderSettings
+from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import queries
+
+TARGET_P50_RATIO = 2.5
+TARGET_P99_RATIO = 5.0
+
+_USER = "bench"
+_TURNS = 6
+_QUESTIONS = 100
+_WARM_UP = 30
+_TOP_K = 5
+
+Ask = Callable[[str], RecallResult]
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return p50 and p99 of both ways over a filled store, which stays as it is."""
+    settings = EmbedderSettings(allow_download=False)
+    with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(store, user_folder(data_dir, _USER))
+        near = Path(shutil.copytree(store, Path(scratch) / "near"))
+        with (
+            Memory.open(near, embedder_settings=settings) as memory,
+            MemoryClient(_USER, data_dir=data_dir) as client,
+        ):
+            ways = {"in_process": _asking(memory), "rpc": _asking(client)}
+            assert client.stats().memories == memory.stats().memories
+            return {"memories": memory.stats().memories} | _take_turns(ways)
+
+
+def _asking(memory: Memory | MemoryClient) -> Ask:
+    return lambda question: memory.recall(question, _TOP_K)
+
+
+def _take_turns(ways: dict[str, Ask]) -> dict[str, Any]:
+    taken_ms: dict[str, list[list[float]]] = {name: [] for name in ways}
+    for turn in range(-1, _TURNS):
+        for place, (name, ask) in enumerate(ways.items()):
+            questions = queries(_WARM_UP if turn < 0 else _QUESTIONS, seed=1_000 + 10 * turn + place)
+            block = [_milliseconds(ask, question) for question in questions]
+            if turn >= 0:
+                taken_ms[name].append(block)
+    return _report(taken_ms["in_process"], taken_ms["rpc"])
+
+
+def _report(near: list[list[float]], far: list[list[float]]) -> dict[str, Any]:
+    ratios = [statistics.median(theirs) / statistics.median(ours) for ours, theirs in zip(near, far, strict=True)]
+    p50, p99 = (percentile(list(chain.from_iterable(far)), percent) for percent in (50, 99))
+    return {
+        "in_process_p50_ms": spread([statistics.median(block) for block in near]),
+        "in_process_p99_ms": round(percentile(list(chain.from_iterable(near)), 99), 2),
+        "rpc_p50_ms": spread([statistics.median(block) for block in far]),
+        "rpc_p99_ms": round(p99, 2),
+        "p50_ratio": spread(ratios),
+        "p99_over_p50": round(p99 / p50, 2),
+        "target_p50_ratio": TARGET_P50_RATIO,
+        "target_p99_over_p50": TARGET_P99_RATIO,
+    }
+
+
+def _milliseconds(ask: Ask, question: str) -> float:
+    started_s = time.perf_counter()
+    result = ask(question)
+    took_ms = (time.perf_counter() - started_s) * 1000
+    assert len(result.memories) == _TOP_K
+    assert not result.degraded, result.degraded
+    return took_ms
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,105 @@
+"""Memory of each process of a daemon with one user, and what a filled store adds to that user's actor and disk.
+
+Proportional size (PSS) is what may be added up; resident size (RSS) counts shared pages in every process that maps
+them. The filled store is measured after it was asked, against an actor that holds an empty store and was asked as
+often, in the same daemon.
+
+Run alone: `python -m ops.bench.resident [--quick]`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from memory_agent import MemoryClient
+from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.texts import passages, queries
+from ops.process_memory import ProcessMemory, measure_tree
+
+TARGET_DAEMON_MB = 700
+TARGET_FILLED_MB = 60
+TARGET_DISK_MB = 25
+
+_ONE, _EMPTY, _FILLED = "one", "empty", "filled"
+_RECALLS = 100
+_TEXTS = 20
+_MEGABYTE = 1e6
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return megabytes of each process, and of a filled store on disk and in memory over an empty one."""
+    with temporary_daemon(Settings()) as data_dir:
+        _use(data_dir, _ONE, remember=True)
+        processes = _measure(data_dir)
+        shutil.copytree(store, user_folder(data_dir, _FILLED))
+        disk_mb = _use(data_dir, _FILLED) / _MEGABYTE
+        _use(data_dir, _EMPTY)
+        hosts = {process.role: process for process in _measure(data_dir)}
+        filled, empty = hosts[f"user-{_FILLED}"], hosts[f"user-{_EMPTY}"]
+    return {
+        "processes": {process.role: _megabytes(process) for process in _merged(processes)},
+        "daemon_pss_mb": _sum(process.pss_bytes for process in processes),
+        "daemon_rss_mb": _sum(process.rss_bytes for process in processes),
+        "target_daemon_mb": TARGET_DAEMON_MB,
+        "filled_pss_mb": round((filled.pss_bytes - empty.pss_bytes) / _MEGABYTE, 1),
+        "filled_rss_mb": round((filled.rss_bytes - empty.rss_bytes) / _MEGABYTE, 1),
+        "target_filled_mb": TARGET_FILLED_MB,
+        "disk_mb": round(disk_mb, 1),
+        "target_disk_mb": TARGET_DISK_MB,
+    }
+
+
+def _use(data_dir: Path, user: str, *, remember: bool = False) -> int:
+    """Use a memory as a planner would; return what it takes on disk, in bytes."""
+    with MemoryClient(user, data_dir=data_dir) as client:
+        for text in passages(_TEXTS, seed=5) if remember else ():
+            client.remember(text)
+        for question in queries(_RECALLS, seed=6):
+            client.recall(question)
+        return client.stats().disk_bytes
+
+
+def _measure(data_dir: Path) -> list[ProcessMemory]:
+    with MemoryClient(_ONE, data_dir=data_dir) as client:
+        parts = client.status().parts
+    names = {part.pid: part.name for part in parts if part.pid is not None}
+    daemon = next(part.pid for part in parts if part.name == "daemon")
+    assert daemon is not None
+    return measure_tree(daemon, names)
+
+
+def _merged(processes: list[ProcessMemory]) -> list[ProcessMemory]:
+    """Add up processes of one role, of which Ray keeps several."""
+    merged: dict[str, ProcessMemory] = {}
+    for process in processes:
+        before = merged.get(process.role, ProcessMemory(process.role, process.pid, 0, 0))
+        merged[process.role] = ProcessMemory(
+            process.role, before.pid, before.rss_bytes + process.rss_bytes, before.pss_bytes + process.pss_bytes
+        )
+    return list(merged.values())
+
+
+def _megabytes(process: ProcessMemory) -> dict[str, float]:
+    return {"rss_mb": round(process.rss_bytes / _MEGABYTE, 1), "pss_mb": round(process.pss_bytes / _MEGABYTE, 1)}
+
+
+def _sum(sizes: Iterable[int]) -> float:
+    return round(sum(sizes) / _MEGABYTE, 1)
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,136 @@
+"""The bench's figures as rows of one table: what, how much, beside what, which target, reached or not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. `reached` is None where the design names no target."""
+
+    figure: str
+    measured: str
+    baseline: str = ""
+    target: str = ""
+    reached: bool | None = None
+
+
+def all_rows(parts: Figures) -> list[Row]:
+    """Return the rows of all parts that were measured, in the order of the table."""
+    readers = {
+        "embedding": embedding_rows,
+        "journal": journal_rows,
+        "ingest": ingest_rows,
+        "recall": recall_rows,
+        "resident": resident_rows,
+        "storage": storage_rows,
+    }
+    return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
+
+
+def embedding_rows(figures: Figures) -> Iterator[Row]:
+    """Throughput and query time of each kind, then the ratios."""
+    for name, kind in figures["kinds"].items():
+        yield Row(
+            f"embedding, {name}", f"{_spread(kind['texts_per_s'])} texts/s", f"query {_spread(kind['query_ms'])} ms"
+        )
+    for name, ratio in figures["ratios"].items():
+        yield Row(
+            f"embedding, {name}",
+            f"{ratio['by_throughput']} times",
+            f"{ratio['by_processor_time']} by processor time",
+            f"≥ {ratio['target']:g} times",
+            ratio["by_throughput"] >= ratio["target"],
+        )
+
+
+def journal_rows(figures: Figures) -> Iterator[Row]:
+    """Events per second and ack latency of each window, beside a bare commit in process."""
+    bare = figures["commit"]
+    for name, window in figures.items():
+        if name != "commit":
+            yield Row(
+                f"journal, {name.replace('_', ' ')}",
+                f"{window['events_per_s']} events/s, ack p50 {window['ack_p50_ms']}, p99 {window['ack_p99_ms']} ms",
+                f"one bare commit {bare['ack_p50_ms']} ms",
+            )
+
+
+def ingest_rows(figures: Figures) -> Iterator[Row]:
+    """Events per second from publish to recallable, beside the embedder alone."""
+    share, target = figures["share"]["median"], figures["target_share"]
+    yield Row(
+        f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
+        f"{_spread(figures['events_per_s'])} events/s",
+        f"embedder alone {_spread(figures['embedder_alone_per_s'])}",
+    )
+    yield Row(
+        "ingest, share of the embedder's rate",
+        _spread(figures["share"]),
+        "1.0",
+        f"≥ {target:g}",
+        share >= target,
+    )
+
+
+def recall_rows(figures: Figures) -> Iterator[Row]:
+    """Recall through RPC beside the same in process."""
+    ratio, tail = figures["p50_ratio"]["median"], figures["p99_over_p50"]
+    yield Row(
+        f"recall through RPC, {figures['memories']:,} memories, p50",
+        f"{_spread(figures['rpc_p50_ms'])} ms",
+        f"in process {_spread(figures['in_process_p50_ms'])} ms",
+    )
+    yield Row(
+        "recall through RPC over in process, p50",
+        f"{_spread(figures['p50_ratio'])} times",
+        "1.0",
+        f"≤ {figures['target_p50_ratio']:g} times",
+        ratio <= figures["target_p50_ratio"],
+    )
+    yield Row(
+        "recall through RPC, p99 over p50",
+        f"{tail:g} times ({figures['rpc_p99_ms']} ms)",
+        f"in process p99 {figures['in_process_p99_ms']} ms",
+        f"≤ {figures['target_p99_over_p50']:g} times",
+        tail <= figures["target_p99_over_p50"],
+    )
+
+
+def resident_rows(figures: Figures) -> Iterator[Row]:
+    """Memory of each process, all together, and of a filled store."""
+    for name, process in figures["processes"].items():
+        yield Row(f"resident, {name}", f"{process['pss_mb']:g} MB", f"RSS {process['rss_mb']:g} MB")
+    daemon, target = figures["daemon_pss_mb"], figures["target_daemon_mb"]
+    yield Row("resident, daemon with one user, Ray included", f"{daemon:g} MB", f"RSS {figures['daemon_rss_mb']:g} MB",
+              f"≤ {target} MB", daemon <= target)  # fmt: skip
+    grown, limit = figures["filled_pss_mb"], figures["target_filled_mb"]
+    yield Row("resident, filled store over an empty actor", f"{grown:g} MB", f"RSS {figures['filled_rss_mb']:g} MB",
+              f"≤ {limit} MB", grown <= limit)  # fmt: skip
+    disk, room = figures["disk_mb"], figures["target_disk_mb"]
+    yield Row("disk, filled store", f"{disk:g} MB", "", f"≤ {room} MB", disk <= room)
+
+
+def storage_rows(figures: Figures) -> Iterator[Row]:
+    """The rooms of the store by themselves, on synthetic vectors."""
+    for size, one in figures.items():
+        what, targets = f"store alone, {int(size):,} memories", one["targets"]
+        yield Row(f"{what}, stored", f"{one['stored_per_s']} a second", "without embedding")
+        yield Row(f"{what}, vector search p50", f"{one['vector_ms']['p50']} ms", f"p99 {one['vector_ms']['p99']} ms")
+        yield Row(f"{what}, word search p50", f"{one['words_ms']['p50']} ms", f"p99 {one['words_ms']['p99']} ms")
+        for name, unit in (("resident_mb", "MB"), ("disk_mb", "MB")):
+            if name in targets:
+                yield Row(f"{what}, {name.partition('_')[0]}", f"{one[name]:g} {unit}", "",
+                          f"≤ {targets[name]} {unit}", one[name] <= targets[name])  # fmt: skip
+        if "recall" in targets:
+            yield Row(f"{what}, vector recall@10", f"{one['recall_at_10']:g}", "exact search",
+                      f"≥ {targets['recall']:g}", one["recall_at_10"] >= targets["recall"])  # fmt: skip
+
+
+def _spread(figure: Figures) -> str:
+    return f"{figure['median']:g} ({figure['least']:g}–{figure['most']:g})"

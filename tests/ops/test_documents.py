@@ -1,0 +1,157 @@
+"""Documents say what the code does: every setting, error code and command is in them, and their examples work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+import memory_agent.errors
+import relay.errors
+from memory_agent.cli.group import VERBS, cli
+from memory_agent.settings import Settings, load_settings
+from ops.documents.__main__ import make_pages
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEPLOY = ROOT / "ops" / "deploy"
+PROSE = [ROOT / "README.md", DEPLOY / "README.md", DEPLOY / "memory-agent.service"]
+REMAKE = "run `python -m ops.documents`; a new entry needs its words in ops/documents/meanings.toml"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def setting_names(struct: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[str]:
+    for field in msgspec.structs.fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from setting_names(field.type, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def command_names(command: click.Command, *path: str) -> Iterator[tuple[str, ...]]:
+    if not isinstance(command, click.Group):
+        yield path
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from command_names(inner, *path, name)
+
+
+def example_commands() -> list[str]:
+    lines = "\n".join(file.read_text(encoding="utf-8") for file in PROSE)
+    found = re.findall(r"^(?:ExecStart=\S*/)?(memory-agent .*)$", lines, re.MULTILINE)
+    found += re.findall(r"`(memory-agent [^`]*)`", lines)
+    found += re.findall(r"^ExecStart=\S*/(memory-agent .*)$", lines, re.MULTILINE)
+    return sorted({line.partition("#")[0].strip().removesuffix("&").strip() for line in found})
+
+
+@pytest.mark.parametrize("page", list(make_pages()), ids=lambda page: page.name)
+def test_the_pages_that_are_made_are_as_they_would_be_made_now(page: Path) -> None:
+    assert page.read_text(encoding="utf-8") == make_pages()[page], REMAKE
+
+
+@pytest.mark.parametrize("name", list(setting_names()))
+def test_every_setting_is_documented(name: str) -> None:
+    table, _, setting = name.rpartition(".")
+    page = (ROOT / "ops" / "SETTINGS.md").read_text(encoding="utf-8")
+    section = page.partition(f"## `[{table}]`" if table else "## At the top")[2].partition("\n## ")[0]
+    assert f"| `{setting}` |" in section, REMAKE
+
+
+@pytest.mark.parametrize("codes", [memory_agent.errors.ERRORS, relay.errors.ERRORS], ids=["memory_agent", "relay"])
+def test_every_error_code_is_documented(codes: dict[str, Any]) -> None:
+    page = (ROOT / "ops" / "ERRORS.md").read_text(encoding="utf-8")
+    section = page.partition("## `memory_agent`" if "internal" in codes else "## `relay`")[2].partition("\n## ")[0]
+    assert [code for code in codes if f"| `{code}` |" not in section] == [], REMAKE
+
+
+def test_no_words_are_kept_for_what_is_no_more() -> None:
+    meanings = tomllib.loads((ROOT / "ops/documents/meanings.toml").read_text(encoding="utf-8"))
+    assert set(meanings["errors"]["memory_agent"]) == set(memory_agent.errors.ERRORS)
+    assert set(meanings["errors"]["relay"]) == set(relay.errors.ERRORS)
+    assert {name for name in meanings["settings"] if "[]" not in name} == set(setting_names())
+
+
+@pytest.mark.parametrize("path", list(command_names(cli)), ids=" ".join)
+def test_every_command_is_in_the_readme(path: tuple[str, ...]) -> None:
+    row = next((line for line in README.splitlines() if line.startswith(f"| `{path[0]}` |")), "")
+    assert row, f"{path[0]} has no row in the table of verbs"
+    assert all(word in row for word in path)
+
+
+@pytest.mark.parametrize("line", example_commands())
+def test_every_command_that_is_shown_can_be_typed(line: str) -> None:
+    words = shlex.split(line)[1:]
+    if not words or words[0] == "…":
+        pytest.skip("names the program, no verb")
+    command: click.Command = cli
+    context = click.Context(cli, info_name="memory-agent")
+    while isinstance(command, click.Group):
+        found = command.get_command(context, words[0]) if words else None
+        if found is None:
+            assert words == [] or words[0] not in VERBS, line
+            return
+        command, words = found, words[1:]
+    for parameter in command.params:
+        if isinstance(parameter.type, click.File | click.Path):
+            parameter.type = click.STRING
+    command.make_context(command.name, words, parent=context)
+
+
+def test_the_settings_in_the_readme_exist_with_the_defaults_that_it_says() -> None:
+    rows = re.findall(r"^\| `([a-z_.]+)` \| ([^|]*) \| `(MEMORY_AGENT_[A-Z_]+)` \|", README, re.MULTILINE)
+    assert len(rows) >= 8
+    for name, default, variable in rows:
+        assert variable == "MEMORY_AGENT_" + name.upper().replace(".", "__")
+        value: Any = Settings()
+        for part in name.split("."):
+            value = getattr(value, part)
+        shown = default.split(" (")[0].strip("` ")
+        assert shown == (f"{value:g}" if isinstance(value, int | float) else value) or not value, name
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_settings_that_are_shown_as_a_file_are_accepted(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(text, encoding="utf-8")
+    assert load_settings(file, environment={}) != Settings()
+
+
+@pytest.mark.parametrize("file", [ROOT / "README.md", DEPLOY / "README.md"], ids=lambda file: file.parent.name)
+def test_no_link_leads_nowhere(file: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", file.read_text(encoding="utf-8"))
+    assert [link for link in links if not link.startswith("http") and not (file.parent / link).exists()] == []
+
+
+def test_the_targets_that_the_readme_names_are_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"`?make ([a-z]+)", README))
+    assert {"demo", "test"} <= named
+    assert [target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    unit = (DEPLOY / "memory-agent.service").read_text(encoding="utf-8")
+    here = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", unit, flags=re.MULTILINE)
+    (tmp_path / "memory-agent.service").write_text(here, encoding="utf-8")
+    command = ["systemd-analyze", "verify", str(tmp_path / "memory-agent.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "memory-agent.service" not in done.stderr
+    assert done.returncode == 0, done.stderr

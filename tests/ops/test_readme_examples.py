@@ -1,0 +1,77 @@
+"""The README's Python examples run as they are printed: the library alone, the others against a daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+PUB_PORT = "tcp://127.0.0.1:5555"
+LIBRARY = [snippet for snippet in SNIPPETS if "Memory.open" in snippet]
+OTHERS = [snippet for snippet in SNIPPETS if "Memory.open" not in snippet]
+
+
+def environment(home: str) -> dict[str, str]:
+    """Ours, with user data in `home` and the model cache where it is."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("MEMORY_AGENT_", "RAY_"))}
+    cache = os.environ.get("MEMORY_AGENT_MODEL_CACHE")
+    return kept | {"XDG_DATA_HOME": home} | ({"MEMORY_AGENT_MODEL_CACHE": cache} if cache else {})
+
+
+def run(snippet: str, home: str) -> str:
+    command = [sys.executable, "-c", snippet]
+    done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A daemon on the default data folder, which is in a temporary home, with an endpoint for plain PUB."""
+    with TemporaryDirectory(prefix="r-") as home:
+        setting = 'relay.broker.pub_bind=["tcp://127.0.0.1:*"]'
+        command = [sys.executable, "-m", "memory_agent", "serve", "--set", setting]
+        with (
+            open(Path(home) / "daemon.log", "w", encoding="utf-8") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(home)) as process,
+        ):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, (Path(home) / "daemon.log").read_text(encoding="utf-8")
+            try:
+                yield home, json.loads(line)
+            finally:
+                process.terminate()
+                process.wait(60)
+
+
+def test_there_are_examples_for_each_kind_of_user() -> None:
+    assert len(LIBRARY) == 1
+    text = "\n".join(OTHERS)
+    for name in ("Publisher", "zmq.PUB", "MemoryClient", "AsyncMemoryClient", "ActorMemoryProvider", "context_block"):
+        assert name in text
+
+
+@pytest.mark.parametrize("snippet", LIBRARY)
+def test_the_library_example_finds_what_it_stored(snippet: str) -> None:
+    with TemporaryDirectory() as home:
+        assert run(snippet, home).startswith("Token rotation races")
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("snippet", OTHERS, ids=lambda snippet: re.findall(r"import (\w+)", snippet)[-1])
+def test_the_other_examples_work_against_a_daemon(snippet: str, daemon: tuple[str, dict[str, Any]]) -> None:
+    home, ready = daemon
+    assert ready["ready"]
+    run(snippet.replace(PUB_PORT, ready["endpoints"]["relay_pub"][0]), home)
