@@ -10,7 +10,7 @@ from pathlib import Path
 from memory_agent.client import MemoryClient, recall_call
 from memory_agent.daemon.actors import ask_host
 from memory_agent.errors import HostDiedError
-from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode
+from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode_fields
 from memory_agent.records import MemoryFilter, Mode, RecallResult
 
 
@@ -40,7 +40,7 @@ class ActorMemoryProvider:
     ) -> RecallResult:
         """As `MemoryProvider.recall`; raises also `HostDiedError` when the host is gone twice in a row."""
         call = recall_call(query, top_k, filter, mode, deadline_ms, with_embedding=False)
-        params = encode(call.params)
+        params = encode_fields(call.params)
         try:
             reply = ask_host(self._find(), self._user_id, call.method, params, call.deadline_ms)
         except HostDiedError:

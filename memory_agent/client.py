@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, InvalidInputError, UnavailableError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.protocol import (
     DEFAULT_USER,
@@ -31,7 +32,7 @@ from memory_agent.protocol import (
     RetryReport,
     WaitParams,
     decode_reply,
-    encode,
+    encode_fields,
 )
 from memory_agent.records import (
     Kind,
@@ -57,7 +58,7 @@ class Call(Generic[T]):
     """One request: its method, parameters, the type of its result, and the caller's patience."""
 
     method: str
-    params: object
+    params: msgspec.Struct
     result: type[T]
     deadline_ms: float = _TIMEOUT_MS
 
@@ -72,7 +73,7 @@ def recall_call(
 ) -> Call[RecallResult]:
     """Return the request of a recall."""
     params = RecallParams(query=query, top_k=top_k, filter=filter, mode=mode, with_embedding=with_embedding)
-    return Call("recall", params, RecallResult, _TIMEOUT_MS if deadline_ms is None else deadline_ms)
+    return Call("recall", params, RecallResult, _TIMEOUT_MS if deadline_ms is None else _checked_ms(deadline_ms))
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class MemoryClient:
             text=text,
             kind=kind,
             source=source,
-            tags=tuple(tags),
+            tags=_listed("tags", tags),
             title=title,
             provenance=provenance,
             metadata=dict(metadata or {}),
@@ -157,11 +158,11 @@ class MemoryClient:
 
     def get(self, ids: Sequence[str]) -> list[MemoryRecord]:
         """Return the records with these ids; unknown ones are left out."""
-        return self._send(Call("get", IdsParams(ids=tuple(ids)), list[MemoryRecord]))
+        return self._send(Call("get", IdsParams(ids=_listed("ids", ids)), list[MemoryRecord]))
 
     def forget(self, ids: Sequence[str]) -> int:
         """Delete records, their vectors and words; return how many there were. Durable on return."""
-        return self._send(Call("forget", IdsParams(ids=tuple(ids)), int))
+        return self._send(Call("forget", IdsParams(ids=_listed("ids", ids)), int))
 
     def stats(self) -> MemoryStats:
         """Return the figures of this user's memory."""
@@ -257,11 +258,11 @@ class AsyncMemoryClient:
 
     async def get(self, ids: Sequence[str]) -> list[MemoryRecord]:
         """As `MemoryClient.get`."""
-        return await self._send(Call("get", IdsParams(ids=tuple(ids)), list[MemoryRecord]))
+        return await self._send(Call("get", IdsParams(ids=_listed("ids", ids)), list[MemoryRecord]))
 
     async def forget(self, ids: Sequence[str]) -> int:
         """As `MemoryClient.forget`."""
-        return await self._send(Call("forget", IdsParams(ids=tuple(ids)), int))
+        return await self._send(Call("forget", IdsParams(ids=_listed("ids", ids)), int))
 
     async def stats(self) -> MemoryStats:
         """As `MemoryClient.stats`."""
@@ -292,8 +293,21 @@ class AsyncMemoryClient:
         return decode_reply(frames[0], call.result)
 
 
+def _checked_ms(deadline_ms: object) -> float:
+    if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int | float) or not isfinite(deadline_ms):
+        raise InvalidInputError("deadline_ms", "must be a finite number")
+    return deadline_ms
+
+
+def _listed(field: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts; one text is no list of its letters."""
+    if isinstance(texts, str):
+        raise InvalidInputError(field, "must be a list of texts")
+    return tuple(texts)
+
+
 def _encode(call: Call[Any], user_id: str, token: str) -> bytes:
-    params = msgspec.Raw(encode(call.params))
-    return encode(
+    params = msgspec.Raw(encode_fields(call.params))
+    return encode_fields(
         Request(method=call.method, user_id=user_id, deadline_ms=call.deadline_ms, params=params, token=token)
     )

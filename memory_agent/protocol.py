@@ -163,12 +163,21 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _reply_decoder = msgspec.msgpack.Decoder(Reply)
-_EMPTY_REPLY = _encoder.encode(Reply())
+_UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def encode(value: object) -> bytes:
     """Encode one value."""
     return _encoder.encode(value)
+
+
+def encode_fields(fields: msgspec.Struct) -> bytes:
+    """Encode what a caller filled in. Raises `InvalidInputError` naming the field that has no form on the wire."""
+    try:
+        return _encoder.encode(fields)
+    except _UNFIT as error:
+        unfit = next(filter(lambda name: _is_unfit(getattr(fields, name)), fields.__struct_fields__), "params")
+        raise errors.InvalidInputError(unfit, _why_unfit(error)) from error
 
 
 def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
@@ -224,6 +233,20 @@ def _raised(fault: Fault) -> errors.MemoryAgentError:
         return error_type(*fault.args)
     except TypeError:
         return errors.MemoryAgentError(fault.message)
+
+
+def _is_unfit(value: object) -> bool:
+    try:
+        _encoder.encode(value)
+    except _UNFIT:
+        return True
+    return False
+
+
+def _why_unfit(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"is not valid Unicode: lone surrogate at {error.start}"
+    return f"cannot be sent: {error}"
 
 
 def _locate(message: str) -> tuple[str, str]:
