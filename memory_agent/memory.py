@@ -47,13 +47,13 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
 from relay.config import EventLimits
-from relay.event import Event, event_from_mapping, read_event
+from relay.errors import EventTooLargeError
+from relay.event import Event, encode_event, event_from_mapping, read_event
 
 __all__ = ["Memory", "user_folder"]
 
 log = structlog.get_logger()
 
-_LIMITS = EventLimits()
 _NO_DOWNLOAD = EmbedderSettings(allow_download=False)
 
 
@@ -67,6 +67,7 @@ class Memory:
         embedder: LateEmbedder,
         ingest_settings: IngestSettings,
         recall_settings: RecallSettings,
+        event_limits: EventLimits,
     ) -> None:
         """Wire the parts together; `open` is what callers want."""
         self.user_id = user_id
@@ -74,6 +75,7 @@ class Memory:
         self._embedder = embedder
         self._ingest_settings = ingest_settings
         self._recall_settings = recall_settings
+        self._event_limits = event_limits
         reader = EventReader(SignalTable.load(ingest_settings.signals), ingest_settings)
         self._intake = Intake(archive, embedder, reader)
         self._recollection = Recollection(archive, embedder, recall_settings)
@@ -92,6 +94,7 @@ class Memory:
         store_settings: StoreSettings | None = None,
         ingest_settings: IngestSettings | None = None,
         recall_settings: RecallSettings | None = None,
+        event_limits: EventLimits | None = None,
         role: Role = "library",
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
@@ -105,7 +108,7 @@ class Memory:
         archive = Archive.open(folder, store_settings or StoreSettings(), role)
         try:
             settings = (ingest_settings or IngestSettings(), recall_settings or RecallSettings())
-            return cls(user_id or folder.absolute().name, archive, late, *settings)
+            return cls(user_id or folder.absolute().name, archive, late, *settings, event_limits or EventLimits())
         except BaseException:
             archive.close()
             raise
@@ -121,10 +124,13 @@ class Memory:
 
         With `seqs`, their numbers in a journal, the store's cursor moves along, and what lies at or below it was
         handled and is passed over. Without, repeats are recognised by their `event_id` alone. What can never become a
-        memory is in `rejected`, and disturbs nothing else. Raises `InvalidInputError` when `seqs` do not fit.
+        memory is in `rejected`, and disturbs nothing else: what is no event, is too large, lies in the future. Whose
+        event it is is not looked at. Raises `InvalidInputError` when `events` is no list, or `seqs` do not fit.
         """
+        if isinstance(events, Mapping | Event | str | bytes):
+            raise InvalidInputError("events", f"must be a list of events, is {type(events).__name__}")
         moment = check_now(now)
-        return self._ingest([partial(_checked, event, moment) for event in events], seqs)
+        return self._ingest([partial(_checked, event, self._event_limits, moment) for event in events], seqs)
 
     def ingest_encoded(self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None) -> IngestReport:
         """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), checked when they came in."""
@@ -305,6 +311,10 @@ class Memory:
             return True
 
 
-def _checked(event: Event | Mapping[str, Any], now: datetime) -> Event:
+def _checked(event: Event | Mapping[str, Any], limits: EventLimits, now: datetime) -> Event:
     fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event
-    return event_from_mapping(fields, _LIMITS, now)
+    checked = event_from_mapping(fields, limits, now)
+    size = len(encode_event(checked))
+    if size > limits.max_bytes:
+        raise EventTooLargeError("event", f"has {size} bytes, at most {limits.max_bytes} are allowed")
+    return checked

@@ -90,6 +90,7 @@ def _opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[
             store_settings=settings.store,
             ingest_settings=settings.ingest,
             recall_settings=settings.recall,
+            event_limits=settings.relay.events,
         )
 
     return open_memory

@@ -19,6 +19,7 @@ from memory_agent.records import MODES, MemoryFilter, Mode
 
 MOST_ANSWERS = 1_000
 _NO_FILTER = MemoryFilter()
+_NAMES = ("session_id", "run_id", "channel_id", "agent_id")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -74,7 +75,7 @@ def check_now(now: datetime | None) -> datetime:
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
-    """Return the filter, or what a mapping of its fields describes, checked."""
+    """Return the filter, or what a mapping of its fields describes, checked; an empty name is no condition."""
     if filter is None:
         return None
     fields = msgspec.structs.asdict(filter) if isinstance(filter, MemoryFilter) else filter
@@ -88,10 +89,9 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
         time = getattr(chosen, field)
         if time is not None and time.tzinfo is None:
             raise InvalidInputError(f"filter.{field}", "has no time zone")
-    for field in ("min_quality", "min_score"):
-        if getattr(chosen, field) is not None:
-            _check_number(f"filter.{field}", getattr(chosen, field))
-    return chosen
+    _check_floor("min_quality", chosen.min_quality, least=0.0)
+    _check_floor("min_score", chosen.min_score, least=-1.0)
+    return msgspec.structs.replace(chosen, **{name: getattr(chosen, name) or None for name in _NAMES})
 
 
 def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
@@ -130,7 +130,15 @@ def _check_number(field: str, value: object) -> float:
     return float(value)
 
 
+def _check_floor(field: str, value: float | None, least: float) -> None:
+    """Refuse a floor that nothing can reach, or everything does: a percentage, say, for a fraction."""
+    if value is not None and not least <= _check_number(f"filter.{field}", value) <= 1.0:
+        raise InvalidInputError(f"filter.{field}", f"must be from {least:g} to 1")
+
+
 def _of_filter(message: str) -> InvalidInputError:
     reason, _, path = message.partition(" - at `")
     field = path.rstrip("`").removeprefix("$").removeprefix(".")
-    return InvalidInputError(".".join(part for part in ("filter", field) if part), reason)
+    unknown = reason.partition("contains unknown field ")[2].strip("`")
+    path = ".".join(part for part in ("filter", field, unknown) if part)
+    return InvalidInputError(path, "there is no such field" if unknown else reason)

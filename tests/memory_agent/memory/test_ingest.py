@@ -100,6 +100,22 @@ def test_bad_events_are_named_and_spoil_nothing(memory: Memory) -> None:
     assert named == ["user_id", "event_type", "timestamp", "payload", "payload.message", "event", "timestamp"]
 
 
+def test_an_event_that_is_too_large_is_refused_at_the_limit_of_the_settings(tmp_path: Path, embedder: Embedder) -> None:
+    limits = EventLimits(max_bytes=1024)
+    with Memory.open(tmp_path / "alice", embedder=embedder, event_limits=limits) as memory:
+        report = memory.ingest([message(1), message(2, "x" * 2000), message(3)], now=NOW)
+    assert report.kept == 2
+    assert [(rejected.position, rejected.reason.partition(":")[0]) for rejected in report.rejected] == [(1, "event")]
+    assert "at most 1024 are allowed" in report.rejected[0].reason
+
+
+@pytest.mark.parametrize("events", [message(1), "text", b"bytes"])
+def test_one_event_is_no_list_of_events(memory: Memory, events: Any) -> None:
+    with pytest.raises(InvalidInputError, match="events: must be a list of events"):
+        memory.ingest(events, now=NOW)
+    assert memory.stats().memories == 0
+
+
 def test_encoded_events_are_read_as_the_journal_holds_them(memory: Memory) -> None:
     encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH]
     report = memory.ingest_encoded([*encoded, b"\xc1 no event"], seqs=range(1, 14))

@@ -156,12 +156,14 @@ def test_an_empty_memory_answers_with_nothing_and_lacks_nothing(memory: Memory) 
         ({"now": datetime(2026, 1, 1)}, "now"),  # noqa: DTZ001
         ({"now": datetime(1950, 1, 1, tzinfo=UTC)}, "now"),
         ({"filter": 3}, "filter"),
-        ({"filter": {"colour": "red"}}, "filter"),
+        ({"filter": {"colour": "red"}}, "filter.colour"),
         ({"filter": {"kinds": ["novel"]}}, "filter.kinds"),
         ({"filter": {"kinds": "finding"}}, "filter.kinds"),
         ({"filter": {"since": "2026-02-01T00:00:00"}}, "filter.since"),
         ({"filter": {"min_quality": "high"}}, "filter.min_quality"),
+        ({"filter": {"min_quality": 80}}, "filter.min_quality"),
         ({"filter": {"min_score": math.nan}}, "filter.min_score"),
+        ({"filter": {"min_score": -1.5}}, "filter.min_score"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_by_name(
