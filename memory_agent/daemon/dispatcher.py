@@ -154,11 +154,18 @@ class Dispatcher:
                 batch = await self._journal.fetch(self._read_through, _FETCH_EVENTS, max_bytes=_FETCH_BYTES)
                 for entry in batch.entries:
                     self._route(entry)
+                await self._wait_for_parking()
                 if not batch.entries:
                     await self._journal.wait(_IDLE_WAIT_S)
             except RelayError as error:
                 await self._pause(error)
             await asyncio.sleep(0)
+
+    async def _wait_for_parking(self) -> None:
+        """Read no further while more events are parked than may be; quarantine takes them slower than we read."""
+        while self._parking.surplus > 0:
+            self._progress.clear()
+            await self._progress.wait()
 
     async def _commit_on(self) -> None:
         while True:
@@ -194,6 +201,8 @@ class Dispatcher:
 
     async def _expire_parked(self) -> None:
         for event in self._parking.expired(time.monotonic()):
+            if event.seq not in self._parking:
+                continue  # its owner turned up while others were set aside
             pending = Pending(event.seq, event.data)
             await self.quarantine(SYSTEM_USER, pending, "owner_unknown", "no user owns its run or session")
             self._parking.leave(event.seq)
@@ -214,9 +223,10 @@ class Dispatcher:
         return oldest is None or oldest > seq
 
     def _low_water(self) -> int:
+        """Never beyond what was read: a lane that refills itself may be ahead of us, but other users' lanes are not."""
         oldest = [lane.oldest_pending for lane in self._lanes.values()]
         oldest.append(self._parking.oldest())
-        return min((seq - 1 for seq in oldest if seq is not None), default=self._read_through)
+        return min([self._read_through, *(seq - 1 for seq in oldest if seq is not None)])
 
     async def _pause(self, error: RelayError) -> None:
         log.warning("relay.unavailable", code=error.code)

@@ -31,6 +31,14 @@ class Parking:
     def __len__(self) -> int:
         return len(self._parked)
 
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._parked
+
+    @property
+    def surplus(self) -> int:
+        """How many events are above the limit."""
+        return max(0, len(self._parked) - self._limit)
+
     def park(self, event: Parked) -> None:
         """Let an event wait."""
         self._parked[event.seq] = event
@@ -44,7 +52,7 @@ class Parking:
 
     def expired(self, now_s: float) -> list[Parked]:
         """Return the events whose time is up, and the oldest above the limit; they stay until `leave`."""
-        surplus = len(self._parked) - self._limit
+        surplus = self.surplus
         waiting = enumerate(self._parked.values())
         return [event for place, event in waiting if event.until_s <= now_s or place < surplus]
 

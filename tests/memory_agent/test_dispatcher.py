@@ -1,0 +1,149 @@
+"""From the journal to the users, over a real relay: how far the cursor may move, how much may wait in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from memory_agent.config import DaemonSettings
+from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.owners import Owners
+from memory_agent.protocol import IngestBatch
+from memory_agent.records import IngestReport
+from relay import AsyncSubscriber, Batch, Broker, Publisher
+
+
+class StalledReader(AsyncSubscriber):
+    """Reads the whole journal up to a number and then stalls, as after an answer that did not come in time."""
+
+    stalls_after = 1 << 62
+
+    async def fetch(self, after: int, limit: int, *, max_bytes: int = 4 << 20, user_id: str | None = None) -> Batch:
+        if user_id is None:
+            if after >= self.stalls_after:
+                await asyncio.Event().wait()
+            limit = min(limit, self.stalls_after - after)
+        return await super().fetch(after, limit, max_bytes=max_bytes, user_id=user_id)
+
+
+class Memories:
+    """The users' memories, which take every event but those that they are told to keep waiting."""
+
+    def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
+        self.taken: list[tuple[str, int]] = []
+        self._stuck = stuck
+
+    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
+        seqs = [seq for seq, _ in batch.events]
+        if self._stuck & set(seqs):
+            await asyncio.Event().wait()
+        self.taken += [(user_id, seq) for seq in seqs]
+        return IngestReport(kept=len(seqs))
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with tempfile.TemporaryDirectory(prefix="dispatch-") as folder, Broker(Path(folder)) as broker:
+        yield broker
+
+
+def publish(broker: Broker, *user_ids: str, **fields: Any) -> None:
+    with Publisher(broker.endpoints.ingest) as publisher:
+        for number, user_id in enumerate(user_ids):
+            publisher.publish({"event_type": "a.b", "user_id": user_id, "event_id": f"{user_id}-{number}", **fields})
+
+
+@asynccontextmanager
+async def running(
+    broker: Broker, folder: Path, memories: Memories, settings: DaemonSettings, stalls_after: int = 1 << 62
+) -> AsyncIterator[tuple[Dispatcher, AsyncSubscriber]]:
+    journal = StalledReader(*broker.endpoints, "memory")
+    journal.stalls_after = stalls_after
+    owners = Owners(folder / "owners")
+    dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, settings)
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield dispatcher, journal
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await journal.close()
+        owners.close()
+
+
+async def until(fact: Callable[[], bool], task_alive_s: float = 20.0) -> None:
+    async with asyncio.timeout(task_alive_s):
+        while not fact():
+            await asyncio.sleep(0.005)
+
+
+def test_the_cursor_does_not_pass_what_was_not_read_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:
+    """Alice's lane, too full for event 2, refills itself with 2 and 4; 3 is Bob's, and nobody has read it yet."""
+    publish(broker, "alice", "alice", "bob", "alice")
+    memories = Memories(stuck=frozenset({4}))
+    settings = DaemonSettings(lane_events=1, batch_events=1)
+
+    async def go() -> int:
+        async with running(broker, tmp_path, memories, settings, stalls_after=2) as (dispatcher, journal):
+            await until(lambda: ("alice", 2) in memories.taken)
+            await dispatcher.commit()
+            assert dispatcher.lag() >= 0
+            return await journal.cursor()
+
+    assert asyncio.run(go()) == 2
+
+
+def test_a_flood_of_events_that_nobody_owns_is_read_no_faster_than_it_is_set_aside(
+    broker: Broker, tmp_path: Path
+) -> None:
+    publish(broker, *["system"] * 1_500, payload={"run_id": "nobody's"})
+    settings = DaemonSettings(parked_events=10, owner_wait_s=3600.0)
+    most = 0
+
+    async def go() -> None:
+        async with running(broker, tmp_path, Memories(), settings) as (dispatcher, _):
+            route = dispatcher._route
+
+            def watched(entry: Any) -> None:
+                nonlocal most
+                route(entry)
+                most = max(most, len(dispatcher._parking))
+
+            dispatcher._route = watched  # type: ignore[method-assign]
+            await until(lambda: dispatcher.counts["quarantined"] == 1_490)
+
+    asyncio.run(go())
+    assert most <= 510  # the limit, and one reading
+
+
+def test_an_event_whose_owner_turned_up_while_others_were_set_aside_is_not_set_aside(
+    broker: Broker, tmp_path: Path
+) -> None:
+    publish(broker, "system", "system", payload={"run_id": "r"})
+    settings = DaemonSettings(owner_wait_s=0.2)
+
+    async def go() -> None:
+        async with running(broker, tmp_path, memories, settings) as (dispatcher, _):
+            set_aside = dispatcher.quarantine
+
+            async def claimed_meanwhile(user_id: str, event: Any, code: str, reason: str) -> None:
+                if event.seq == 1:
+                    publish(broker, "alice", payload={"run_id": "r"})
+                    await until(lambda: ("alice", 2) in memories.taken)
+                await set_aside(user_id, event, code, reason)
+
+            dispatcher.quarantine = claimed_meanwhile  # type: ignore[method-assign]
+            await until(lambda: ("alice", 2) in memories.taken and dispatcher.counts["quarantined"] >= 1)
+            await dispatcher.wait({"system": 2}, 20.0)
+            assert dispatcher.counts["quarantined"] == 1
+
+    memories = Memories()
+    asyncio.run(go())
