@@ -7,6 +7,7 @@ What this does not do: keep the events that wait for an owner (`dispatcher`).
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ SYSTEM_USER = "system"
 _DATABASE = "owners"
 _MAP_SIZE_BYTES = 1 << 30
 _CONTESTED = b""
+_LONGEST_ID_BYTES = 200  # LMDB's keys end at 511
 
 
 class _Traces(msgspec.Struct):
@@ -37,10 +39,17 @@ def ownership_keys(event: bytes) -> tuple[str, ...]:
     if not isinstance(run_id, str) and traces.actor_id and traces.actor_id.startswith("conductor:"):
         run_id = traces.actor_id.removeprefix("conductor:")
     if isinstance(run_id, str) and run_id:
-        keys.append(f"run:{run_id[:200]}")
+        keys.append(_key("run", run_id))
     if traces.session_id:
-        keys.append(f"session:{traces.session_id[:200]}")
+        keys.append(_key("session", traces.session_id))
     return tuple(keys)
+
+
+def _key(kind: str, id_: str) -> str:
+    """Return the key of an id of any length. A long one is hashed, not cut: what is cut may be another's."""
+    if len(id_.encode()) <= _LONGEST_ID_BYTES:
+        return f"{kind}:{id_}"
+    return f"{kind}#{blake2b(id_.encode(), digest_size=16).hexdigest()}"
 
 
 class Owners:
@@ -77,9 +86,11 @@ class Owners:
         self._unsaved.clear()
 
     def close(self) -> None:
-        """Save and close."""
-        self.save()
-        self._environment.close()
+        """Save and close. Raises `StoreError` when what was learnt could not be saved; it is closed all the same."""
+        try:
+            self.save()
+        finally:
+            self._environment.close()
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
         encoded = [key.encode() for key in keys]

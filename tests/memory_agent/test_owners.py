@@ -59,3 +59,17 @@ def test_a_contested_run_is_not_settled_by_its_session(owners: Owners) -> None:
     owners.learn(("run:a",), "bob")
     owners.learn(("session:s",), "bob")
     assert owners.owner(("run:a", "session:s")) is None
+
+
+@pytest.mark.parametrize("run_id", ["r" * 10_000, "走" * 200])
+def test_a_run_id_of_any_length_is_learnt_and_saved(owners: Owners, run_id: str) -> None:
+    keys = ownership_keys(encoded(payload={"run_id": run_id}))
+    assert owners.learn(keys, "alice")
+    owners.save()
+    assert owners.owner(keys) == "alice"
+
+
+def test_long_run_ids_that_differ_only_at_the_end_are_two_runs(owners: Owners) -> None:
+    alices, bobs = (ownership_keys(encoded(payload={"run_id": "r" * 300 + end})) for end in "ab")
+    owners.learn(alices, "alice")
+    assert owners.owner(bobs) is None
