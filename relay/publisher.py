@@ -326,7 +326,8 @@ class Publisher:
             elif message.attempt == self._window.attempt:
                 self._refused(message)
             self._changed.notify_all()
-        self._tally.tell(*self._waiting)
+            waiting = self._waiting
+        self._tally.tell(*waiting)
 
     def _settle(self, ack: Ack) -> None:
         self._away = False

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,21 @@ def test_an_event_object_may_be_published_as_it_is(publisher: Publisher, subscri
     publisher.flush()
     (entry,) = subscriber.fetch(0, 1).entries
     assert b"acme" in entry.data
+
+
+def test_threads_may_publish_while_acks_come_in(broker: Broker) -> None:
+    """The window was counted outside the lock: with a window of thousands that ended the publisher within a second."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with Publisher(broker.endpoints.ingest, settings=PublisherSettings(window=5_000)) as publisher:
+
+            def publish_some(thread: int) -> None:
+                for number in range(6_000):
+                    publisher.publish({"event_type": "a.b", "user_id": "u", "event_id": f"{thread}-{number}"})
+
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(publish_some, range(4)))
+            assert publisher.flush().acked == 24_000
+    finally:
+        sys.setswitchinterval(interval_s)
