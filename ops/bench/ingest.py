@@ -28,7 +28,7 @@ TARGET_SHARE = 0.85
 
 _USER = "bench"
 _EVENTS = 6_000
-_TURNS = 4
+_TURNS = 6
 _WARM_UP = 50
 _TIMEOUT_S = 300.0
 
