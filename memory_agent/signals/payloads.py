@@ -18,7 +18,10 @@ import msgspec
 
 _WRAPPERS = ("payload", "data")
 _HEADINGS = ("title", "name")
-_WORDS = ("claim", "insight", "finding", "summary", "message", "text", "content", "snippet", "description", "error")
+_WORDS = (
+    *("claim", "insight", "finding", "summary", "message", "text", "content", "snippet", "description", "objective"),
+    *("output", "result", "answer", "reason", "details", "steps", "error_message", "error"),
+)
 _MAX_DEPTH = 6
 _MAX_ITEMS = 50
 _MAX_FIELDS = 32
@@ -65,6 +68,10 @@ def clean(text: str, field: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise NotTextError(field) from error
+    return _readable(text)
+
+
+def _readable(text: str) -> str:
     return _UNREADABLE.sub("", text.replace("\r\n", "\n")).strip()
 
 
@@ -119,7 +126,7 @@ def _is_name(name: object) -> bool:
 
 def _is_small(value: object, without: frozenset[str]) -> bool:
     if isinstance(value, str):
-        return len(value) <= _MAX_FIELD_CHARS and value.strip() not in without and _is_unicode(value)
+        return len(value) <= _MAX_FIELD_CHARS and _is_unicode(value) and _readable(value) not in without
     if isinstance(value, list):
         return 0 < len(value) <= 16 and all(isinstance(item, str) and _is_small(item, without) for item in value)
     return _is_number(value) or isinstance(value, bool)

@@ -12,6 +12,7 @@ from memory_agent.signals.payloads import read_value
 
 _DONE, _FAILED = 0.8, 0.0
 _STARS = 5
+_REPORTS = ("report", "result", "output")
 _WORDS = ("status", "outcome", "result", "verdict", "rating")
 
 Objects = Sequence[Mapping[str, Any]]
@@ -22,9 +23,8 @@ def judge(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
 
     `outcomes` gives the quality of words such as `completed`.
     """
-    report = read_value(objects, "report")
-    if isinstance(report, dict):
-        objects = (*objects, report)
+    nested = (read_value(objects, name) for name in _REPORTS)
+    objects = (*objects, *(value for value in nested if isinstance(value, dict)))
     verdicts = (reader(objects) for reader in _READERS)
     explicit = next((verdict for verdict in verdicts if verdict is not None), None)
     return _by_words(objects, outcomes) if explicit is None else explicit

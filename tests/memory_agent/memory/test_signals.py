@@ -256,6 +256,49 @@ def test_the_readable_part_is_taken_wherever_it_stands(payload: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
+    ("event_type", "payload", "text"),
+    [
+        ("conductor.run.started", {"run": {"run_id": "r", "objective": OBJECTIVE}}, OBJECTIVE),
+        ("conductor.task.started", {"task": {"objective": OBJECTIVE, "id": "t"}}, OBJECTIVE),
+        (
+            "conductor.run.started",
+            {
+                "objective": OBJECTIVE,
+                "plan": {"steps": [{"title": "Look", "description": "read it"}, {"title": "Fix"}]},
+            },
+            f"{OBJECTIVE}\nStrategy: Look: read it\nFix",
+        ),
+        (
+            "conductor.assignment.dispatched",
+            {"assignment": {"worker_id": "w-1", "objective": OBJECTIVE}},
+            f"{OBJECTIVE}\nAssigned to: w-1",
+        ),
+        (
+            "conductor.worker.call",
+            {"worker_type": "terminal", "worker_objective": OBJECTIVE},
+            f"{OBJECTIVE}\nAssigned to: terminal",
+        ),
+        ("conductor.worker.result", {"result": {"worker_type": "terminal", "output": "All passed"}}, "All passed"),
+        ("conductor.task.failed", {"error_code": "E7", "error_message": "It broke"}, "Run failed: It broke"),
+        ("worker.task.completed", {"result": {"output": "All passed", "exit_code": 0}}, "All passed"),
+        ("worker.task.document_update", {"document_path": "a.md", "content_excerpt": "The plan"}, "The plan"),
+        ("worker.task.document_update", {"document": {"title": "A", "content": "The plan"}}, "The plan"),
+        ("writer.revision.created", {"patch": [{"op": "insert", "text": "The plan"}]}, "The plan"),
+    ],
+)
+def test_text_that_emitters_nest_in_their_own_objects_is_found(
+    event_type: str, payload: dict[str, Any], text: str
+) -> None:
+    assert kept(event_type, payload).text == text
+
+
+def test_metadata_does_not_repeat_the_text_with_its_escapes() -> None:
+    record = kept("terminal.command.completed", {"command": "make", "stdout": "\x1b[31mred\x1b[0m"})
+    assert record.text == "Command: make\nred"
+    assert "stdout" not in record.metadata
+
+
+@pytest.mark.parametrize(
     ("payload", "quality"),
     [
         ({}, 0.8),
@@ -271,6 +314,8 @@ def test_the_readable_part_is_taken_wherever_it_stands(payload: dict[str, Any], 
         ({"status": "Failed"}, 0.0),
         ({"status": "retried"}, 0.4),
         ({"report": {"status": "error"}}, 0.0),
+        ({"result": {"exit_code": 1}}, 0.0),
+        ({"output": {"success": False}}, 0.0),
         ({"status": "unheard of"}, 0.8),
     ],
 )
