@@ -25,7 +25,7 @@ import numpy as np
 
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import open_embedder
-from memory_agent.embedders.cache import model_status
+from memory_agent.embedders.cache import advise, model_status
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.errors import MemoryAgentError
@@ -112,10 +112,10 @@ def check_model(settings: Settings, _layout: Layout) -> Finding:
     """Whether the model is there and is the one that is expected."""
     status = model_status(settings.embedder)
     if status.state in ("missing", "refused"):
-        return Finding("failed", status.problem, _FETCH)
+        return Finding("failed", status.problem, advise(status.state, settings.embedder))
     detail = f"{status.model} ({status.model_sha256[:12]}…), {status.scheme}, from {status.origin}"
     if status.state == "unbuilt":
-        return Finding("warning", f"{detail}; its graph is not built yet", f"{_FETCH} (or wait at the first start)")
+        return Finding("warning", f"{detail}; its graph is not built yet", advise(status.state, settings.embedder))
     return Finding("ok", detail)
 
 
@@ -140,7 +140,7 @@ def check_recall(settings: Settings, _layout: Layout) -> Finding:
     if not result.memories or result.memories[0].record.id != records[0].id:
         return Finding("failed", "a memory that was just stored is not found", "run the tests, or report this")
     if result.degraded:
-        return Finding("failed", f"degraded: {', '.join(result.degraded)}", _FETCH)
+        return Finding("failed", f"degraded: {', '.join(result.degraded)}", "see the checks before this one")
     return Finding("ok", f"found first of {len(_TESTS)}, in {result.took_ms:.1f} ms")
 
 
@@ -205,8 +205,8 @@ def check_daemon(_settings: Settings, layout: Layout) -> Finding:
 _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("versions", check_versions, f"pip install --upgrade {_DISTRIBUTION}"),
     ("processor", check_processor, "set embedder.scheme to auto, int8 or float32"),
-    ("model", check_model, _FETCH),
-    ("embedding", check_embedding, _FETCH),
+    ("model", check_model, "see the check before this one"),
+    ("embedding", check_embedding, "see the check before this one"),
     ("recall", check_recall, "see the check before this one"),
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("disk", check_disk, "choose another folder with --data-dir"),

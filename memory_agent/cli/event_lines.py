@@ -35,11 +35,14 @@ class EventLines:
 
     def _read(self, number: int, line: bytes) -> dict[str, Any] | BadLine:
         try:
-            event = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.ValidationError:
+            event = msgspec.json.decode(line)
+        except UnicodeDecodeError as error:
+            return BadLine(line=number, field="event", reason=f"is not UTF-8 at byte {error.start} of a text")
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = str(error).partition(" - at `")[0].removeprefix("JSON is malformed: ")
+            return BadLine(line=number, field="event", reason=f"is not JSON: {reason}")
+        if not isinstance(event, dict):
             return BadLine(line=number, field="event", reason="is not a JSON object")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return BadLine(line=number, field="event", reason=f"is not JSON: {error}")
         if self._user_id is not None and not event.get("user_id"):
             event["user_id"] = self._user_id
         return event

@@ -56,6 +56,10 @@ class VerbGroup(click.Group):
             return super().invoke(ctx)
         except (MemoryAgentError, RelayError) as error:
             raise Failure(error.code, str(error), error.retryable) from error
+        except BrokenPipeError:
+            raise  # click ends quietly where nobody reads on
+        except OSError as error:
+            raise Failure("io", str(error)) from error
         except (KeyboardInterrupt, click.Abort):
             return ctx.exit(_INTERRUPTED)
 

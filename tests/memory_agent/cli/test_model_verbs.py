@@ -44,6 +44,7 @@ def test_a_model_with_another_checksum_is_refused(run: Run, tmp_path: Path, cach
     status = run("model", "status", "--folder", str(folder), "--json")
     assert status.exit_code == 1
     assert json.loads(status.stdout)["state"] == "refused"
+    assert "remove or replace that file" in run("model", "status", "--folder", str(folder)).stdout
 
 
 def test_a_missing_model_is_told_with_the_way_to_get_it(run: Run, tmp_path: Path, cache: Path) -> None:
@@ -52,4 +53,5 @@ def test_a_missing_model_is_told_with_the_way_to_get_it(run: Run, tmp_path: Path
     status = run("model", "status", "--folder", str(empty))
     assert status.exit_code == 1
     assert "missing" in status.stdout
-    assert "get it by: memory-agent model fetch" in status.stdout
+    assert "put the model's files there" in status.stdout
+    assert "model fetch" not in status.stdout, "which does not fill a folder that was named"

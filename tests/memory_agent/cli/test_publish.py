@@ -101,11 +101,12 @@ def test_a_bad_line_is_named_with_its_number_and_field_and_the_others_go_on(publ
         line("future", user_id="alice", timestamp="2999-01-01T00:00:00Z"),
         json.dumps({"user_id": "alice"}),
         line("large", user_id="alice", padding="x" * 300_000),
+        '{"event_type": "user_input", "user_id": "alice", "payload": {"text": "infinite", "value": 1e999}}',
         line("last", user_id="alice"),
     ]
     result = publish("--json", lines=lines)
     assert result.exit_code == 1
-    assert counts(result) == (2, 2, 0, 7, 0)
+    assert counts(result) == (2, 2, 0, 8, 0)
     named = [(bad["line"], bad["field"]) for bad in json.loads(result.stdout)["bad_lines"]]
     assert named == [
         (3, "event"),
@@ -115,7 +116,10 @@ def test_a_bad_line_is_named_with_its_number_and_field_and_the_others_go_on(publ
         (7, "timestamp"),
         (8, "event_type"),
         (9, "event"),
+        (10, "event"),
     ]
+    assert "error: line 4: event: is not a JSON object\n" in result.stderr
+    assert "error: line 10: event: is not JSON: Number out of range\n" in result.stderr
     assert "error: line 5: user_id: is missing\n" in result.stderr
     assert [text for _, text in relay.journaled()] == ["good", "last"]
 
