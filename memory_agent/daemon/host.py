@@ -54,6 +54,7 @@ class MemoryHost:
     def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         """Answer one request of `user_id` with an encoded reply; what goes wrong is in the reply."""
         started_s = time.monotonic()
+        memory = None
         try:
             verb = _VERBS.get(method)
             if verb is None:
@@ -64,21 +65,26 @@ class MemoryHost:
             remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
             return encode_result(answer(memory, arguments, max(1.0, remaining_ms)))
         except MemoryAgentError as error:
-            self._forget_if_broken(user_id, error)
+            self._forget_if_broken(user_id, memory, error)
             return encode_fault(error)
 
     def ingest(self, user_id: str, batch: bytes) -> bytes:
         """Take in journal entries; the reply carries an `IngestReport`. Durable on return."""
+        memory = None
         try:
             entries = decode(batch, IngestBatch)
-            return encode_result(self._ingest(self._awake(user_id), entries))
+            memory = self._awake(user_id)
+            return encode_result(self._ingest(memory, entries))
         except MemoryAgentError as error:
-            self._forget_if_broken(user_id, error)
+            self._forget_if_broken(user_id, memory, error)
             return encode_fault(error)
 
     def fill_vectors(self) -> int:
-        """Embed what was stored while no model was there, for every user awake; return how many."""
-        return sum(memory.fill_vectors(_FILL_CHUNK) for memory in self._awake_memories())
+        """Embed what was stored while no model was there, for every user awake; return how many.
+
+        A user whose store does not take them costs the others nothing.
+        """
+        return sum(self._fill_vectors(memory) for memory in self._awake_memories())
 
     def sleep(self, user_id: str) -> None:
         """Commit, save the caches and close the memory of `user_id`."""
@@ -97,6 +103,13 @@ class MemoryHost:
         events = [data for _, data in batch.events]
         seqs = [seq for seq, _ in batch.events]
         return memory.ingest_encoded(events, seqs=None if batch.replay else seqs)
+
+    def _fill_vectors(self, memory: Memory) -> int:
+        try:
+            return memory.fill_vectors(_FILL_CHUNK)
+        except MemoryAgentError as error:
+            log.warning("vectors.not_filled", user_id=memory.user_id, code=error.code)
+            return 0
 
     def _awake(self, user_id: str) -> Memory:
         memory = self._memories.get(user_id)
@@ -129,14 +142,18 @@ class MemoryHost:
         with self._guard:
             return self._locks.setdefault(user_id, threading.Lock())
 
-    def _forget_if_broken(self, user_id: str, error: MemoryAgentError) -> None:
+    def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:
+        """Close the memory that failed, unless another thread was faster and the next one is open already.
+
+        The lock is held until it is closed: whoever opens it again meanwhile would find it owned, by this process.
+        """
         if not isinstance(error, StoreError):
             return
         log.error("memory.failed", user_id=user_id, code=error.code)
         with self._lock(user_id):
-            memory = self._memories.pop(user_id, None)
-        if memory is not None:
-            memory.abandon() if isinstance(error, FencedError) else memory.close()
+            if memory is not None and self._memories.get(user_id) is memory:
+                del self._memories[user_id]
+                memory.abandon() if isinstance(error, FencedError) else memory.close()
 
 
 def _recall(memory: Memory, params: RecallParams, deadline_ms: float) -> RecallResult:

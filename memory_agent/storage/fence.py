@@ -22,7 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from memory_agent.errors import FencedError, StoreDamagedError, StoreOwnedElsewhereError
+from memory_agent.errors import FencedError, StoreDamagedError, StoreError, StoreOwnedElsewhereError
 from memory_agent.storage.environment import Environment, Transaction
 
 Role = Literal["library", "host"]
@@ -60,9 +60,15 @@ class OwnerLock:
         """Become the owner of `folder`, which is created if need be.
 
         A `library` does not wait. A `host` waits for another host to let go, and takes over from one that has held the
-        lock for `takeover_after_s` since. Raises `StoreOwnedElsewhereError` naming the owner.
+        lock for `takeover_after_s` since. Raises `StoreOwnedElsewhereError` naming the owner, `StoreError` where the
+        system does not let it: no room, no descriptors, no permission.
         """
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _system_errors(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return cls._acquire(folder, role, takeover_after_s)
+
+    @classmethod
+    def _acquire(cls, folder: Path, role: Role, takeover_after_s: float) -> OwnerLock:
         path = folder / _LOCK_FILE
         waiting_for, deadline = None, 0.0
         while (descriptor := _try_lock(path)) is None:
@@ -107,7 +113,8 @@ class OwnerLock:
                 raise StoreDamagedError(f"{self.folder} had epoch {self._last_epoch}, but its store is empty")
             self.epoch = current + 1
             transaction.put(database, _EPOCH_KEY, self.epoch.to_bytes(8, "big"))
-        self._write_owner()
+        with _system_errors(self.folder):
+            self._write_owner()
         return self.epoch
 
     def check(self, transaction: Transaction, database: str) -> None:
@@ -127,6 +134,14 @@ class OwnerLock:
         content = msgspec.json.encode(owner)
         os.pwrite(self._descriptor, content, 0)
         os.ftruncate(self._descriptor, len(content))
+
+
+@contextmanager
+def _system_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}") from error
 
 
 def _require_patience(role: Role, path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Memories in one host process, without Ray: failing stores, many threads, users that cost the others nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import StoreError
+from memory_agent.protocol import IngestBatch, NoParams, RememberParams, decode_reply, encode
+from memory_agent.records import IngestReport, MemoryRecord, MemoryStats
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from relay import EventLimits, encode_event, event_from_mapping
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture
+def embedder(tmp_path: Path) -> Iterator[RemoteEmbedder]:
+    """The client of an embedder that is not there: memories are stored without vectors."""
+    embedder = RemoteEmbedder(f"ipc://{tmp_path}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path, embedder: RemoteEmbedder) -> Iterator[MemoryHost]:
+    host = MemoryHost(tmp_path, Settings(), embedder)
+    yield host
+    host.close()
+
+
+def stats(host: MemoryHost, user_id: str = "alice") -> MemoryStats:
+    return decode_reply(host.call(user_id, "stats", encode(NoParams()), 5_000.0), MemoryStats)
+
+
+def remember(host: MemoryHost, user_id: str = "alice") -> MemoryRecord:
+    params = encode(RememberParams(text="the auth race needed a mutex"))
+    return decode_reply(host.call(user_id, "remember", params, 5_000.0), MemoryRecord)
+
+
+def ingest(host: MemoryHost, user_id: str) -> IngestReport:
+    payload = {"text": "please fix the auth race"}
+    event = {"event_id": "e", "event_type": "chat.user_msg", "user_id": user_id, "payload": payload}
+    data = encode_event(event_from_mapping(event, EventLimits(), NOW))
+    return decode_reply(host.ingest(user_id, encode(IngestBatch(events=((1, data),)))), IngestReport)
+
+
+def test_a_store_that_failed_is_opened_anew_and_no_other_thread_sees_more_than_that(host: MemoryHost) -> None:
+    """A thread that came late with its error closed the successor; one that opened early met its own lock."""
+    remember(host)
+    failures: list[str] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                assert stats(host).memories == 1
+            except StoreError as error:
+                failures.append(str(error))
+
+    with ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(ask) for _ in range(4)]
+        try:
+            for _ in range(10):
+                stats(host)
+                host._forget_if_broken("alice", host._memories.get("alice"), StoreError("EIO"))
+        finally:
+            stop.set()
+        for one in asking:
+            one.result()
+    assert all("closed" in failure for failure in failures)
+    assert len(failures) <= 10 * 4  # each thread at most once a failure
+
+
+def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: MemoryHost) -> None:
+    stats(host)
+    old = host._memories["alice"]
+    host._forget_if_broken("alice", old, StoreError("EIO"))
+    stats(host)
+    new = host._memories["alice"]
+    host._forget_if_broken("alice", old, StoreError("is closed"))
+    assert host._memories["alice"] is new
+    assert new.stats().memories == 0
+
+
+def test_a_folder_that_the_system_refuses_is_an_error_to_try_again_after(host: MemoryHost, tmp_path: Path) -> None:
+    """It used to leave as an OSError, which Ray turned into a dead host, and the lane into quarantined events."""
+    folder = user_folder(tmp_path, "carl")
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    with pytest.raises(StoreError, match="File exists") as caught:
+        ingest(host, "carl")
+    assert caught.value.retryable
+    folder.unlink()
+    assert ingest(host, "carl").kept == 1
+
+
+def test_vectors_are_filled_in_for_the_others_when_one_memory_fails(host: MemoryHost) -> None:
+    remember(host, "alice")
+    remember(host, "bob")
+    host._memories["alice"].close()
+    assert host.fill_vectors() == 0
