@@ -11,14 +11,19 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import platformdirs
 
 from memory_agent.errors import DaemonRunningError, SettingsError
 from memory_agent.transport import ipc_endpoint
+
+_GLANCE_S = 0.5
+_GLANCE_PAUSE_S = 0.002
 
 
 def default_data_dir() -> Path:
@@ -63,11 +68,16 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the daemon's token, made at the first start."""
-        if not self._token.exists():
-            descriptor = os.open(self._token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        """Return the daemon's token, made at the first start; never an empty one, which everybody could show."""
+        if not self.token():
+            made = self._token.with_suffix(".new")
+            made.unlink(missing_ok=True)
+            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(descriptor, "w") as file:
                 file.write(secrets.token_urlsafe(32))
+                file.flush()
+                os.fsync(descriptor)
+            made.replace(self._token)
         return self.token()
 
     def clear_sockets(self) -> None:
@@ -90,13 +100,25 @@ class Layout:
     def hold(self) -> Iterator[None]:
         """Be the one daemon of this folder. Raises `DaemonRunningError` naming the process that is."""
         with open(self._lock, "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            if not _locked(file):
                 file.seek(0)
                 pid = file.read().strip() or "unknown"
-                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid})") from error
+                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid})")
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
             yield
+
+
+def _locked(file: TextIO) -> bool:
+    """Lock for as long as the file is open; False when a daemon has it. A client that looks has it for a moment."""
+    deadline_s = time.monotonic() + _GLANCE_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(_GLANCE_PAUSE_S)
+        else:
+            return True

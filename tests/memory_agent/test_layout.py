@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,33 @@ def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
     assert len(token) >= 32
     assert layout.make_token() == Layout(tmp_path).token() == token
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_file_that_a_crash_left_empty_is_made_anew(tmp_path: Path) -> None:
+    """An empty token would be shown by every client that has none."""
+    (tmp_path / "token").touch()
+    assert len(Layout(tmp_path).make_token()) >= 32
+
+
+def test_clients_that_look_for_a_daemon_do_not_keep_it_from_starting(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    with layout.hold():
+        pass
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            layout.daemon_runs()
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            threads.submit(look)
+        try:
+            for _ in range(200):
+                with layout.hold():
+                    pass
+        finally:
+            stop.set()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
