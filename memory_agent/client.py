@@ -7,7 +7,8 @@ this machine, or the endpoint and token of one elsewhere.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -115,8 +116,8 @@ class MemoryClient:
         """Ask the daemon that serves `data_dir` (default: the platform's folder), or the one at `endpoint`."""
         self.user_id = user_id
         self._address = find_daemon(data_dir, endpoint, token)
-        self._local = threading.local()
-        self._sockets: list[RequestSocket] = []
+        self._guard = threading.Lock()
+        self._idle: list[RequestSocket] = []
 
     def recall(
         self,
@@ -193,11 +194,10 @@ class MemoryClient:
         return self._send(Call("quarantine_drop", QuarantineIdsParams(ids=tuple(ids)), int, 60_000.0))
 
     def close(self) -> None:
-        """Close the connections of all threads; none may be in use."""
-        for socket in self._sockets:
-            socket.close()
-        self._sockets.clear()
-        self._local = threading.local()
+        """Close the connections; requests of other threads must not be under way."""
+        with self._guard:
+            while self._idle:
+                self._idle.pop().close()
 
     def __enter__(self) -> Self:
         return self
@@ -209,18 +209,24 @@ class MemoryClient:
         self._address.require()
         request = _encode(call, self.user_id, self._address.token)
         try:
-            frames = self._socket().request(request, call.deadline_ms / 1000 + _GRACE_S)
+            with self._socket() as socket:
+                frames = socket.request(request, call.deadline_ms / 1000 + _GRACE_S)
         except DeadlineExceededError:
             self._address.require()
             raise
         return decode_reply(frames[0], call.result)
 
-    def _socket(self) -> RequestSocket:
-        socket: RequestSocket | None = getattr(self._local, "socket", None)
-        if socket is None:
-            socket = self._local.socket = RequestSocket(self._address.endpoint)
-            self._sockets.append(socket)
-        return socket
+    @contextmanager
+    def _socket(self) -> Iterator[RequestSocket]:
+        """Lend a socket to one request: as many as there are requests at a time, however many threads come and go."""
+        with self._guard:
+            socket = self._idle.pop() if self._idle else None
+        socket = socket or RequestSocket(self._address.endpoint)
+        try:
+            yield socket
+        finally:
+            with self._guard:
+                self._idle.append(socket)
 
 
 class AsyncMemoryClient:
