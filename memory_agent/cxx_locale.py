@@ -1,9 +1,10 @@
 """Lets usearch and ONNX Runtime live in one process.
 
-usearch brings a C++ library of its own inside its extension, whose locale ids are unique process-wide (STB_GNU_UNIQUE).
-Where it is loaded first, ONNX Runtime, which uses the system's libstdc++, takes those ids for its own, finds the wrong
-facet and dies with SIGSEGV while it is imported (usearch 2.26.6, onnxruntime 1.31.1, measured; decision 0010). Once the
-system's locale exists, both keep theirs. Rejected: importing ONNX Runtime first: 35 MB in a process that only searches.
+Where usearch is loaded first, ONNX Runtime dies with SIGSEGV while it is imported (usearch 2.26.6, onnxruntime 1.31.1,
+counted; decision 0010). The likely cause: usearch brings a C++ library of its own inside its extension, whose locale
+ids are unique process-wide (STB_GNU_UNIQUE), and ONNX Runtime, which uses the system's libstdc++, takes those ids for
+its own. Once the system's locale exists, both orders work. Rejected: importing ONNX Runtime first: 35 MB in a process
+that only searches.
 """
 
 from __future__ import annotations
