@@ -29,7 +29,7 @@ def evaluate() -> None:
     """
 
 
-@evaluate.command()
+@evaluate.command(short_help="Share of the evidence in long conversations that is found.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--mode", type=click.Choice(MODES), help="How to look. Default: the setting recall.mode.")
 @click.option("--top-k", type=click.IntRange(1, 1000), default=50, show_default=True, help="Memories per question.")

@@ -35,7 +35,7 @@ def model() -> None:
     """
 
 
-@model.command()
+@model.command(short_help="Which model, from where; exit code 1 without one.")
 @_folder_option
 @common_options
 def status(target: Target, folder: Path | None) -> None:
@@ -53,7 +53,7 @@ def status(target: Target, folder: Path | None) -> None:
         raise SystemExit(1)
 
 
-@model.command()
+@model.command(short_help="Find or download the weights, check them, build the graph.")
 @_folder_option
 @common_options
 def fetch(target: Target, folder: Path | None) -> None:

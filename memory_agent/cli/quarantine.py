@@ -27,7 +27,7 @@ def quarantine() -> None:
     """
 
 
-@quarantine.command("list")
+@quarantine.command("list", short_help="Show what is in quarantine, and why.")
 @click.option("--after", type=click.IntRange(min=0), default=0, show_default=True, help="Only ids after this one.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
 @daemon_options
