@@ -66,9 +66,12 @@ class Child:
 
     async def _spawn(self) -> None:
         # The pipe on standard input tells the child when we are gone, however we end.
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            )
+        except OSError as error:
+            raise UnavailableError(f"{self.name} did not start: {error.strerror}") from error
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
