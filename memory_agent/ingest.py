@@ -1,9 +1,9 @@
 """Events in, memories out: mapped, freed of noise and repeats, embedded, committed at once with the journal cursor.
 
-Delivery is at least once, the effect exactly once: an event at or below the cursor was handled, an event id that is
-known adds nothing, and both are settled inside the transaction that writes. Text is embedded before it, outside any
-lock, so that recalls and other writers do not wait for a model. Without a model memories are stored all the same and
-get their vectors later. What this does not do: read a journal (`dispatcher`).
+Delivery is at least once, the effect exactly once: an event id that is known adds nothing, and what made no memory is
+counted only above the cursor; both are settled inside the transaction that writes. Text is embedded before it, outside
+any lock, so that recalls and other writers do not wait for a model. Without a model memories are stored all the same
+and get their vectors later. What this does not do: read a journal (`dispatcher`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class _Draft:
     record: MemoryRecord
     event_id: str
     is_progress: bool
+
+
+_Read = tuple[Arrival, _Draft | Dropped | RejectedEvent]
+"""An event and what reading it gave."""
 
 
 @dataclass
@@ -106,21 +110,34 @@ class Intake:
 
         An event that can never become a memory is in `rejected` and spoils nothing. Raises `StoreError`.
         """
-        cursor = self._archive.store.cursor
+        outcomes = [(arrival, self._read(arrival)) for arrival in arrivals]
+        fresh, handled = self._divided(outcomes)
         tally = _Tally()
-        fresh = [arrival for arrival in arrivals if arrival.seq is None or arrival.seq > cursor]
         if fresh:
-            outcomes = [(arrival, self._read(arrival)) for arrival in fresh]
-            vectors = self.embed(self._unknown_texts(outcome for _, outcome in outcomes))
+            vectors = self.embed(self._unknown_texts(outcome for _, outcome in fresh))
             with self._archive.batch() as batch:
-                tally = self._settle(batch, outcomes, vectors)
-        self._pass_over([arrival for arrival in arrivals if arrival.seq is not None and arrival.seq <= cursor], tally)
+                tally = self._settle(batch, fresh, vectors)
+        self._pass_over(handled, tally)
         return tally.report()
 
-    def _pass_over(self, handled: Iterable[Arrival], tally: _Tally) -> None:
+    def _divided(self, outcomes: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
+        """Return what is to be taken in, and what was handled before: it lies at or below the cursor, and is known.
+
+        Unknown events below the cursor are numbers of another journal: one was lost, or this store was moved.
+        """
+        fresh: list[_Read] = []
+        handled: list[_Read] = []
+        with self._archive.store.snapshot() as snapshot:
+            cursor = snapshot.state.cursor
+            for arrival, outcome in outcomes:
+                is_past = arrival.seq is not None and arrival.seq <= cursor
+                is_news = isinstance(outcome, _Draft) and snapshot.row_of_event(outcome.event_id) is None
+                (handled if is_past and not is_news else fresh).append((arrival, outcome))
+        return fresh, handled
+
+    def _pass_over(self, handled: Iterable[_Read], tally: _Tally) -> None:
         """Note what was handled before; what was rejected is told again, since whoever was told may have died."""
-        for arrival in handled:
-            outcome = self._read(arrival)
+        for _, outcome in handled:
             if isinstance(outcome, RejectedEvent):
                 tally.rejected.append(outcome)
             else:
@@ -206,18 +223,15 @@ class Intake:
         with self._archive.store.snapshot() as snapshot:
             return [draft.record.text for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
 
-    def _settle(
-        self, batch: Batch, outcomes: Sequence[tuple[Arrival, _Draft | Dropped | RejectedEvent]], vectors: Vectors
-    ) -> _Tally:
+    def _settle(self, batch: Batch, outcomes: Sequence[_Read], vectors: Vectors) -> _Tally:
         """Write the batch. What is a repeat is decided here, by what the transaction sees."""
         tally, admitted = _Tally(), vectors.admitted(batch)
         progress = _LastProgress(batch)
         for arrival, outcome in outcomes:
-            if arrival.seq is not None and arrival.seq <= batch.cursor:
-                tally.duplicates += 1
-                continue
             if isinstance(outcome, _Draft):
                 self._keep(batch, outcome, admitted, progress, tally)
+            elif arrival.seq is not None and arrival.seq <= batch.cursor:  # another thread was faster
+                tally.duplicates += 1
             elif isinstance(outcome, Dropped):
                 tally.dropped[outcome.reason] += 1
             else:

@@ -8,6 +8,7 @@ disk, which an event loop would only wait for.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,8 +102,10 @@ class Memory:
 
         `user_id` is the folder's name unless given. An `embedder` stays the caller's; without one, one is opened in
         this process when it is first needed, which downloads nothing unless `embedder_settings` allow it. Raises
-        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`.
+        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`.
         """
+        if not os.fspath(path):
+            raise InvalidInputError("path", "is empty")  # and not the current folder: a variable was not set
         folder = Path(path)
         late = LateEmbedder(embedder, embedder_settings or _NO_DOWNLOAD)
         archive = Archive.open(folder, store_settings or StoreSettings(), role)
@@ -122,8 +125,8 @@ class Memory:
     ) -> IngestReport:
         """Make memories of events. Durable on return, all of it or nothing.
 
-        With `seqs`, their numbers in a journal, the store's cursor moves along, and what lies at or below it was
-        handled and is passed over. Without, repeats are recognised by their `event_id` alone. What can never become a
+        With `seqs`, their numbers in a journal, the store's cursor moves along, and what lies at or below it and made
+        no memory is not counted again. Repeats are recognised by their `event_id`. What can never become a
         memory is in `rejected`, and disturbs nothing else: what is no event, is too large, lies in the future. Whose
         event it is is not looked at. Raises `InvalidInputError` when `events` is no list, or `seqs` do not fit.
         """

@@ -68,10 +68,12 @@ def test_journal_numbers_that_overlap_are_handled_once_and_counted_once(memory: 
     assert stats.events_dropped == {"heartbeat": 1, "no_text": 1, "not_high_signal": 1, "too_short": 1}
 
 
-def test_an_event_below_the_cursor_comes_in_without_its_number(memory: Memory) -> None:
+def test_new_events_of_another_journal_are_not_taken_for_old_ones(memory: Memory) -> None:
+    """The journal was lost, or the user's folder was moved to another machine: numbers begin anew, ids do not."""
     memory.ingest(BATCH[5:], seqs=range(6, 13), now=NOW)
-    assert memory.ingest(BATCH[:5], seqs=range(1, 6), now=NOW).kept == 0
-    assert memory.ingest(BATCH, now=NOW).kept == 5
+    report = memory.ingest([*BATCH[:5], *NOISE, BATCH[7]], seqs=range(1, 7 + len(NOISE)), now=NOW)
+    assert (report.kept, report.duplicates) == (5, 1 + len(NOISE))
+    assert memory.ingest(BATCH, now=NOW).kept == 0
     assert memory.stats().cursor == 12
 
 
