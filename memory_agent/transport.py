@@ -26,10 +26,11 @@ Frames = list[bytes]
 
 _LINGER_MS = 1_000
 _HIGH_WATER = 10_000
+_MAX_REQUEST_BYTES = 64 << 20  # a larger frame ends its connection before it is in memory
 
 
 def ipc_endpoint(path: Path) -> str:
-    """Return the endpoint of a socket file; its folder is made private (0700).
+    """Return the endpoint of a socket file. Makes nothing: whoever only looks leaves no folder behind.
 
     Raises `SettingsError` where the path is longer than the system allows for a socket (107 bytes on Linux).
     """
@@ -40,7 +41,6 @@ def ipc_endpoint(path: Path) -> str:
             "data_dir",
             f"{path} is {length} bytes long, a socket path may have {limit}: choose a shorter folder",
         )
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return f"ipc://{path}"
 
 
@@ -240,6 +240,7 @@ def _open(kind: int) -> zmq.Socket[bytes]:
 
 
 def _bind(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> str:
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_REQUEST_BYTES)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:

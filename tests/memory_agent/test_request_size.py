@@ -1,0 +1,38 @@
+"""What a peer that shows no token may cost: not the memory for a frame of any size."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from memory_agent.errors import DeadlineExceededError
+from memory_agent.transport import AsyncReplySocket, AsyncRequestSocket
+
+
+def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) -> None:
+    async def go() -> tuple[int, bool]:
+        server = AsyncReplySocket([f"ipc://{tmp_path}/s.sock"])
+        client, glutton = (AsyncRequestSocket(server.endpoints[0]) for _ in range(2))
+
+        async def serve() -> None:
+            while True:
+                request = await server.receive()
+                await server.reply(request, [len(request.frames[0]).to_bytes(8, "big")])
+
+        serving = asyncio.create_task(serve())
+        try:
+            refused = False
+            try:
+                await glutton.request(bytes(100 << 20), 1.0)
+            except DeadlineExceededError:
+                refused = True
+            frames = await client.request(bytes(1 << 20), 20.0)
+            return int.from_bytes(frames[0], "big"), refused
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            await client.close()
+            await glutton.close()
+            server.close()
+
+    assert asyncio.run(go()) == (1 << 20, True)
