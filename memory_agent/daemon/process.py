@@ -33,6 +33,7 @@ from memory_agent.errors import ModelError, SettingsError, UnavailableError
 from memory_agent.layout import Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
 from memory_agent.settings import Settings
+from memory_agent.signals.table import SignalTable
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION
 from relay import AsyncSubscriber, RelayError, relay_endpoints
@@ -50,6 +51,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     """
     for endpoint in settings.daemon.listen:
         _require_loopback(endpoint)
+    SignalTable.load(settings.ingest.signals)  # a host that cannot read it can only refuse every event
     layout = Layout(data_dir)
     layout.create()
     with layout.hold():
