@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import psutil
+import structlog
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # read when Ray is imported
 import ray
@@ -25,10 +26,12 @@ import ray.exceptions
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.log import configure_logging
 from memory_agent.protocol import HostAddress
 from memory_agent.settings import Settings
+
+log = structlog.get_logger()
 
 NAMESPACE = "memory-agent"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
@@ -137,7 +140,7 @@ class Host:
         self._actor = actor
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """Return the encoded reply. Raises `HostDiedError`, `DeadlineExceededError`."""
+        """Return the encoded reply. Raises `HostDiedError`, `DeadlineExceededError`, `MemoryAgentError` for a bug."""
         reference = self._actor.call.remote(user_id, method, params, deadline_ms)
         return bytes(await self._answer(reference, deadline_ms / 1000))
 
@@ -167,6 +170,9 @@ class Host:
                 return await reference
         except TimeoutError as error:
             raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
+        except ray.exceptions.RayTaskError as error:
+            log.error("host.failed", host=self.name, exc_info=error)
+            raise _internal(error) from error
         except ray.exceptions.RayError as error:
             raise HostDiedError(f"{self.name}: {type(error).__name__}") from error
 
@@ -181,5 +187,12 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
         return bytes(ray.get(actor.call.remote(user_id, method, params, deadline_ms), timeout=deadline_ms / 1000 + 1))
     except ray.exceptions.GetTimeoutError as error:
         raise DeadlineExceededError(f"{address.actor} did not answer") from error
+    except ray.exceptions.RayTaskError as error:
+        raise _internal(error) from error
     except (ValueError, ray.exceptions.RayError) as error:
         raise HostDiedError(f"{address.actor}: {type(error).__name__}") from error
+
+
+def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
+    """Return our error for an exception that nobody foresaw: the host lives, and asking again would not help."""
+    return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")

@@ -64,9 +64,8 @@ class MemoryHost:
             memory = self._awake(user_id)
             remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
             return encode_result(answer(memory, arguments, max(1.0, remaining_ms)))
-        except MemoryAgentError as error:
-            self._forget_if_broken(user_id, memory, error)
-            return encode_fault(error)
+        except (MemoryAgentError, OSError) as error:
+            return self._fault(user_id, memory, error)
 
     def ingest(self, user_id: str, batch: bytes) -> bytes:
         """Take in journal entries; the reply carries an `IngestReport`. Durable on return."""
@@ -75,9 +74,8 @@ class MemoryHost:
             entries = decode(batch, IngestBatch)
             memory = self._awake(user_id)
             return encode_result(self._ingest(memory, entries))
-        except MemoryAgentError as error:
-            self._forget_if_broken(user_id, memory, error)
-            return encode_fault(error)
+        except (MemoryAgentError, OSError) as error:
+            return self._fault(user_id, memory, error)
 
     def fill_vectors(self) -> int:
         """Embed what was stored while no model was there, for every user awake; return how many.
@@ -141,6 +139,11 @@ class MemoryHost:
     def _lock(self, user_id: str) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(user_id, threading.Lock())
+
+    def _fault(self, user_id: str, memory: Memory | None, cause: MemoryAgentError | OSError) -> bytes:
+        error = StoreError(f"{type(cause).__name__}: {cause.strerror}") if isinstance(cause, OSError) else cause
+        self._forget_if_broken(user_id, memory, error)
+        return encode_fault(error)
 
     def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:
         """Close the memory that failed, unless another thread was faster and the next one is open already.

@@ -15,7 +15,7 @@ import structlog
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
 from memory_agent.daemon.placement import Directory
-from memory_agent.errors import DeadlineExceededError, HostDiedError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
 from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
 
@@ -80,7 +80,7 @@ class Hosts:
         for host in list(self._hosts.values()):
             try:
                 filled += await host.fill_vectors(self._settings.ingest_timeout_s)
-            except (HostDiedError, DeadlineExceededError) as error:
+            except MemoryAgentError as error:
                 log.warning("vectors.not_filled", host=host.name, code=error.code)
         return filled
 
@@ -90,7 +90,7 @@ class Hosts:
         for name, host in list(self._hosts.items()):
             try:
                 found[name] = await host.pid(1.0)
-            except (HostDiedError, DeadlineExceededError):
+            except MemoryAgentError:
                 log.warning("host.silent", host=name)
         return found
 
@@ -122,7 +122,7 @@ class Hosts:
             host = self._hosts[self._directory.seat(user_id, time.monotonic())]
             try:
                 await host.sleep(user_id, _SLEEP_TIMEOUT_S)
-            except (HostDiedError, DeadlineExceededError) as error:
+            except MemoryAgentError as error:
                 log.warning("memory.not_slept", user_id=user_id, code=error.code)
             unused = self._directory.leave(user_id)
             if unused is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,15 @@ def test_a_folder_that_the_system_refuses_is_an_error_to_try_again_after(host: M
     assert caught.value.retryable
     folder.unlink()
     assert ingest(host, "carl").kept == 1
+
+
+def test_a_folder_that_vanishes_is_an_error_to_try_again_after(host: MemoryHost, tmp_path: Path) -> None:
+    remember(host)
+    shutil.rmtree(user_folder(tmp_path, "alice"))
+    with pytest.raises(StoreError) as caught:
+        ingest(host, "alice")
+    assert caught.value.retryable
+    assert ingest(host, "alice").kept == 1
 
 
 def test_vectors_are_filled_in_for_the_others_when_one_memory_fails(host: MemoryHost) -> None:

@@ -1,0 +1,59 @@
+"""Hosts in a Ray of their own: woken right after they were ended, and honest about errors that nobody foresaw."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.errors import HostDiedError, MemoryAgentError
+from memory_agent.protocol import NoParams, decode_reply, encode
+from memory_agent.records import MemoryStats
+from memory_agent.settings import Settings
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
+        data_dir = Path(folder)
+        (data_dir / "run").mkdir()
+        cluster = Cluster(Settings(), data_dir, data_dir / "run", f"ipc://{folder}/none.sock")
+        yield cluster
+        cluster.stop()
+
+
+def test_a_user_that_was_just_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
+    async def go() -> list[int]:
+        hosts = Hosts(cluster, Settings().daemon)
+        pids = []
+        for _ in range(4):
+            reply = await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
+            assert decode_reply(reply, MemoryStats).user_id == "alice"
+            pids += (await hosts.pids()).values()
+            await hosts.close()
+        return pids
+
+    pids = asyncio.run(go())
+    assert len(set(pids)) == 4
+
+
+def test_an_error_that_nobody_foresaw_is_no_death_and_is_not_tried_until_the_deadline(cluster: Cluster) -> None:
+    async def go() -> MemoryAgentError:
+        host = cluster.host("user-bob")
+        await host.pid(60.0)
+        with pytest.raises(MemoryAgentError, match="TypeError") as caught:
+            await host.call(["no user id"], "stats", encode(NoParams()), 60_000.0)  # type: ignore[arg-type]
+        await host.pid(60.0)
+        host.end()
+        return caught.value
+
+    error = asyncio.run(go())
+    assert not isinstance(error, HostDiedError)
+    assert not error.retryable
