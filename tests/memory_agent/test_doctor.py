@@ -59,7 +59,7 @@ def test_a_healthy_machine_passes_every_check(data_dir: Path) -> None:
 def test_nothing_is_left_in_the_data_folder(tmp_path: Path) -> None:
     folder = tmp_path / "never"
     assert checks(folder)["folders"].state == "ok"
-    assert not (folder / "users").exists()
+    assert not folder.exists()
 
 
 def test_a_missing_model_fails_with_advice_that_helps(data_dir: Path) -> None:

@@ -78,3 +78,9 @@ def test_an_error_of_an_unreachable_daemon_says_what_to_do(tmp_path: Path) -> No
 
     with pytest.raises(UnavailableError, match="memory-agent serve --data-dir"):
         find_daemon(tmp_path, None, None).require()
+
+
+def test_the_folders_are_private(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    layout.create()
+    assert [folder.stat().st_mode & 0o777 for folder in (layout.data_dir, layout.run)] == [0o700, 0o700]

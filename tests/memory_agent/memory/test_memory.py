@@ -120,6 +120,11 @@ def test_a_damaged_lexicon_does_not_keep_the_figures_back(memory: Memory) -> Non
     assert memory.stats().by_kind == {"episode": 2}
 
 
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(InvalidInputError, match="path"):
+        Memory.open("")
+
+
 def test_a_folder_has_one_owner(tmp_path: Path, memory: Memory, embedder: Embedder) -> None:
     with pytest.raises(StoreOwnedElsewhereError):
         Memory.open(tmp_path / "alice", embedder=embedder)
