@@ -54,6 +54,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     SignalTable.load(settings.ingest.signals)  # a host that cannot read it can only refuse every event
     layout = Layout(data_dir)
     layout.create()
+    layout.make_token()  # before the lock shows that a daemon is there: who asks while it starts needs it
     with layout.hold():
         return asyncio.run(Daemon(settings, layout).run())
 
