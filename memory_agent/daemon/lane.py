@@ -143,13 +143,23 @@ class Lane:
         return event
 
     async def _work(self) -> None:
+        """Work until nothing is left. What nobody foresaw is logged and tried again: it must not end here unseen."""
+        pauses = _pauses()
         while self._late or self._queue or self._behind:
-            if self._late:
-                await self._handle_all(self._late)
-            elif self._queue:
-                await self._handle_all(self._queue)
-            else:
-                await self._persist(self._refill)
+            try:
+                await self._step()
+                pauses = _pauses()
+            except Exception:
+                log.exception("lane.failed", user_id=self._user_id)
+                await asyncio.sleep(next(pauses))
+
+    async def _step(self) -> None:
+        if self._late:
+            await self._handle_all(self._late)
+        elif self._queue:
+            await self._handle_all(self._queue)
+        else:
+            await self._persist(self._refill)
 
     async def _refill(self) -> None:
         goal = self._skipped_through  # what is skipped while we ask is left for the next time

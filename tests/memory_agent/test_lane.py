@@ -18,6 +18,7 @@ from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport, RejectedEvent
 
 EVENT = b"x" * 100
+_HICCUPS = {"full": StoreFullError("users/a", 1), "died": HostDiedError("user-a"), "bug": RuntimeError("unforeseen")}
 
 
 class World:
@@ -38,7 +39,7 @@ class World:
         seqs = [seq for seq, _ in batch.events]
         self.largest_batch = max(self.largest_batch, len(seqs))
         if self.hiccups:
-            raise {"full": StoreFullError("users/a", 1), "died": HostDiedError("user-a")}[self.hiccups.pop()]
+            raise _HICCUPS[self.hiccups.pop()]
         if self.crashes & set(seqs):
             raise HostDiedError("user-a")
         if self.poisons & set(seqs):
@@ -105,7 +106,7 @@ seqs = st.integers(1, 60)
     rejects=st.sets(seqs, max_size=4),
     crashes=st.sets(seqs, max_size=3),
     poisons=st.sets(seqs, max_size=3),
-    hiccups=st.lists(st.sampled_from(["full", "died"]), max_size=2),
+    hiccups=st.lists(st.sampled_from(sorted(_HICCUPS)), max_size=2),
     room_bytes=st.integers(0, 3_000),
     lane_events=st.integers(1, 20),
 )
@@ -131,6 +132,12 @@ def test_a_full_lane_reads_the_rest_from_the_journal() -> None:
     run_lane(world, DaemonSettings(lane_events=3))
     assert world.handled == list(range(1, 101))
     assert world.backlog_reads > 0
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_a_lane() -> None:
+    world = World([1, 2, 3], hiccups=["bug"])
+    run_lane(world, DaemonSettings())
+    assert world.handled == [1, 2, 3]
 
 
 def test_the_reason_of_quarantine_is_the_error() -> None:
