@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 import msgspec
@@ -65,17 +66,29 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
     }
 
 
+def _of_journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Give one figure a line: bytes in a unit, each consumer and each count by itself."""
+    for name, value in journal.items():
+        if name == "counts":
+            yield from ((count.replace("_", " "), number) for count, number in value.items())
+        elif name == "consumers":
+            yield from ((f"consumer {one['name']}", f"at {one['seq']}, {one['lag']} behind") for one in value)
+        else:
+            yield name.replace("_", " "), size(value) if name.endswith("_bytes") else value
+
+
 def _print_status(status: DaemonStatus) -> None:
     figures = {
         "up": f"{status.uptime_s:g} s",
         "model": status.model,
         "users awake": status.active_users,
-        "journal": status.journal,
         "dispatcher": status.dispatched,
         "recalls": status.recalls,
         **{name: endpoint for name, endpoint in status.endpoints.items() if endpoint},
     }
     print_figures(f"daemon {status.version}", figures)
+    click.echo()
+    print_figures("journal", dict(_of_journal(status.journal)))
     click.echo()
     rows = [(part.name, part.state, part.pid, part.restarts, size(part.resident_bytes)) for part in status.parts]
     print_table("parts", ("name", "state", "pid", "restarts", "resident"), rows)

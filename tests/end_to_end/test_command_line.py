@@ -96,6 +96,8 @@ def test_stats_show_every_part_with_its_memory(daemon: DaemonProcess) -> None:
     assert all(part["resident_bytes"] > 0 and part["state"] == "running" for part in parts.values())
     shown = run("stats", *place).stdout
     assert "resident in all:" in shown
+    assert "without Ray's own processes" in shown
+    assert "\nconsumer memory " in shown
 
 
 def test_a_setting_for_a_running_daemon_is_told_to_have_no_effect(daemon: DaemonProcess) -> None:
