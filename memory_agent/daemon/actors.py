@@ -34,6 +34,7 @@ from memory_agent.settings import Settings
 log = structlog.get_logger()
 
 NAMESPACE = "memory-agent"
+_FOLDER_PREFIX = "memory-ray-"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
 _OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes through it
 
@@ -81,7 +82,7 @@ class Cluster:
         """Start Ray (a few seconds), its token in `run_folder`. Raises `UnavailableError` when it does not come up."""
         self._run_folder = run_folder
         self._arguments = (str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint)
-        self._folder = Path(tempfile.mkdtemp(prefix="memory-ray-"))  # short: Ray puts sockets below it
+        self._folder = _new_folder(run_folder / "ray-folder")
         self._make_token()
         try:
             ray.init(
@@ -130,6 +131,17 @@ class Cluster:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+
+
+def _new_folder(note: Path) -> Path:
+    """Make a folder with a path short enough for Ray's sockets; remove the one that a killed daemon left (`note`)."""
+    if note.exists():
+        left = Path(note.read_text().strip())
+        if left.name.startswith(_FOLDER_PREFIX):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+    note.write_text(f"{folder}\n")
+    return folder
 
 
 class Host:

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -105,7 +104,7 @@ class Daemon:
         sys.stdout.flush()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        self._children = self._make_children(stack)
+        self._children = self._make_children()
         for child in self._children:
             stack.push_async_callback(child.stop)
         await asyncio.gather(*(child.start() for child in self._children))
@@ -143,10 +142,9 @@ class Daemon:
         }
         return Gateway(self._service, socket, self._layout.make_token(), self._settings.daemon.requests_in_flight)
 
-    def _make_children(self, stack: contextlib.AsyncExitStack) -> tuple[Child, ...]:
+    def _make_children(self) -> tuple[Child, ...]:
         """Hand each child its part of the settings, as it was read once here."""
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-agent-")))
-        configuration = folder / "relay.toml"
+        configuration = self._layout.run / "relay.toml"
         configuration.write_bytes(msgspec.toml.encode(self._settings.relay))
         parent = ("--parent-pid", str(os.getpid()))
         data_dir = str(self._layout.data_dir)

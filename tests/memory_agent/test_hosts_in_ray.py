@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.actors import Cluster, _new_folder
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import HostDiedError, MemoryAgentError
 from memory_agent.protocol import NoParams, decode_reply, encode
@@ -27,6 +27,18 @@ def cluster() -> Iterator[Cluster]:
         cluster = Cluster(Settings(), data_dir, data_dir / "run", f"ipc://{folder}/none.sock")
         yield cluster
         cluster.stop()
+
+
+def test_the_folder_that_a_killed_daemon_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    note = tmp_path / "ray-folder"
+    left = _new_folder(note)
+    (left / "session").mkdir()
+    folder = _new_folder(note)
+    assert not left.exists()
+    note.write_text(str(tmp_path))
+    _new_folder(note).rmdir()
+    assert tmp_path.exists()
+    folder.rmdir()
 
 
 def test_a_user_that_was_just_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
