@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memory_agent.client import MemoryClient, recall_call
+from memory_agent.client import Call, MemoryClient, recall_call
 from memory_agent.daemon.actors import ask_host
 from memory_agent.errors import HostDiedError
 from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode_fields
@@ -38,15 +38,13 @@ class ActorMemoryProvider:
         mode: Mode | None = None,
         deadline_ms: float | None = None,
     ) -> RecallResult:
-        """As `MemoryProvider.recall`; raises also `HostDiedError` when the host is gone twice in a row."""
+        """As `MemoryProvider.recall`; raises also `HostDiedError` when the user is not found twice in a row."""
         call = recall_call(query, top_k, filter, mode, deadline_ms, with_embedding=False)
-        params = encode_fields(call.params)
         try:
-            reply = ask_host(self._find(), self._user_id, call.method, params, call.deadline_ms)
+            return self._ask(call)
         except HostDiedError:
             self._address = None
-            reply = ask_host(self._find(), self._user_id, call.method, params, call.deadline_ms)
-        return decode_reply(reply, RecallResult)
+            return self._ask(call)
 
     def close(self) -> None:
         """Close the connection to the daemon."""
@@ -56,3 +54,7 @@ class ActorMemoryProvider:
         if self._address is None:
             self._address = self._client.address()
         return self._address
+
+    def _ask(self, call: Call[RecallResult]) -> RecallResult:
+        params = encode_fields(call.params)
+        return decode_reply(ask_host(self._find(), self._user_id, call.method, params, call.deadline_ms), call.result)

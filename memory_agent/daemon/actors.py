@@ -54,6 +54,11 @@ class HostActor:
         """As `MemoryHost.call`."""
         return self._host.call(user_id, method, params, deadline_ms)
 
+    @ray.method(concurrency_group="answer")
+    def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        """As `MemoryHost.call_awake`."""
+        return self._host.call_awake(user_id, method, params, deadline_ms)
+
     @ray.method(concurrency_group="ingest")
     def ingest(self, user_id: str, batch: bytes) -> bytes:
         """As `MemoryHost.ingest`."""
@@ -196,7 +201,8 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
     """
     try:
         actor = ray.get_actor(address.actor, namespace=address.namespace)
-        return bytes(ray.get(actor.call.remote(user_id, method, params, deadline_ms), timeout=deadline_ms / 1000 + 1))
+        reply = actor.call_awake.remote(user_id, method, params, deadline_ms)
+        return bytes(ray.get(reply, timeout=deadline_ms / 1000 + 1))
     except ray.exceptions.GetTimeoutError as error:
         raise DeadlineExceededError(f"{address.actor} did not answer") from error
     except ray.exceptions.RayTaskError as error:

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from memory_agent.embedders import Embedder
-from memory_agent.errors import FencedError, MemoryAgentError, StoreError, UnknownMethodError
+from memory_agent.errors import FencedError, HostDiedError, MemoryAgentError, StoreError, UnknownMethodError
 from memory_agent.memory import Memory
 from memory_agent.protocol import (
     IdsParams,
@@ -66,6 +66,15 @@ class MemoryHost:
             return encode_result(answer(memory, arguments, max(1.0, remaining_ms)))
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
+
+    def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        """As `call`, for whoever was told earlier that the user lives here; a fault when it does not any more.
+
+        Only the daemon wakes a user: waking it here as well would open the store of a user who has moved.
+        """
+        if user_id not in self._memories:
+            return encode_fault(HostDiedError(f"{user_id} is not awake here"))
+        return self.call(user_id, method, params, deadline_ms)
 
     def ingest(self, user_id: str, batch: bytes) -> bytes:
         """Take in journal entries; the reply carries an `IngestReport`. Durable on return."""

@@ -16,8 +16,8 @@ from memory_agent.config import DaemonSettings
 from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
 from memory_agent.daemon.placement import Directory
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
-from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport
+from memory_agent.protocol import HostAddress, IngestBatch, NoParams, decode_reply, encode
+from memory_agent.records import IngestReport, MemoryStats
 
 log = structlog.get_logger()
 
@@ -63,11 +63,10 @@ class Hosts:
             self._leave(user_id)
         return decode_reply(reply, IngestReport)
 
-    async def address(self, user_id: str) -> HostAddress:
-        """Wake the user and tell where it lives."""
-        host = await self._enter(user_id)
-        self._leave(user_id)
-        return HostAddress(actor=host.name, namespace=NAMESPACE)
+    async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
+        """Wake the user and tell where it lives. Raises what waking raises."""
+        decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
+        return HostAddress(actor=self._directory.seat(user_id, time.monotonic()), namespace=NAMESPACE)
 
     async def sleep_idle(self) -> None:
         """Put users to sleep that were not spoken to for a while."""

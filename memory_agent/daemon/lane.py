@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from memory_agent.config import DaemonSettings
-from memory_agent.errors import HostDiedError, MemoryAgentError, UnhandledEventError
+from memory_agent.errors import HostDiedError, MemoryAgentError, StoreError, UnhandledEventError
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
 
@@ -220,7 +220,7 @@ class Lane:
                     return error
                 await self._persist(lambda: self._around.ready(self._user_id))
             except MemoryAgentError as error:
-                if not error.retryable:
+                if not error.retryable and not isinstance(error, StoreError):
                     return error
                 await self._pause(next(pauses), error)
             else:

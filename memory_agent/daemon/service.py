@@ -88,7 +88,7 @@ class Service:
         return await self._describe()
 
     async def _address(self, request: Request, _params: NoParams) -> HostAddress:
-        return await self._hosts.address(request.user_id)
+        return await self._hosts.address(request.user_id, request.deadline_ms)
 
     async def _wait(self, request: Request, params: WaitParams) -> None:
         await self._dispatcher.wait(params.through, request.deadline_ms / 1000)

@@ -13,7 +13,7 @@ import pytest
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import StoreError
+from memory_agent.errors import HostDiedError, StoreError
 from memory_agent.protocol import IngestBatch, NoParams, RememberParams, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryRecord, MemoryStats
 from memory_agent.settings import Settings
@@ -118,3 +118,15 @@ def test_vectors_are_filled_in_for_the_others_when_one_memory_fails(host: Memory
     remember(host, "bob")
     host._memories["alice"].close()
     assert host.fill_vectors() == 0
+
+
+def test_who_was_told_an_address_earlier_wakes_nobody(host: MemoryHost) -> None:
+    """The user may live elsewhere by now; opening its store here as well would answer from a stale index."""
+    params = encode(NoParams())
+    with pytest.raises(HostDiedError):
+        decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats)
+    remember(host)
+    assert decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats).memories == 1
+    host.sleep("alice")
+    with pytest.raises(HostDiedError):
+        decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats)

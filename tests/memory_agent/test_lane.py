@@ -13,12 +13,17 @@ from hypothesis import strategies as st
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon import lane as lane_module
 from memory_agent.daemon.lane import Budget, Lane, Pending
-from memory_agent.errors import HostDiedError, InvalidInputError, StoreFullError, UnavailableError
+from memory_agent.errors import HostDiedError, InvalidInputError, StoreDamagedError, StoreFullError, UnavailableError
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport, RejectedEvent
 
 EVENT = b"x" * 100
-_HICCUPS = {"full": StoreFullError("users/a", 1), "died": HostDiedError("user-a"), "bug": RuntimeError("unforeseen")}
+_HICCUPS = {
+    "full": StoreFullError("users/a", 1),
+    "damaged": StoreDamagedError("users/a: a checksum"),
+    "died": HostDiedError("user-a"),
+    "bug": RuntimeError("unforeseen"),
+}
 
 
 class World:
@@ -170,3 +175,11 @@ def test_a_relay_that_is_away_is_waited_for() -> None:
     world = Flaky([1], rejects={1})
     run_lane(world, DaemonSettings())
     assert world.set_aside == {1: "unhandled_event"}
+
+
+def test_a_damaged_store_sends_nothing_to_quarantine() -> None:
+    """It is the store that is broken, not the event: events wait until somebody has mended it."""
+    world = World([1, 2, 3], hiccups=["damaged"] * 5)
+    run_lane(world, DaemonSettings())
+    assert world.handled == [1, 2, 3]
+    assert world.set_aside == {}
