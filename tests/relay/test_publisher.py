@@ -153,7 +153,8 @@ def test_what_was_sent_to_a_killed_relay_is_sent_again_to_the_next(data_dir: Pat
         for number in range(20, 40):
             publisher.publish(mapping(number))
         relay.start()
-        assert publisher.flush().acked == 40
+        report = publisher.flush()
+        assert report.acked + report.duplicates == 40  # an ack may have died with the relay
         with Subscriber(*relay.endpoints) as subscriber:
             assert entries(subscriber) == [(number + 1, f"event-{number:06d}") for number in range(40)]
 
