@@ -48,15 +48,17 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How memories are ranked. `alpha` is the weight of the vector side in the fusion."""
+    """How memories are ranked. `alpha` is the weight of the vector side in the fusion; `contiguity` the share of their
+    score that the best matches lend to their neighbours in the session, 0 for none."""
 
     mode: Mode = "hybrid"
-    alpha: Fraction = 0.7
+    alpha: Fraction = 0.6
     min_score: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = -1.0
     centering: bool = True
     candidates: Count = 200
     max_query_chars: Count = 100_000
     deadline_ms: Positive = 2_000.0
+    contiguity: Fraction = 0.5
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,2 +1,2 @@
-"""A query in, memories out. Read `inquiry` (what was asked), `query_vectors`, `candidates`, `ranking`, `recollection`
-(the answer), and `context` (the answer as a block for a prompt), in this order."""
+"""A query in, memories out. Read `inquiry` (what was asked), `query_vectors`, `candidates`, `ranking`, `contiguity`,
+`recollection` (the answer), and `context` (the answer as a block for a prompt), in this order."""

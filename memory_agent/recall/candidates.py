@@ -10,12 +10,15 @@ Shapes: n candidates.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import numpy as np
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.recall import ranking
 from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.contiguity import REACH, Loan, loan
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.records import Embedding, MemoryFilter
@@ -31,13 +34,13 @@ class Candidates(msgspec.Struct, frozen=True):
     """Rows (n,) ascending and their scores.
 
     `cosines` are those with the searched vector, NaN where there is none; `bm25` is 0 where no word is shared.
-    `matching` is how many memories pass the filter, None without one.
+    `allowed` are the rows that pass the filter, ascending, None without one.
     """
 
     rows: Rows
     cosines: ranking.Scores
     bm25: ranking.Scores
-    matching: int | None
+    allowed: Rows | None
 
 
 class CandidateSearch:
@@ -61,7 +64,31 @@ class CandidateSearch:
             unscored = np.isnan(cosines)
             cosines[unscored] = self.cosines(vector.centred, rows[unscored])
         bm25 = ranking.spread(rows, *by_words, missing=0.0)
-        return Candidates(rows, cosines, bm25, None if allowed is None else len(allowed))
+        return Candidates(rows, cosines, bm25, allowed)
+
+    def loans(self, surpluses: dict[int, float], share: float) -> list[Loan]:
+        """Return what each lender (row: surplus) lends to its neighbours in its session."""
+        try:
+            return [
+                loan(lender, int(row), int(offset), surplus, share)
+                for lender, surplus in surpluses.items()
+                for row, offset in zip(*self._archive.lexicon.neighbours(lender, REACH), strict=True)
+            ]
+        except IndexDamagedError:
+            self._mend("lexicon")
+            return []
+
+    def widen(self, found: Candidates, vector: QueryVector | None, rows: Iterable[int]) -> Candidates:
+        """Return the candidates with those of `rows` among them that pass the filter."""
+        wanted = np.setdiff1d(np.fromiter(rows, dtype=np.int64), found.rows)
+        new = wanted if found.allowed is None else np.intersect1d(wanted, found.allowed)
+        if not new.size:
+            return found
+        rows_ = ranking.unite(found.rows, new)
+        cosines = ranking.spread(rows_, found.rows, found.cosines, missing=np.nan)
+        if vector is not None and np.isfinite(found.cosines).any():
+            cosines[np.isin(rows_, new)] = self.cosines(vector.centred, new)
+        return Candidates(rows_, cosines, ranking.spread(rows_, found.rows, found.bm25, missing=0.0), found.allowed)
 
     def cosines(self, vector: Embedding, rows: Rows) -> Scores:
         """Return (n,) the cosine of each row with `vector`; NaN where there is none."""

@@ -16,7 +16,7 @@ from ulid import ULID
 from memory_agent.config import RecallSettings
 from memory_agent.errors import IndexDamagedError
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.recall import ranking
+from memory_agent.recall import contiguity, ranking
 from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.candidates import Candidates, CandidateSearch
 from memory_agent.recall.inquiry import Inquiry
@@ -56,9 +56,10 @@ class Recollection:
     ) -> tuple[RetrievedMemory, ...]:
         vector = self._vector(inquiry, attempt)
         search = CandidateSearch(self._archive, inquiry, attempt, max(self._settings.candidates, inquiry.top_k))
-        found = search.find(vector)
+        found, loans = self._with_neighbours(search, search.find(vector), vector, inquiry)
         weight = ranking.vector_weight(found.cosines, found.bm25, self._settings.alpha)
-        scores = ranking.fuse(found.cosines, found.bm25, weight)
+        own = ranking.fuse(found.cosines, found.bm25, weight)
+        scores = contiguity.lend(own, found.rows, loans)
         ranked = self._best(found, scores, inquiry.top_k, with_embedding)
         rows = found.rows[[place for place, _ in ranked]]
         raw = np.full(len(rows), np.nan) if vector is None else search.cosines(vector.raw, rows)
@@ -78,12 +79,30 @@ class Recollection:
                     "lexical": float(shares[place]),
                     "alpha": weight,
                     "centred": vector is not None and vector.centred is not vector.raw,
-                    "filter": "none" if found.matching is None else "exact",
-                    "matching": found.matching,
+                    "filter": "none" if found.allowed is None else "exact",
+                    "matching": None if found.allowed is None else len(found.allowed),
+                    "contiguity": float(scores[place] - own[place]),
+                    "lent_by": self._lenders(loans, int(found.rows[place])),
                 },
             )
             for position, (place, record) in enumerate(ranked)
         )
+
+    def _with_neighbours(
+        self, search: CandidateSearch, found: Candidates, vector: QueryVector | None, inquiry: Inquiry
+    ) -> tuple[Candidates, list[contiguity.Loan]]:
+        """Let the best candidates lend to their neighbours, which become candidates too; in hybrid mode only."""
+        share = self._settings.contiguity
+        if inquiry.mode != "hybrid" or not share:
+            return found, []
+        scores = ranking.fuse(found.cosines, found.bm25, self._settings.alpha)
+        loans = search.loans(contiguity.surpluses(scores, found.rows), share)
+        return search.widen(found, vector, {loan.borrower for loan in loans}), loans
+
+    def _lenders(self, loans: list[contiguity.Loan], borrower: int) -> list[str]:
+        """Return the ids of the memories that lent to the one in row `borrower`."""
+        records = self._archive.store.records([loan.lender for loan in loans if loan.borrower == borrower])
+        return [record.id for record in records if record is not None]
 
     def _vector(self, inquiry: Inquiry, attempt: Attempt) -> QueryVector | None:
         if inquiry.mode == "lexical" and inquiry.floor is None:

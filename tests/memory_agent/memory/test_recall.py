@@ -70,8 +70,9 @@ def test_hybrid_finds_by_meaning_and_by_word_and_explains_itself(filled: Memory)
     assert best.lexical_score is not None
     assert "**race**" in best.highlights[0]
     parts = best.explanation
-    assert math.isclose(best.sona_score, 0.7 * parts["vector"] + 0.3 * parts["lexical"], abs_tol=1e-6)
-    assert (parts["alpha"], parts["filter"]) == (0.7, "none")
+    own = 0.6 * parts["vector"] + 0.4 * parts["lexical"]
+    assert math.isclose(best.sona_score, own + parts["contiguity"], abs_tol=1e-6)
+    assert (parts["alpha"], parts["filter"]) == (0.6, "none")
 
 
 def test_meaning_is_found_without_a_shared_word(filled: Memory) -> None:
