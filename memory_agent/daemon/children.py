@@ -1,15 +1,15 @@
 """Child processes of the daemon: started, watched, restarted when they die, ended with it.
 
-A child prints one JSON line when it is ready. What this does not do: know what the children are for (`daemon`).
+A child prints one JSON line when it is ready. What this does not do: know what the children are for (`process`).
+Rejected: asyncio's subprocesses. Cancelled while they start, they wait for ever for a process that was already reaped
+(seen: a daemon whose relay could not start hung and heeded no signal).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +26,7 @@ _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
+_POLL_S = 0.05
 
 
 class Child:
@@ -34,7 +35,8 @@ class Child:
     def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
         self.name = name
         self._command = (sys.executable, "-m", module, *arguments)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
         self._watch: asyncio.Task[None] | None = None
         self._restarts = 0
         self.ready: dict[str, Any] = {}
@@ -42,52 +44,51 @@ class Child:
     async def start(self) -> None:
         """Start the process and wait until it is ready. Raises `UnavailableError`."""
         await self._spawn()
-        self._watch = asyncio.create_task(self._keep_alive())
+        if not self._stopped:
+            self._watch = asyncio.create_task(self._keep_alive())
 
     async def stop(self) -> None:
-        """End the process: SIGTERM, then SIGKILL."""
+        """End the process, SIGTERM, then SIGKILL, and start it no more."""
+        self._stopped = True
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self._process is not None and self._process.returncode is None:
-            await self._end(self._process)
+        if self._process is not None:
+            await _end(self._process)
 
     def status(self) -> PartStatus:
         """Return how the process is."""
-        running = self._process is not None and self._process.returncode is None
-        pid = self._process.pid if self._process is not None and running else None
+        pid = self._process.pid if self._process is not None and self._process.poll() is None else None
         return PartStatus(
             name=self.name,
-            state="running" if running else "restarting",
+            state="restarting" if pid is None else "running",
             pid=pid,
             restarts=self._restarts,
             resident_bytes=resident_bytes(pid),
         )
 
     async def _spawn(self) -> None:
-        # The pipe on standard input tells the child when we are gone, however we end.
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-            )
+            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         except OSError as error:
             raise UnavailableError(f"{self.name} did not start: {error.strerror}") from error
-        assert self._process.stdout is not None
+        self._process = process
+        assert process.stdout is not None
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                line = await self._process.stdout.readline()
+                line = await asyncio.to_thread(process.stdout.readline)
             self.ready = json.loads(line)
         except (TimeoutError, ValueError) as error:
-            await self._end(self._process)
-            raise UnavailableError(f"{self.name} did not start (exit code {self._process.returncode})") from error
+            await _end(process)
+            raise UnavailableError(f"{self.name} did not start (exit code {process.returncode})") from error
 
     async def _keep_alive(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
             assert self._process is not None
-            code = await self._process.wait()
+            await _gone(self._process)
             self._restarts += 1
-            log.warning("part.died", part=self.name, exit_code=code)
+            log.warning("part.died", part=self.name, exit_code=self._process.returncode)
             try:
                 await self._spawn()
                 pause_s = _FIRST_PAUSE_S
@@ -97,21 +98,23 @@ class Child:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
-        _signal(process, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
-            _signal(process, signal.SIGKILL)
-            await process.wait()
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
+            await _gone(process)
+    except TimeoutError:
+        process.kill()
+        await _gone(process)
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal. asyncio's own way to do it may reap the process first, and then its exit code is lost."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+async def _gone(process: subprocess.Popen[bytes]) -> None:
+    """Return when the process has ended."""
+    while process.poll() is None:
+        await asyncio.sleep(_POLL_S)
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def resident_bytes(pid: int | None) -> int:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ class Daemon:
         self._children = self._make_children()
         for child in self._children:
             stack.push_async_callback(child.stop)
-        await asyncio.gather(*(child.start() for child in self._children))
+        await _all(child.start() for child in self._children)
         self._model: str | None = self._children[1].ready.get("model")
         self._cluster = Cluster(self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder)
         stack.callback(self._cluster.stop)
@@ -210,6 +210,13 @@ class Daemon:
         log.error("daemon.failed", exc_info=task.exception())
         self._failed = True
         self._stopping.set()
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it at once, to the end; then raise the first error there was."""
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -48,3 +48,44 @@ def test_a_part_that_the_system_cannot_start_now_is_started_later(
         assert child.status().pid is None
 
     asyncio.run(go())
+
+
+def test_a_part_that_is_stopped_while_it_starts_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another part had failed: this one became ready after its stop, was watched, died and was started once more."""
+    started = tmp_path / "started"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ >> {started}\nsleep 0.3\n" + PROGRAM.partition("\n")[2])
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def go() -> None:
+        child = Child("part", "none", ())
+        starting = asyncio.create_task(child.start())
+        await until(lambda: started.exists() and started.read_text() != "")
+        await asyncio.wait_for(child.stop(), 30.0)
+        await asyncio.gather(starting, return_exceptions=True)
+        assert child.status().pid is None
+
+    monkeypatch.setattr("memory_agent.daemon.children._STOP_TIMEOUT_S", 1.0)
+    asyncio.run(go())
+    assert len(started.read_text().split()) == 1
+
+
+def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def go() -> None:
+        child = Child("part", "none", ())
+        starting = asyncio.create_task(child.start())
+        await until(lambda: child.status().pid is not None)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await asyncio.wait_for(child.stop(), 30.0)
+        assert child.status().pid is None
+
+    asyncio.run(go())
