@@ -79,15 +79,21 @@ def recall_call(
 
 @dataclass(frozen=True)
 class Address:
-    """Where a daemon listens, and what shows that we may ask it."""
+    """Where a daemon listens. `is_local`: at the socket file of `layout`; `named_token` goes before the layout's."""
 
     endpoint: str
-    token: str
-    layout: Layout | None
+    layout: Layout
+    is_local: bool
+    named_token: str | None
+
+    @property
+    def token(self) -> str:
+        """What shows that we may ask; read anew each time, since a daemon's first start makes it."""
+        return self.layout.token() if self.named_token is None else self.named_token
 
     def require(self) -> None:
         """Raise `UnavailableError` when it is known that no daemon runs there."""
-        if self.layout is not None and not self.layout.daemon_runs():
+        if self.is_local and not self.layout.daemon_runs():
             raise UnavailableError(
                 f"no daemon serves {self.layout.data_dir}; start it with: "
                 f"memory-agent serve --data-dir {self.layout.data_dir}"
@@ -97,9 +103,7 @@ class Address:
 def find_daemon(data_dir: Path | str | None, endpoint: str | None, token: str | None) -> Address:
     """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`."""
     layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
-    if endpoint is not None:
-        return Address(endpoint, token if token is not None else layout.token(), None)
-    return Address(layout.gateway, token if token is not None else layout.token(), layout)
+    return Address(endpoint or layout.gateway, layout, endpoint is None, token)
 
 
 class MemoryClient:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -30,6 +31,8 @@ class EventLines:
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
         """Go over number and content of each line that is not blank."""
         for number, line in enumerate(self._stream, 1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
                 yield number, self._read(number, line)
 

@@ -106,6 +106,9 @@ def _print(summary: Summary) -> None:
     }
     click.echo(", ".join(f"{name} {count}" for name, count in counts.items() if count or name in _ALWAYS))
     if summary.recallable_s is not None:
-        click.echo(f"all recallable, or in quarantine, after {summary.recallable_s:g} s")
+        click.echo(
+            f"all handled after {summary.recallable_s:g} s: recallable, in quarantine, or dropped as noise "
+            "(memory-agent stats tells what, and why)"
+        )
     if summary.failure is not None:
         click.echo(f"error: {summary.failure}", err=True)

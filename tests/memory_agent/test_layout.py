@@ -84,3 +84,13 @@ def test_the_folders_are_private(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "data")
     layout.create()
     assert [folder.stat().st_mode & 0o777 for folder in (layout.data_dir, layout.run)] == [0o700, 0o700]
+
+
+def test_a_client_made_before_the_first_daemon_learns_its_token(tmp_path: Path) -> None:
+    from memory_agent.client import find_daemon
+
+    address = find_daemon(tmp_path, None, None)
+    assert address.token == ""
+    token = Layout(tmp_path).make_token()
+    assert address.token == token
+    assert find_daemon(tmp_path, None, "named").token == "named"

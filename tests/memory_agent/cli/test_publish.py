@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import subprocess
 import sys
@@ -79,6 +80,15 @@ def test_events_are_on_the_disk_in_order_when_it_returns(publish: Publish, relay
     assert result.stdout == "published 1000, acknowledged 1000, duplicates 0, rejected 0\n"
     assert "1000/1000" in result.stderr
     assert relay.journaled() == [("alice", f"text {number}") for number in range(1000)]
+
+
+def test_a_byte_order_mark_and_windows_line_endings_do_no_harm(publish: Publish, relay: Relay, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    text = "\r\n".join(line(f"text {number}", user_id="alice") for number in range(3))
+    file.write_bytes(codecs.BOM_UTF8 + text.encode())
+    result = publish(str(file))
+    assert result.exit_code == 0, result.output
+    assert relay.journaled() == [("alice", f"text {number}") for number in range(3)]
 
 
 def test_repeats_are_recognised_and_counted(publish: Publish, relay: Relay) -> None:
