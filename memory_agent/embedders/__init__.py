@@ -26,6 +26,8 @@ from memory_agent.records import Embedding
 Embeddings = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
+ByteProgress = Callable[[str, int, int], None]
+"""Called with (file, bytes done, bytes in all)."""
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):

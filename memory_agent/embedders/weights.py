@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -22,13 +21,12 @@ import msgspec
 import platformdirs
 
 from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import ByteProgress
 from memory_agent.embedders.checksums import VerifiedFiles, verify_file
 from memory_agent.embedders.shape import ModelShape, read_shape
 from memory_agent.errors import ModelError, ModelMissingError
 
 Origin = Literal["folder", "cache", "package", "hub"]
-ByteProgress = Callable[[str, int, int], None]
-"""Called with (file, bytes done, bytes in all)."""
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
