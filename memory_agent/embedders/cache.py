@@ -23,7 +23,7 @@ from memory_agent.embedders.schemes import Scheme, choose_scheme
 from memory_agent.embedders.weights import Model
 from memory_agent.errors import ModelError, ModelMissingError
 
-GRAPH_REVISION = 1
+GRAPH_REVISION = 2
 """Raised whenever the exporter's results change: it is part of the stamp and of the name of a cached graph."""
 
 _ADVICE = {
