@@ -84,11 +84,12 @@ class CandidateSearch:
         new = wanted if found.allowed is None else np.intersect1d(wanted, found.allowed)
         if not new.size:
             return found
-        rows_ = ranking.unite(found.rows, new)
-        cosines = ranking.spread(rows_, found.rows, found.cosines, missing=np.nan)
+        united = ranking.unite(found.rows, new)
+        cosines = ranking.spread(united, found.rows, found.cosines, missing=np.nan)
         if vector is not None and np.isfinite(found.cosines).any():
-            cosines[np.isin(rows_, new)] = self.cosines(vector.centred, new)
-        return Candidates(rows_, cosines, ranking.spread(rows_, found.rows, found.bm25, missing=0.0), found.allowed)
+            cosines[np.isin(united, new)] = self.cosines(vector.centred, new)
+        bm25 = ranking.spread(united, found.rows, found.bm25, missing=0.0)
+        return Candidates(united, cosines, bm25, found.allowed)
 
     def cosines(self, vector: Embedding, rows: Rows) -> Scores:
         """Return (n,) the cosine of each row with `vector`; NaN where there is none."""

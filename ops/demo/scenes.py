@@ -98,8 +98,8 @@ def kill_in_the_middle(stage: Stage) -> None:
         successor != victim.pid and not still_running([victim]),
     )
     stage.screen.promise(
-        "the best memory of scene 3's first question is still found, though week three has begun to stand beside it",
-        _best(stage.first_answer) in [found.record.id for found in answer.memories],
+        "all that scene 3's first question found is there word for word, and the best of it is found again",
+        _is_intact(stage) and _best(stage.first_answer) in [found.record.id for found in answer.memories],
     )
     for request in stage.story.request:
         if request.after_week == _LAST_WEEK:
@@ -179,6 +179,13 @@ def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
         except MemoryAgentError as error:
             if not error.retryable or time.monotonic() > deadline_s:
                 raise
+
+
+def _is_intact(stage: Stage) -> bool:
+    """Say whether the memories of the first answer are stored as they were; their order may change as others come."""
+    before = [found.record for found in stage.first_answer.memories] if stage.first_answer is not None else []
+    after = stage.client().get([record.id for record in before])
+    return bool(before) and [(record.id, record.text) for record in after] == [(r.id, r.text) for r in before]
 
 
 def _best(result: RecallResult | None) -> str | None:
