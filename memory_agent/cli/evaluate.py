@@ -1,113 +1,150 @@
-"""`eval locomo`: what a memory finds in long conversations, and how fast."""
+"""`eval locomo|beam|jsonl|compare`: what a memory finds of what it should, how fast, and whether another run is better.
+
+The verbs that hold a trial differ in what they read; the rest is `evaluate_trial`.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from memory_agent.cli.access import note_settings
-from memory_agent.cli.options import Target, common_options, given
-from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import print_document, print_figures, print_table
-from memory_agent.errors import UnavailableError
-from memory_agent.evaluation.locomo import read_locomo
-from memory_agent.evaluation.trial import LocomoReport
-from memory_agent.records import MODES, Mode
+from memory_agent.cli.evaluate_compare import compare
+from memory_agent.cli.evaluate_trial import Trial, trial_options
+from memory_agent.evaluation.beam import read_beam
+from memory_agent.evaluation.dataset import Dataset
+from memory_agent.evaluation.jsonl import read_jsonl
+from memory_agent.evaluation.locomo import choose_conversations, read_locomo
 
-_PREFIX = "locomo"
+
+class Numbers(click.ParamType[tuple[int, ...]]):
+    """Numbers and ranges of numbers, as in 3,4 or 0-2."""
+
+    name = "NUMBERS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(number for part in value.split(",") for number in _range(part))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers and ranges such as 3,4 or 0-2", param, ctx)
 
 
 @click.group("eval")
 def evaluate() -> None:
-    """Measure on real inputs.
+    """Measure on real inputs, and compare two measurements.
 
     \b
     Examples:
       memory-agent eval locomo locomo10.json
-      memory-agent eval locomo locomo10.json --embedded --mode vector
+      memory-agent eval locomo locomo10.json --embedded --mode vector --results vector.jsonl
+      memory-agent eval compare hybrid.jsonl vector.jsonl
     """
 
 
-@evaluate.command(short_help="Share of the evidence in long conversations that is found.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--mode", type=click.Choice(MODES), help="How to look. Default: the setting recall.mode.")
-@click.option("--top-k", type=click.IntRange(1, 1000), default=50, show_default=True, help="Memories per question.")
-@click.option("--embedded", is_flag=True, help="In this process: no relay, no daemon.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=1800, show_default=True, metavar="S",
-              help="Give up when not all turns are recallable by then.")  # fmt: skip
-@common_options
-def locomo(target: Target, file: Path, mode: Mode | None, top_k: int, embedded: bool, timeout_s: float) -> None:
+evaluate.add_command(compare)
+
+
+@evaluate.command(short_help="Evidence found in long conversations.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--conversations", type=Numbers(), metavar="NUMBERS",
+              help="Only these, by their place in the file from 0 on, as in 3,4 or 0-2.")  # fmt: skip
+@trial_options
+def locomo(trial: Trial, file: Path | None, conversations: tuple[int, ...] | None) -> None:
     """Publish the turns of LoCoMo conversations, ask the questions, count the evidence that comes back.
 
     One user per conversation (locomo-0, locomo-1, …; --user names another prefix). A separate process publishes every
     turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder and stopped
-    again, unless --data-dir names a running one.
+    again, unless --data-dir names a running one. Events per second count from the first publish to the last event
+    recallable.
 
-    Printed: the share of a question's evidence turns among the first 1, 5, 10 and 50 memories, averaged over all
-    questions with evidence and per category, events per second from the first publish to the last event recallable,
-    and how long a recall took.
+    What is counted, for k of 1, 5, 10 and 50, averaged over questions:
+
+    \b
+      turns at k     share of a question's evidence turns among the first k memories
+      sessions at k  share of a question's evidence sessions among the first k distinct
+                     sessions of the answer: sessions in the order of their best memory;
+                     those without a memory in the answer (--top-k) have no place
+      NDCG@10        gain 2^grade - 1, discount log2(place + 1), over the best order
+      MRR            1 / place of the first relevant memory or session, 0 without one
+
+    Questions without evidence in the conversation are not asked. The last two rows of the sessions follow the custom
+    of others: such questions count as answered, over all questions and over categories 1 to 4 alone.
+
+    With --results, what came back for each question is written to a file, for --compare; never the text. Nothing is
+    written without it.
 
     \b
     Examples:
       memory-agent eval locomo locomo10.json
-      memory-agent eval locomo locomo10.json --embedded --json > report.json
-      memory-agent eval locomo locomo10.json --mode lexical --top-k 10
+      memory-agent eval locomo locomo10.json --conversations 3,4 --embedded --json > report.json
+      memory-agent eval locomo locomo10.json --mode lexical --results lexical.jsonl
+      memory-agent eval locomo --compare hybrid.jsonl lexical.jsonl
     """
-    from memory_agent.evaluation.runs import Plan, run_embedded, run_through_daemon  # engines
-
-    plan = Plan(
-        conversations=read_locomo(file),
-        settings=target.settings,
-        mode=mode or target.settings.recall.mode,
-        top_k=top_k,
-        data_dir=_folder(target, embedded),
-        prefix=target.user_id if target.user_named else _PREFIX,
-        timeout_s=timeout_s,
-    )
-    with progress_bars() as report:
-        outcome = run_embedded(plan, report) if embedded else run_through_daemon(plan, report)
-    print_document(outcome) if target.as_json else _print(outcome)
+    trial.hold("locomo", "FILE", file, partial(_read_conversations, conversations=conversations))
 
 
-def _folder(target: Target, embedded: bool) -> Path | None:
-    """Return the folder that was named on the command line; a temporary one is used without."""
-    if not given("data_dir"):
-        return None
-    if not embedded and not target.layout.daemon_runs():
-        raise UnavailableError(
-            f"no daemon serves {target.data_dir}; leave --data-dir away to have one started for the measurement"
-        )
-    if not embedded:
-        note_settings(target)
-    return target.data_dir
+@evaluate.command(short_help="Evidence found in very long chats.")
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@trial_options
+def beam(trial: Trial, folder: Path | None) -> None:
+    """Do as `eval locomo` does with the chats of BEAM ("Beyond a Million Tokens").
+
+    FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
+    folders at any depth (chats/100K, or chats). One user per chat, named by its path below FOLDER; each message is a
+    memory, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions have none and
+    are left out. What is counted is the same as in `eval locomo`; no language model judges answers, so these are not
+    the scores that BEAM publishes.
+
+    \b
+    Examples:
+      memory-agent eval beam chats/100K --embedded
+      memory-agent eval beam chats/1M/3 --results chat3.jsonl
+      memory-agent eval beam --compare before.jsonl after.jsonl
+    """
+    trial.hold("beam", "FOLDER", folder, read_beam)
 
 
-def _print(outcome: LocomoReport) -> None:
-    cutoffs = list(outcome.recall_at)
-    rows = [
-        (f"category {name}", part.questions, *map(_percent, part.recall_at.values()))
-        for name, part in outcome.by_category.items()
-    ]
-    rows.append(("all", outcome.questions, *map(_percent, outcome.recall_at.values())))
-    how = "embedded" if outcome.embedded else "through the daemon"
-    title = f"evidence found, {outcome.mode}, {how}: share of its turns among the first k, %"
-    print_table(title, ("questions", "number", *(f"at {k}" for k in cutoffs)), rows)
-    click.echo()
-    print_figures("figures", _figures(outcome))
+@evaluate.command(short_help="Records found, in data of your own.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@trial_options
+def jsonl(trial: Trial, file: Path | None) -> None:
+    """Do as `eval locomo` does with data of your own: a file of JSON lines, records and queries.
+
+    \b
+      {"type": "record", "id": "r1", "text": "The deploy needs the VPN"}
+      {"type": "record", "id": "r2", "text": "VPN: ask Ann", "session_id": "s-17",
+       "timestamp": "2026-02-16T10:00:00Z", "kind": "finding", "user": "alice"}
+      {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
+      {"type": "query", "id": "q2", "text": "who knows the VPN?", "relevant": {"r2": 2},
+       "timestamp": "2026-03-01", "category": "people", "user": "alice"}
+
+    (each on one line). `relevant` lists ids, or grades them: 1 or more, 0 for not relevant. A query is answered from
+    the records of its own user; without relevant ids it is left out. `timestamp` says when a record happened and when
+    a query is asked; `category` makes a row of its own. Records become events of a type that keeps their kind, with
+    the word "Feedback:" before the text for `pattern`. A line that cannot be used is refused by number and field.
+    What is counted is the same as in `eval locomo`, with records for turns, and sessions where records name them.
+
+    \b
+    Examples:
+      memory-agent eval jsonl mine.jsonl --embedded
+      memory-agent eval jsonl mine.jsonl --results mine-hybrid.jsonl
+      memory-agent eval jsonl --compare mine-hybrid.jsonl mine-vector.jsonl
+    """
+    trial.hold("jsonl", "FILE", file, read_jsonl)
 
 
-def _figures(outcome: LocomoReport) -> dict[str, object]:
-    return {
-        "conversations": outcome.conversations,
-        "events": outcome.events,
-        "events/s": f"{outcome.events_per_s:g} (all recallable after {outcome.took_s:g} s)",
-        "recall p50 / p99": f"{outcome.recall_ms['p50']} / {outcome.recall_ms['p99']} ms",
-        "questions left out": f"{outcome.questions_without_evidence} (no evidence in the conversation)",
-        "evidence ids ignored": f"{outcome.evidence_unmatched} (no such turn)",
-        "degraded answers": outcome.degraded_answers,
-    }
+def _read_conversations(file: Path, conversations: tuple[int, ...] | None) -> Dataset:
+    dataset = read_locomo(file)
+    return dataset if conversations is None else choose_conversations(dataset, conversations)
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
+def _range(part: str) -> range:
+    first, dash, last = part.partition("-")
+    numbers = range(int(first), int(last if dash else first) + 1)
+    if not numbers or numbers[0] < 0:
+        raise ValueError(part)
+    return numbers

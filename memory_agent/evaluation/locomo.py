@@ -1,49 +1,30 @@
 """LoCoMo (Maharana et al. 2024): long conversations over dated sessions, questions, and the turns that answer them.
 
-Reads its file and turns each conversation into events of one user. A file is a list of `{conversation: {session_N:
-[{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa: [{question, evidence, category}]}`. What this does
-not do: ask or count (`trial`).
+A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
+[{question, evidence, category}]}`. Each conversation is a user, named by its place in the file; an item is a turn. A
+question counts as asked on the day of the last session. What this does not do: ask or count (`trial`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+
+MAIN_CATEGORIES = ("1", "2", "3", "4")
+"""Category 5 asks again, with a false premise, for evidence of the others."""
 
 _SESSION = re.compile(r"session_(\d+)")
 _TURN_ID = re.compile(r"D:?(\d+):(\d+)")
 _DATE = "%I:%M %p on %d %B, %Y"
-
-
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody said. `id` is `D<session>:<turn>`."""
-
-    id: str
-    text: str
-    session: str
-    timestamp: datetime
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the ids of the turns that hold its answer, as far as the conversation has them."""
-
-    text: str
-    category: int
-    evidence: frozenset[str]
-
-
-class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation. `unmatched` counts ids of evidence that no turn has."""
-
-    turns: tuple[Turn, ...]
-    questions: tuple[Question, ...]
-    unmatched: int
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -64,35 +45,29 @@ class _Entry(msgspec.Struct, frozen=True):
     qa: list[_Question]
 
 
-def read_locomo(file: Path) -> list[Conversation]:
+def read_locomo(file: Path) -> Dataset:
     """Return the conversations of a file. Raises `InvalidInputError` naming what is wrong."""
     try:
-        entries = msgspec.json.decode(file.read_bytes(), type=list[_Entry])
-        return [_read(entry) for entry in entries]
+        content = file.read_bytes()
+        entries = msgspec.json.decode(content, type=list[_Entry])
+        histories = tuple(_read(str(number), entry) for number, entry in enumerate(entries))
     except OSError as error:
         raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidInputError(str(file), f"is not a LoCoMo file: {error}") from error
+    digest = sha256(content).hexdigest()
+    return Dataset(name="locomo", digest=digest, histories=histories, main_categories=MAIN_CATEGORIES)
 
 
-def turn_events(conversation: Conversation, user_id: str) -> list[dict[str, Any]]:
-    """Return the turns as events that `user_id` emits; the same file gives the same ids, so a repeat is known."""
-    return [
-        {
-            "event_id": event_id(user_id, turn.id),
-            "event_type": "chat.user_msg",
-            "timestamp": turn.timestamp.isoformat(),
-            "user_id": user_id,
-            "session_id": turn.session,
-            "payload": {"text": turn.text, "dia_id": turn.id},
-        }
-        for turn in conversation.turns
-    ]
+def choose_conversations(dataset: Dataset, numbers: Iterable[int]) -> Dataset:
+    """Return the dataset with these conversations alone, by their place in the file, from 0 on.
 
-
-def event_id(user_id: str, turn_id: str) -> str:
-    """Return the id of the event that carries a turn."""
-    return f"{user_id}:{turn_id}"
+    Raises `InvalidInputError` for one that is not there.
+    """
+    chosen, there = set(map(str, numbers)), [history.user for history in dataset.histories]
+    if absent := sorted(chosen - set(there), key=int):
+        raise InvalidInputError("conversations", f"there is no {', '.join(absent)}; the file has 0 to {len(there) - 1}")
+    return dataset.only(chosen)
 
 
 def parse_evidence(evidence: object) -> set[str]:
@@ -102,15 +77,22 @@ def parse_evidence(evidence: object) -> set[str]:
     return {_turn_id(*found) for found in _TURN_ID.findall(str(evidence))}
 
 
-def _read(entry: _Entry) -> Conversation:
-    turns = tuple(turn for name in _sessions(entry.conversation) for turn in _read_session(entry.conversation, name))
-    known = frozenset(turn.id for turn in turns)
-    cited = [parse_evidence(item.evidence) for item in entry.qa]
-    questions = (
-        Question(text=item.question, category=item.category, evidence=known & ids)
-        for item, ids in zip(entry.qa, cited, strict=True)
+def _read(user: str, entry: _Entry) -> History:
+    items = tuple(item for name in _sessions(entry.conversation) for item in _read_session(entry.conversation, name))
+    known = {item.id for item in items}
+    asked_at = max((item.timestamp for item in items if item.timestamp), default=None)
+    cited = [parse_evidence(question.evidence) for question in entry.qa]
+    questions = tuple(
+        Question(
+            id=f"{user}:{place}",
+            text=question.question,
+            category=str(question.category),
+            relevant=dict.fromkeys(sorted(known & ids), 1),
+            asked_at=asked_at,
+        )
+        for place, (question, ids) in enumerate(zip(entry.qa, cited, strict=True))
     )
-    return Conversation(turns=turns, questions=tuple(questions), unmatched=sum(len(ids - known) for ids in cited))
+    return History(user=user, items=items, questions=questions, unmatched=sum(len(ids - known) for ids in cited))
 
 
 def _sessions(conversation: dict[str, Any]) -> list[str]:
@@ -119,10 +101,10 @@ def _sessions(conversation: dict[str, Any]) -> list[str]:
     return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
 
 
-def _read_session(conversation: dict[str, Any], name: str) -> list[Turn]:
+def _read_session(conversation: dict[str, Any], name: str) -> list[Item]:
     timestamp = datetime.strptime(conversation.get(f"{name}_date_time", ""), _DATE).replace(tzinfo=UTC)
     turns = msgspec.convert(conversation[name], list[_Turn])
-    return [Turn(id=_known_id(turn), text=_text(turn), session=name, timestamp=timestamp) for turn in turns]
+    return [Item(id=_known_id(turn), text=_text(turn), session=name, timestamp=timestamp) for turn in turns]
 
 
 def _known_id(turn: _Turn) -> str:

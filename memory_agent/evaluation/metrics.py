@@ -1,15 +1,43 @@
-"""Figures of retrieval; pure. `recall` is the verb of this project, so the metric is called `recall_at_k`."""
+"""Figures of retrieval; pure. `recall` is the verb of this project, so the metric is called `recall_at_k`.
+
+An id that comes back twice counts at its first place; its second place is taken and gains nothing. Relevant ids are
+never empty: what has no answer cannot be judged, and is left out before (`trial`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 
 def recall_at_k(ranked: Sequence[str], relevant: Collection[str], k: int) -> float:
-    """Return which share of the `relevant` ids is among the first `k` of `ranked`. `relevant` is not empty."""
+    """Return which share of the `relevant` ids is among the first `k` of `ranked`."""
     return len(set(ranked[:k]) & set(relevant)) / len(set(relevant))
+
+
+def ndcg_at_k(ranked: Sequence[str], grades: Mapping[str, int], k: int) -> float:
+    """Return the normalised discounted cumulative gain of the first `k` of `ranked` (Burges et al. 2005).
+
+    DCG = sum over places i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the best order there is. An
+    id that is not in `grades` has grade 0; the others have 1 or more. With grades of 1 it is binary NDCG.
+    """
+    seen: set[str] = set()
+    gained = []
+    for id_ in ranked[:k]:
+        gained.append(0 if id_ in seen else grades.get(id_, 0))
+        seen.add(id_)
+    return _dcg(gained) / _dcg(sorted(grades.values(), reverse=True)[:k])
+
+
+def reciprocal_rank(ranked: Sequence[str], relevant: Collection[str]) -> float:
+    """Return 1 / the place of the first relevant id, counted from 1; 0 when there is none in `ranked`."""
+    return next((1 / place for place, id_ in enumerate(ranked, 1) if id_ in relevant), 0.0)
+
+
+def distinct(ids: Iterable[str | None]) -> list[str]:
+    """Return the ids in the order of their first place, each once, without the missing ones."""
+    return [id_ for id_ in dict.fromkeys(ids) if id_ is not None]
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -23,3 +51,8 @@ def quantiles_ms(durations_ms: Sequence[float]) -> dict[str, float | None]:
         return {"p50": None, "p99": None}
     p50, p99 = np.quantile(durations_ms, (0.5, 0.99))
     return {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
+
+
+def _dcg(grades: Sequence[int]) -> float:
+    places = np.arange(1, len(grades) + 1)
+    return float(np.sum((np.exp2(np.asarray(grades, dtype=float)) - 1) / np.log2(places + 1)))

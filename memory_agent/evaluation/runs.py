@@ -1,59 +1,53 @@
-"""The two ways to hold a LoCoMo trial: through a daemon, as deployed, or in this process, without one.
+"""The two ways to hold a trial: through a daemon, as deployed, or in this process, without one.
 
-One user per conversation. What this does not do: read the file (`locomo`), count (`trial`).
+What this does not do: read a file (`locomo`, `beam`, `jsonl`), judge (`trial`), sum up (`report`).
 """
 
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from memory_agent.api import MemoryProvider
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.evaluation.daemon_process import temporary_daemon
-from memory_agent.evaluation.locomo import Conversation, turn_events
+from memory_agent.evaluation.plan import Plan, Run
 from memory_agent.evaluation.publishing import publish_events
-from memory_agent.evaluation.trial import Answer, LocomoReport, ask_questions, report, with_evidence
+from memory_agent.evaluation.trial import Answer, ask_questions
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.records import Mode
+from memory_agent.records import MemoryStats
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is done, how much is done, of how much)."""
 
-OpenMemory = Callable[[str], AbstractContextManager[MemoryProvider]]
+
+class Subject(MemoryProvider, Protocol):
+    """What is asked: a `Memory` or a `MemoryClient`."""
+
+    def stats(self) -> MemoryStats:
+        """Return the figures of this memory."""
+        ...
+
+
+OpenSubject = Callable[[str], AbstractContextManager[Subject]]
 
 _BATCH = 64
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to measure. Users are `PREFIX-0`, `PREFIX-1`, …; without a `data_dir` a temporary one is used."""
-
-    conversations: list[Conversation]
-    settings: Settings
-    mode: Mode
-    top_k: int
-    data_dir: Path | None = None
-    prefix: str = "locomo"
-    timeout_s: float = 1800.0
-
-    def users(self) -> Iterator[tuple[str, Conversation]]:
-        """Go over the conversations and whose they are."""
-        return ((f"{self.prefix}-{number}", conversation) for number, conversation in enumerate(self.conversations))
-
-
-def run_through_daemon(plan: Plan, progress: Progress) -> LocomoReport:
-    """Publish every turn from a process of its own, wait until all are recallable, ask over RPC.
+def run_through_daemon(plan: Plan, progress: Progress) -> Run:
+    """Publish every event from a process of its own, wait until all are recallable, ask over RPC.
 
     Asks the daemon of the plan's folder, or starts one of its own and stops it. Raises `UnavailableError` where a
     daemon or the publisher does not do its work.
@@ -61,24 +55,63 @@ def run_through_daemon(plan: Plan, progress: Progress) -> LocomoReport:
     with ExitStack() as stack:
         data_dir = plan.data_dir or stack.enter_context(temporary_daemon(plan.settings))
         took_s = _publish_all(plan, data_dir)
-        answers = _ask_all(plan, lambda user_id: MemoryClient(user_id, data_dir=data_dir), progress)
-    return report(plan.conversations, answers, plan.mode, plan.top_k, took_s, embedded=False)
+        return _ask_all(
+            plan, lambda user_id: MemoryClient(user_id, data_dir=data_dir), took_s, progress, embedded=False
+        )
 
 
-def run_embedded(plan: Plan, progress: Progress) -> LocomoReport:
+def run_embedded(plan: Plan, progress: Progress) -> Run:
     """Do it all in this process, without relay and daemon.
 
     Raises `StoreOwnedElsewhereError` where a daemon owns the folder, `ModelError` without a model.
+    """
+    with brought_in(plan, progress) as prepared:
+        return prepared.ask_in_place(progress)
+
+
+@contextmanager
+def brought_in(plan: Plan, progress: Progress) -> Iterator[Prepared]:
+    """Bring the plan's events in, in this process, and give what can be asked as often as wanted.
+
+    Raises as `run_embedded`. The folder is the plan's, or a temporary one that is gone afterwards.
     """
     with ExitStack() as stack:
         data_dir = plan.data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-eval-")))
         Layout(data_dir).create()
         embedder = open_embedder(plan.settings.embedder)
         stack.callback(embedder.close)
-        open_memory = _opener(plan.settings, data_dir, embedder)
-        took_s = _ingest_all(plan, open_memory, progress)
-        answers = _ask_all(plan, open_memory, progress)
-    return report(plan.conversations, answers, plan.mode, plan.top_k, took_s, embedded=True)
+        took_s = _ingest_all(plan, _opener(plan.settings, data_dir, embedder), progress)
+        yield Prepared(plan, data_dir, embedder, took_s)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Events brought in once, to be asked with several settings. Only what acts at recall may differ between runs."""
+
+    plan: Plan
+    data_dir: Path
+    embedder: Embedder
+    took_s: float
+
+    def ask(self, plan: Plan, progress: Progress) -> Run:
+        """Ask on a copy of the folder, so that every run starts from the state in which ingest left it.
+
+        A recall leaves traces that later ones rank by (the mean of the queries), so runs on one folder could not be
+        compared. The plan may choose histories, mode, `top_k` and `settings.recall`; the rest of it, what was ingested
+        with it, must be that of the plan brought in. Waiting times are flattered: queries that an earlier run asked
+        are in the embedder's cache.
+        """
+        with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
+            for user_id, _ in plan.users():
+                shutil.copytree(user_folder(self.data_dir, user_id), user_folder(Path(folder), user_id))
+            return self._ask(plan, Path(folder), progress)
+
+    def ask_in_place(self, progress: Progress) -> Run:
+        """Ask the plan's questions on the folder itself; afterwards its memories know of them."""
+        return self._ask(self.plan, self.data_dir, progress)
+
+    def _ask(self, plan: Plan, data_dir: Path, progress: Progress) -> Run:
+        return _ask_all(plan, _opener(plan.settings, data_dir, self.embedder), self.took_s, progress, embedded=True)
 
 
 def _opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[str], Memory]:
@@ -98,8 +131,8 @@ def _opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[
 
 def _publish_all(plan: Plan, data_dir: Path) -> float:
     """Return the seconds from the first publish to the last event recallable."""
-    events = (event for user_id, conversation in plan.users() for event in turn_events(conversation, user_id))
-    with tempfile.NamedTemporaryFile(prefix="locomo-", suffix=".jsonl") as file:
+    events = (event for user_id, history in plan.users() for event in history.events(user_id))
+    with tempfile.NamedTemporaryFile(prefix="memory-eval-", suffix=".jsonl") as file:
         summary = publish_events(events, Path(file.name), data_dir, plan.timeout_s)
     if summary.recallable_s is None:
         raise UnavailableError("the relay is away: events were spooled and are not recallable yet")
@@ -108,10 +141,10 @@ def _publish_all(plan: Plan, data_dir: Path) -> float:
 
 def _ingest_all(plan: Plan, open_memory: Callable[[str], Memory], progress: Progress) -> float:
     """Return the seconds that it took."""
-    total, done = sum(len(conversation.turns) for conversation in plan.conversations), 0
+    done, total = 0, plan.events
     started_s = time.monotonic()
-    for user_id, conversation in plan.users():
-        events = turn_events(conversation, user_id)
+    for user_id, history in plan.users():
+        events = history.events(user_id)
         with open_memory(user_id) as memory:
             for start in range(0, len(events), _BATCH):
                 batch = events[start : start + _BATCH]
@@ -121,13 +154,23 @@ def _ingest_all(plan: Plan, open_memory: Callable[[str], Memory], progress: Prog
     return time.monotonic() - started_s
 
 
-def _ask_all(plan: Plan, open_memory: OpenMemory, progress: Progress) -> list[Answer]:
-    total = sum(len(with_evidence(conversation)) for conversation in plan.conversations)
+def _ask_all(plan: Plan, open_subject: OpenSubject, took_s: float, progress: Progress, *, embedded: bool) -> Run:
+    total = sum(len(history.answerable) for history in plan.dataset.histories)
     numbers = itertools.count(1)
     answers: list[Answer] = []
-    for user_id, conversation in plan.users():
-        with open_memory(user_id) as memory:
+    stats: list[MemoryStats] = []
+    for user_id, history in plan.users():
+        with open_subject(user_id) as subject:
+            stats.append(subject.stats())
             answers += ask_questions(
-                conversation, user_id, memory, plan.mode, plan.top_k, lambda: progress("ask", next(numbers), total)
+                history, user_id, subject, plan.mode, plan.top_k, lambda: progress("ask", next(numbers), total)
             )
-    return answers
+    return Run(
+        plan=plan,
+        answers=tuple(answers),
+        took_s=took_s,
+        memories=sum(part.memories for part in stats),
+        model=next((part.model for part in stats if part.model), None),
+        embedded=embedded,
+        settings_known=embedded or plan.data_dir is None,
+    )

@@ -1,135 +1,104 @@
-"""Asks a memory the questions of conversations and counts which turns of the evidence come back.
+"""Asks a memory the questions of a history, and judges what comes back, for items and for their sessions.
 
-The recall of evidence is the share of a question's evidence turns among the first k memories, averaged over questions;
-questions without evidence in the conversation are not asked, and their number is told. What this does not do: bring the
-turns in (`runs`).
+Sessions are ranked by their best item: the order of the answer, each session at its first place. So the first k
+sessions are k distinct ones, and a session none of whose items is in the answer has no place. A question's evidence
+sessions are those of its relevant items, each with the best grade among them.
+
+What this does not do: bring the items in (`runs`), average (`report`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from memory_agent.api import MemoryProvider
-from memory_agent.evaluation.locomo import Conversation, Question, event_id
-from memory_agent.evaluation.metrics import mean, quantiles_ms, recall_at_k
-from memory_agent.records import Mode, RecallResult
+from memory_agent.evaluation.dataset import History, Question
+from memory_agent.evaluation.metrics import distinct, ndcg_at_k, recall_at_k, reciprocal_rank
+from memory_agent.records import Mode, RecallResult, RetrievedMemory
 
 CUTOFFS = (1, 5, 10, 50)
 
+Ranked = tuple[tuple[str, str | None], ...]
+"""Ids of items and their sessions, best first."""
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one question: recall of its evidence at each cutoff, and the caller's waiting time."""
+    """What became of one question. `took_ms` is the caller's waiting time; `metrics` are `recall@10`, `ndcg@10`, `mrr`
+    and so on, and with `session_` before them those of sessions, where the evidence has any."""
 
-    category: int
-    recall_at: dict[str, float]
+    user: str
+    question: Question
+    ranked: Ranked
+    metrics: dict[str, float]
     took_ms: float
-    degraded: bool
-
-
-class CategoryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The questions of one category."""
-
-    questions: int
-    recall_at: dict[str, float | None]
-
-
-class LocomoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome. `took_s`: from the first publish to the last event recallable; `recall_ms`: what callers wait."""
-
-    mode: Mode
-    top_k: int
-    embedded: bool
-    conversations: int
-    events: int
-    took_s: float
-    events_per_s: float
-    questions: int
-    questions_without_evidence: int
-    evidence_unmatched: int
-    degraded_answers: int
-    recall_at: dict[str, float | None]
-    by_category: dict[str, CategoryReport]
-    recall_ms: dict[str, float | None]
+    degraded: tuple[str, ...]
 
 
 def ask_questions(
-    conversation: Conversation,
+    history: History,
     user_id: str,
     memory: MemoryProvider,
     mode: Mode,
     top_k: int,
     asked: Callable[[], None],
 ) -> list[Answer]:
-    """Ask one conversation's questions that have evidence; `asked` is called after each."""
+    """Ask one user's questions that have an answer; `asked` is called after each."""
+    sessions = {item.id: item.session for item in history.items}
     answers = []
-    for question in with_evidence(conversation):
+    for question in history.answerable:
         started_s = time.perf_counter()
         result = memory.recall(question.text, top_k, mode=mode)
         took_ms = (time.perf_counter() - started_s) * 1000
-        answers.append(_judge(question, user_id, result, top_k, took_ms))
+        ranked = _ranked(result, user_id, sessions)
+        answers.append(
+            Answer(
+                user=history.user,
+                question=question,
+                ranked=ranked,
+                metrics=judge(ranked, question.relevant, sessions, cutoffs(top_k)),
+                took_ms=took_ms,
+                degraded=result.degraded,
+            )
+        )
         asked()
     return answers
 
 
-def with_evidence(conversation: Conversation) -> list[Question]:
-    """Return the questions whose answer stands in the conversation."""
-    return [question for question in conversation.questions if question.evidence]
+def judge(
+    ranked: Ranked, grades: Mapping[str, int], sessions: Mapping[str, str | None], ks: Sequence[int]
+) -> dict[str, float]:
+    """Return every figure of one answer, at each of `ks`. `sessions` maps items to their sessions."""
+    metrics = _figures("", [id_ for id_, _ in ranked], grades, ks)
+    of_sessions: dict[str, int] = {}
+    for id_, grade in grades.items():
+        if (session := sessions.get(id_)) is not None:
+            of_sessions[session] = max(grade, of_sessions.get(session, 0))
+    if of_sessions:
+        metrics |= _figures("session_", distinct(session for _, session in ranked), of_sessions, ks)
+    return metrics
 
 
-def report(
-    conversations: Sequence[Conversation],
-    answers: Sequence[Answer],
-    mode: Mode,
-    top_k: int,
-    took_s: float,
-    *,
-    embedded: bool,
-) -> LocomoReport:
-    """Sum up the answers of all conversations."""
-    events = sum(len(conversation.turns) for conversation in conversations)
-    categories = sorted({answer.category for answer in answers})
-    return LocomoReport(
-        mode=mode,
-        top_k=top_k,
-        embedded=embedded,
-        conversations=len(conversations),
-        events=events,
-        took_s=round(took_s, 2),
-        events_per_s=round(events / took_s, 1),
-        questions=len(answers),
-        questions_without_evidence=sum(len(item.questions) for item in conversations) - len(answers),
-        evidence_unmatched=sum(conversation.unmatched for conversation in conversations),
-        degraded_answers=sum(answer.degraded for answer in answers),
-        recall_at=_average(answers, top_k),
-        by_category={str(number): _category(answers, number, top_k) for number in categories},
-        recall_ms=quantiles_ms([answer.took_ms for answer in answers]),
-    )
-
-
-def _judge(question: Question, user_id: str, result: RecallResult, top_k: int, took_ms: float) -> Answer:
-    ranked = [memory.record.event_id or memory.record.id for memory in result.memories]
-    relevant = {event_id(user_id, turn_id) for turn_id in question.evidence}
-    return Answer(
-        category=question.category,
-        recall_at={str(k): recall_at_k(ranked, relevant, k) for k in _cutoffs(top_k)},
-        took_ms=took_ms,
-        degraded=bool(result.degraded),
-    )
-
-
-def _cutoffs(top_k: int) -> list[int]:
+def cutoffs(top_k: int) -> list[int]:
     """Return the cutoffs that `top_k` memories can tell about."""
     return [k for k in CUTOFFS if k <= top_k]
 
 
-def _category(answers: Sequence[Answer], number: int, top_k: int) -> CategoryReport:
-    own = [answer for answer in answers if answer.category == number]
-    return CategoryReport(questions=len(own), recall_at=_average(own, top_k))
+def _figures(prefix: str, ranked: Sequence[str], grades: Mapping[str, int], ks: Sequence[int]) -> dict[str, float]:
+    return (
+        {f"{prefix}recall@{k}": recall_at_k(ranked, grades, k) for k in ks}
+        | {f"{prefix}ndcg@{k}": ndcg_at_k(ranked, grades, k) for k in ks}
+        | {f"{prefix}mrr": reciprocal_rank(ranked, grades)}
+    )
 
 
-def _average(answers: Sequence[Answer], top_k: int) -> dict[str, float | None]:
-    averages = {str(k): mean([answer.recall_at[str(k)] for answer in answers]) for k in _cutoffs(top_k)}
-    return {k: None if value is None else round(value, 4) for k, value in averages.items()}
+def _ranked(result: RecallResult, user_id: str, sessions: Mapping[str, str | None]) -> Ranked:
+    ids = (_item_id(memory, user_id) for memory in result.memories)
+    return tuple((id_, sessions.get(id_)) for id_ in ids)
+
+
+def _item_id(memory: RetrievedMemory, user_id: str) -> str:
+    """Return the id of the item that a memory was made of; of a memory that is none of ours, its own."""
+    return (memory.record.event_id or memory.record.id).removeprefix(f"{user_id}:")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.locomo import Conversation, parse_evidence, read_locomo, turn_events
+from memory_agent.evaluation.dataset import Dataset, History
+from memory_agent.evaluation.locomo import choose_conversations, parse_evidence, read_locomo
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 
@@ -38,29 +39,39 @@ QUESTIONS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def conversation(tmp_path: Path) -> Conversation:
+def conversation(tmp_path: Path) -> History:
     file = tmp_path / "locomo.json"
     file.write_text(json.dumps([{"sample_id": "s", "conversation": CONVERSATION, "qa": QUESTIONS}]))
-    (read,) = read_locomo(file)
+    (read,) = read_locomo(file).histories
     return read
 
 
-def test_turns_come_in_the_order_of_the_sessions_with_speaker_and_caption(conversation: Conversation) -> None:
-    assert [(turn.id, turn.text) for turn in conversation.turns] == [
+def test_turns_come_in_the_order_of_the_sessions_with_speaker_and_caption(conversation: History) -> None:
+    assert [(turn.id, turn.text) for turn in conversation.items] == [
         ("D2:1", "Ann: Look! [shares a blue vase]"),
         ("D2:2", "Ben: Nice."),
         ("D10:1", "Ben: The kiln is fixed."),
     ]
 
 
-def test_session_and_date_are_kept(conversation: Conversation) -> None:
-    first, _, last = conversation.turns
+def test_session_and_date_are_kept(conversation: History) -> None:
+    first, _, last = conversation.items
     assert (first.session, first.timestamp) == ("session_2", datetime(2023, 5, 8, 13, 56, tzinfo=UTC))
     assert (last.session, last.timestamp) == ("session_10", datetime(2024, 3, 1, 0, 9, tzinfo=UTC))
 
 
-def test_evidence_that_no_turn_has_is_ignored_and_counted(conversation: Conversation) -> None:
-    evidence = [sorted(question.evidence) for question in conversation.questions]
+def test_a_question_is_asked_when_the_last_session_was_held(conversation: History) -> None:
+    assert {question.asked_at for question in conversation.questions} == {datetime(2024, 3, 1, 0, 9, tzinfo=UTC)}
+
+
+def test_questions_are_told_apart_and_keep_their_category(conversation: History) -> None:
+    assert [question.id for question in conversation.questions] == ["0:0", "0:1", "0:2", "0:3", "0:4"]
+    assert [question.category for question in conversation.questions] == ["4", "1", "1", "5", "3"]
+    assert [question.id for question in conversation.answerable] == ["0:0", "0:1", "0:2"]
+
+
+def test_evidence_that_no_turn_has_is_ignored_and_counted(conversation: History) -> None:
+    evidence = [list(question.relevant) for question in conversation.questions]
     assert evidence == [["D2:1"], ["D10:1", "D2:2"], ["D10:1"], [], []]
     assert conversation.unmatched == 1
 
@@ -83,14 +94,14 @@ def test_evidence_is_read_however_it_is_written(written: object, meant: set[str]
     assert parse_evidence(written) == meant
 
 
-def test_every_turn_becomes_an_event_that_the_relay_accepts(conversation: Conversation) -> None:
+def test_every_turn_becomes_an_event_that_the_relay_accepts(conversation: History) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    events = [event_from_mapping(item, EventLimits(), now) for item in turn_events(conversation, "locomo-0")]
+    events = [event_from_mapping(item, EventLimits(), now) for item in conversation.events("locomo-0")]
     assert [event.event_id for event in events] == ["locomo-0:D2:1", "locomo-0:D2:2", "locomo-0:D10:1"]
     first = events[0]
     assert (first.event_type, first.user_id, first.session_id) == ("chat.user_msg", "locomo-0", "session_2")
-    assert first.timestamp == conversation.turns[0].timestamp
-    assert first.payload == {"text": "Ann: Look! [shares a blue vase]", "dia_id": "D2:1"}
+    assert first.timestamp == conversation.items[0].timestamp
+    assert first.payload == {"text": "Ann: Look! [shares a blue vase]"}
 
 
 @pytest.mark.parametrize(
@@ -114,11 +125,35 @@ def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         read_locomo(tmp_path / "absent.json")
 
 
+def many(tmp_path: Path, count: int) -> Dataset:
+    file = tmp_path / "locomo.json"
+    file.write_text(json.dumps([{"conversation": CONVERSATION, "qa": QUESTIONS}] * count))
+    return read_locomo(file)
+
+
+def test_chosen_conversations_keep_their_place_in_the_file(tmp_path: Path) -> None:
+    dataset = many(tmp_path, 4)
+    chosen = choose_conversations(dataset, [3, 1, 3])
+    assert [history.user for history in chosen.histories] == ["1", "3"]
+    assert chosen.histories[1] == dataset.histories[3]
+    assert chosen.digest == dataset.digest
+
+
+def test_a_conversation_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="conversations: there is no 2, 11; the file has 0 to 1"):
+        choose_conversations(many(tmp_path, 2), [11, 0, 2])
+
+
+def test_another_content_has_another_digest(tmp_path: Path) -> None:
+    assert many(tmp_path, 1).digest != many(tmp_path, 2).digest
+    assert many(tmp_path, 1).digest == many(tmp_path, 1).digest
+
+
 @pytest.mark.skipif(not DEV_FILE.exists(), reason="the evaluation data is not on this machine")
 def test_the_real_file_is_read_whole() -> None:
-    conversations = read_locomo(DEV_FILE)
-    assert [len(conversation.turns) for conversation in conversations] == [419, 369, 663, 629, 680]
-    assert sum(len(conversation.questions) for conversation in conversations) == 999
-    without = [question for item in conversations for question in item.questions if not question.evidence]
-    assert len(without) == 2
-    assert sum(conversation.unmatched for conversation in conversations) == 1
+    histories = read_locomo(DEV_FILE).histories
+    assert [len(history.items) for history in histories] == [419, 369, 663, 629, 680]
+    assert sum(len(history.questions) for history in histories) == 999
+    without = [question for part in histories for question in part.questions if not question.relevant]
+    assert [question.category for question in without] == ["3", "3"]
+    assert sum(history.unmatched for history in histories) == 1

@@ -1,65 +1,69 @@
-"""A trial counts what comes back, of known conversations and with the real model."""
+"""Judging an answer: items, and sessions ranked by their best item. By hand."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from math import log2
 
 import pytest
-from click.testing import CliRunner
-from conversations import TURNS, write_locomo
+from hypothesis import given
+from hypothesis import strategies as st
 
-from memory_agent.cli.group import cli
+from memory_agent.evaluation.trial import cutoffs, judge
 
-
-def evaluate(*words: str) -> Any:
-    result = CliRunner().invoke(cli, ["eval", "locomo", *words, "--embedded", "--json"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def test_evidence_that_comes_back_is_counted_per_cutoff_and_category(tmp_path: Path) -> None:
-    report = evaluate(str(write_locomo(tmp_path, 2)))
-    assert (report["conversations"], report["events"], report["questions"]) == (2, 2 * len(TURNS), 6)
-    assert (report["questions_without_evidence"], report["evidence_unmatched"]) == (2, 2)
-    # Two of three questions have one turn of evidence, which ranks first; the third has two, of which one can.
-    assert report["recall_at"] == {"1": pytest.approx(2.5 / 3, abs=1e-4), "5": 1.0, "10": 1.0, "50": 1.0}
-    assert report["by_category"] == {
-        "1": {"questions": 2, "recall_at": {"1": 0.5, "5": 1.0, "10": 1.0, "50": 1.0}},
-        "4": {"questions": 4, "recall_at": {"1": 1.0, "5": 1.0, "10": 1.0, "50": 1.0}},
-    }
-    assert (report["mode"], report["embedded"], report["degraded_answers"]) == ("hybrid", True, 0)
-    assert report["events_per_s"] > 0
-    assert 0 < report["recall_ms"]["p50"] <= report["recall_ms"]["p99"]
+SESSIONS = {"a1": "A", "a2": "A", "b1": "B", "b2": "B", "c1": "C", "c2": "C", "loose": None}
+ranked = st.lists(st.sampled_from(sorted(SESSIONS)), unique=True).map(
+    lambda ids: tuple((id_, SESSIONS[id_]) for id_ in ids)
+)
+graded = st.dictionaries(st.sampled_from(sorted(SESSIONS)), st.integers(1, 3), min_size=1)
 
 
-def test_only_cutoffs_that_top_k_can_tell_about_are_told(tmp_path: Path) -> None:
-    report = evaluate(str(write_locomo(tmp_path, 1)), "--top-k", "5", "--mode", "lexical")
-    assert list(report["recall_at"]) == ["1", "5"]
-    assert report["mode"] == "lexical"
+def places(*ids: str) -> tuple[tuple[str, str | None], ...]:
+    return tuple((id_, SESSIONS.get(id_)) for id_ in ids)
 
 
-def test_a_named_folder_keeps_the_memories_and_a_second_run_adds_none(tmp_path: Path) -> None:
-    file, folder = str(write_locomo(tmp_path, 1)), tmp_path / "data"
-    first = evaluate(file, "--data-dir", str(folder), "--user", "trial")
-    second = evaluate(file, "--data-dir", str(folder), "--user", "trial")
-    assert second["recall_at"] == first["recall_at"]
-    words = ["stats", "--user", "trial-0", "--data-dir", str(folder), "--json"]
-    stats = json.loads(CliRunner().invoke(cli, words).stdout)
-    assert (stats["memories"], stats["events_duplicate"]) == (len(TURNS), len(TURNS))
+def test_sessions_are_ranked_by_their_best_item_and_counted_once() -> None:
+    # Items a1 a2 b1 c1: the sessions are A, B, C; the evidence lies in C and, second item of it, in B.
+    metrics = judge(places("a1", "a2", "b1", "c1"), {"c2": 1, "b1": 1}, SESSIONS, [1, 2, 3])
+    assert [metrics[f"session_recall@{k}"] for k in (1, 2, 3)] == [0, 0.5, 1]
+    assert metrics["session_mrr"] == 0.5
+    best = 1 + 1 / log2(3)
+    assert metrics["session_ndcg@3"] == pytest.approx((1 / log2(3) + 1 / log2(4)) / best)
+    assert [metrics[f"recall@{k}"] for k in (1, 2, 3)] == [0, 0, 0.5]
+    assert metrics["mrr"] == pytest.approx(1 / 3)
 
 
-def test_a_table_is_for_people(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["eval", "locomo", str(write_locomo(tmp_path, 1)), "--embedded"])
-    assert result.exit_code == 0, result.output
-    last = next(line for line in result.stdout.splitlines() if line.startswith("all "))
-    assert last.split() == ["all", "3", "83.3", "100.0", "100.0", "100.0"]
-    assert "questions left out" in result.stdout
+def test_two_items_of_one_session_are_one_session_of_evidence() -> None:
+    metrics = judge(places("a1", "b1"), {"b1": 1, "b2": 1}, SESSIONS, [2])
+    assert (metrics["recall@2"], metrics["session_recall@2"]) == (0.5, 1)
 
 
-def test_a_folder_without_a_daemon_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    words = ["eval", "locomo", str(write_locomo(tmp_path, 1)), "--data-dir", str(tmp_path / "data")]
-    result = CliRunner().invoke(cli, words)
-    assert result.exit_code == 1
-    assert "leave --data-dir away" in result.stderr
+def test_a_session_has_the_best_grade_of_its_items() -> None:
+    metrics = judge(places("a1", "b1"), {"a1": 1, "b1": 1, "b2": 2}, SESSIONS, [2])
+    assert metrics["session_ndcg@2"] == pytest.approx((1 + 3 / log2(3)) / (3 + 1 / log2(3)))
+
+
+def test_evidence_without_a_session_leaves_the_sessions_unjudged() -> None:
+    metrics = judge(places("loose", "a1"), {"loose": 1}, SESSIONS, [1])
+    assert metrics == {"recall@1": 1, "ndcg@1": 1, "mrr": 1}
+
+
+def test_a_memory_that_is_no_item_takes_its_place_and_belongs_to_no_session() -> None:
+    metrics = judge((("stranger", None), ("a1", "A")), {"a1": 1}, SESSIONS, [1])
+    assert (metrics["recall@1"], metrics["session_recall@1"]) == (0, 1)
+
+
+@given(ranked=ranked, graded=graded, k=st.integers(1, 7))
+def test_the_first_k_items_never_reach_a_session_that_the_first_k_sessions_miss(
+    ranked: tuple[tuple[str, str | None], ...], graded: dict[str, int], k: int
+) -> None:
+    metrics = judge(ranked, graded, SESSIONS, [k])
+    if "session_mrr" in metrics:
+        evidence = {SESSIONS[id_] for id_ in graded} - {None}
+        reached = {session for _, session in ranked[:k]} & evidence
+        assert metrics[f"session_recall@{k}"] >= len(reached) / len(evidence)
+
+
+def test_only_cutoffs_that_the_answer_can_tell_about_are_told() -> None:
+    assert cutoffs(1000) == [1, 5, 10, 50]
+    assert cutoffs(10) == [1, 5, 10]
+    assert cutoffs(1) == [1]

@@ -1,0 +1,201 @@
+"""BEAM (Tavakoli et al. 2025, "Beyond a Million Tokens"): long chats with an assistant, and questions that probe them.
+
+Read from the folders of the authors' repository, or of their download script. A chat is a folder with `chat.json` and
+`probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. Where `chat_trunecated.json` stands there
+too, it is read instead, as the authors' own runner does. A chat is a list of batches `{batch_number, time_anchor,
+turns: [[{role, id, content, time_anchor?}]]}`; in the published tables a batch is a plain list of messages, which that
+script writes as it is; the chats of ten million tokens wrap batches in plans, `{"plan-1": [batches], …}`. All three are
+understood. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, ten types of two.
+
+How it is taken here: an item is a message of either side, without the locator `->-> 1,2` at its end; a session is a
+batch; the time is the last anchor so far, a day (`March-15-2024`); a question is asked on the day of the last anchor.
+The evidence is the messages of `source_chat_ids`, which may be nested by their part in the question. Abstention
+questions have none and are left out, as is any other without ids. An id that no message has, or more than one, is
+ignored and counted.
+
+What could not be known: whether ids of messages are unique in the chats of ten million tokens, and whether their
+questions name ids by plan; no such file was at hand. What this does not do: judge answers, which BEAM itself does by a
+language model. Figures of evidence found are no BEAM scores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+
+_QUESTIONS = Path("probing_questions") / "probing_questions.json"
+_CHATS = ("chat_trunecated.json", "chat.json")
+_LOCATOR = re.compile(r"\s*->->[\s\d,]*$")
+_ANCHORS = ("%B-%d-%Y", "%b-%d-%Y", "%B %d, %Y", "%Y-%m-%d")
+_DIGITS = re.compile(r"([0-9]+)")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+T = TypeVar("T")
+
+
+class _Message(msgspec.Struct, frozen=True):
+    content: str
+    id: int | None = None
+    time_anchor: str | None = None
+
+
+class _Question(msgspec.Struct, frozen=True):
+    question: str
+    source_chat_ids: Any = None
+
+
+class _Batch(NamedTuple):
+    session: str
+    time_anchor: str | None
+    messages: list[_Message]
+
+
+def read_beam(folder: Path) -> Dataset:
+    """Return the chats at or below a folder: one chat, those of a size, or all.
+
+    Raises `InvalidInputError` naming the folder or file, and what is wrong.
+    """
+    chats = sorted((file.parents[1] for file in folder.rglob(str(_QUESTIONS))), key=lambda chat: _natural(str(chat)))
+    if not chats:
+        raise InvalidInputError(str(folder), f"holds no BEAM chat: no folder in it has {_QUESTIONS}")
+    names = Counter(_name(chat, folder) for chat in chats)
+    if alike := [name for name, count in names.items() if count > 1]:
+        raise InvalidInputError(str(folder), f"several chats would be the user {alike[0]}; rename a folder")
+    digest = sha256()
+    for file in (file for chat in chats for file in _files(chat)):
+        digest.update(sha256(_content(file)).digest())
+    histories = tuple(_read(chat, name) for chat, name in zip(chats, names, strict=True))
+    return Dataset(name="beam", digest=digest.hexdigest(), histories=histories)
+
+
+def source_ids(value: object) -> set[int]:
+    """Return the ids of messages in `source_chat_ids`: a number, a list, or an object of lists by role."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return {id_ for part in value for id_ in source_ids(part)}
+    return {value} if isinstance(value, int) and not isinstance(value, bool) else set()
+
+
+def _read(chat: Path, user: str) -> History:
+    chat_file, question_file = _files(chat)
+    batches = _decoded(chat_file, lambda content: list(_batches(msgspec.json.decode(content))))
+    probes = _decoded(question_file, lambda content: msgspec.json.decode(content, type=dict[str, list[_Question]]))
+    items, of_messages = _items(batches)
+    asked_at = next((item.timestamp for item in reversed(items) if item.timestamp), None)
+    cited = [(type_, place, probe) for type_, of_type in probes.items() for place, probe in enumerate(of_type)]
+    questions = tuple(
+        Question(
+            id=f"{user}:{type_}:{place}",
+            text=probe.question,
+            category=type_,
+            relevant={of_messages[id_]: 1 for id_ in sorted(source_ids(probe.source_chat_ids)) if id_ in of_messages},
+            asked_at=asked_at,
+        )
+        for type_, place, probe in cited
+    )
+    unmatched = sum(len(source_ids(probe.source_chat_ids) - of_messages.keys()) for _, _, probe in cited)
+    return History(user=user, items=tuple(items), questions=questions, unmatched=unmatched)
+
+
+def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
+    """Return the items, and the item of each id that just one message has."""
+    counts = Counter(message.id for batch in batches for message in batch.messages)
+    timestamps = list(_timestamps(batches))
+    items: list[Item] = []
+    of_messages: dict[int, str] = {}
+    for session, message in ((batch.session, message) for batch in batches for message in batch.messages):
+        place = len(items)
+        is_known = message.id is not None and counts[message.id] == 1
+        item_id = f"m{message.id}" if is_known else f"n{place}"
+        if message.id is not None and is_known:
+            of_messages[message.id] = item_id
+        text = _LOCATOR.sub("", message.content)
+        items.append(Item(id=item_id, text=text, timestamp=timestamps[place], session=session))
+    return items, of_messages
+
+
+def _timestamps(batches: list[_Batch]) -> Iterator[datetime | None]:
+    """Go over the day of each message: the last anchor so far, and before the first one that one."""
+    anchors = (anchor for batch in batches for anchor in (batch.time_anchor, *(m.time_anchor for m in batch.messages)))
+    day = next(filter(None, map(_day, anchors)), None)
+    for batch in batches:
+        day = _day(batch.time_anchor) or day
+        for message in batch.messages:
+            day = _day(message.time_anchor) or day
+            yield day
+
+
+def _day(anchor: str | None) -> datetime | None:
+    for form in _ANCHORS:
+        with suppress(ValueError):
+            return datetime.strptime((anchor or "").strip(), form).replace(tzinfo=UTC)
+    return None
+
+
+def _batches(chat: Any, plan: str = "") -> Iterator[_Batch]:
+    if isinstance(chat, dict):
+        for name in sorted(chat, key=_natural):
+            yield from _batches(chat[name], f"{name}/")
+        return
+    for place, entry in enumerate(msgspec.convert(chat, list[dict[str, Any] | list[Any]]), 1):
+        if isinstance(entry, list):
+            yield _Batch(f"{plan}batch-{place}", None, list(_messages(entry)))
+        elif "turns" in entry:
+            session = f"{plan}batch-{entry.get('batch_number', place)}"
+            yield _Batch(
+                session, msgspec.convert(entry.get("time_anchor"), str | None), list(_messages(entry["turns"]))
+            )
+        else:
+            yield from _batches(entry)
+
+
+def _messages(node: Any) -> Iterator[_Message]:
+    if isinstance(node, list):
+        for part in node:
+            yield from _messages(part)
+    else:
+        yield msgspec.convert(node, _Message)
+
+
+def _files(chat: Path) -> tuple[Path, Path]:
+    """Return the file of the chat and that of its questions."""
+    there = next((chat / name for name in _CHATS if (chat / name).exists()), None)
+    if there is None:
+        raise InvalidInputError(str(chat), f"has neither {' nor '.join(_CHATS)}")
+    return there, chat / _QUESTIONS
+
+
+def _decoded(file: Path, decode: Callable[[bytes], T]) -> T:
+    try:
+        return decode(_content(file))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError(str(file), f"is not a BEAM file: {error}") from error
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
+
+
+def _name(chat: Path, folder: Path) -> str:
+    parts = chat.relative_to(folder).parts or (folder.absolute().name,)
+    return _UNSAFE.sub("_", "-".join(parts))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return what sorts names as people do: 2 before 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name)]

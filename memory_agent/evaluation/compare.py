@@ -1,0 +1,185 @@
+"""Two runs over the same questions: is one better, and by how much? A paired bootstrap (Efron 1979; Koehn 2004).
+
+What is resampled is the difference of one question, B less A, so that hard questions, which are hard for both, cancel
+out. Questions of one conversation share its turns and are not independent: resampled one by one, the interval is too
+narrow for a claim about new conversations. Resampled by conversation it is not, and with a handful of conversations it
+is wide. Rejected: a t test, since shares of one or two turns are far from normal.
+
+Shapes: q questions, u units that are resampled, m metrics, r resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.evaluation.results import Header, Line, Results
+
+Unit = Literal["question", "conversation"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+
+RESAMPLES = 10_000
+SEED = 0
+_AT_A_TIME = 1_000
+_INTERVAL = (2.5, 97.5)
+
+Array = npt.NDArray[np.float64]
+
+
+class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric. `difference` is B less A; `low` and `high` bound 95 % of the resampled differences.
+
+    `share_above_0` is the share of resamples in which B is better; `better` and `worse` count questions in which it is.
+    """
+
+    metric: str
+    questions: int
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float
+    high: float
+    share_above_0: float
+    better: int
+    worse: int
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs, over the `questions` that both asked, resampled by `unit`. `changed`: what differs between them."""
+
+    a: str
+    b: str
+    dataset: str
+    questions: int
+    only_a: int
+    only_b: int
+    unit: Unit
+    units: int
+    resamples: int
+    seed: int
+    changed: dict[str, tuple[Any, Any]]
+    metrics: tuple[MetricDifference, ...]
+
+
+def compare(
+    a: Results, b: Results, unit: Unit = "question", resamples: int = RESAMPLES, seed: int = SEED
+) -> Comparison:
+    """Return how B differs from A. The same input and seed give the same figures.
+
+    Raises `InvalidInputError` for runs over different inputs, and for runs that share no question.
+    """
+    pairs = _pairs(a, b)
+    metrics = _shared_metrics(pairs)
+    own, other = (_values([pair[side] for pair in pairs], metrics) for side in (0, 1))
+    units = _units([line for line, _ in pairs], unit)
+    resampled = bootstrap(other - own, units, resamples, seed)
+    return Comparison(
+        a=str(a.file),
+        b=str(b.file),
+        dataset=a.header.dataset,
+        questions=len(pairs),
+        only_a=len(a.lines) - len(pairs),
+        only_b=len(b.lines) - len(pairs),
+        unit=unit,
+        units=int(units.max()) + 1,
+        resamples=resamples,
+        seed=seed,
+        changed=_changed(a.header, b.header),
+        metrics=tuple(_difference(name, own[:, i], other[:, i], resampled[:, i]) for i, name in enumerate(metrics)),
+    )
+
+
+def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, seed: int) -> Array:
+    """Return (r, m) the mean differences of so many samples with replacement.
+
+    `differences` (q, m), NaN where a question has no such metric; `units` (q,) the unit of each question, from 0 on. A
+    sample draws as many units as there are, each with all its questions. NaN where a sample holds none with the metric.
+    """
+    measured = ~np.isnan(differences)
+    count = int(units.max()) + 1
+    sums, sizes = np.zeros((count, differences.shape[1])), np.zeros((count, differences.shape[1]))
+    np.add.at(sums, units, np.where(measured, differences, 0.0))
+    np.add.at(sizes, units, measured)
+    random = np.random.default_rng(seed)
+    means = np.full((resamples, differences.shape[1]), np.nan)
+    for start in range(0, resamples, _AT_A_TIME):  # memory: a block of samples is (1000, u)
+        rows = min(_AT_A_TIME, resamples - start)
+        drawn = random.multinomial(count, np.full(count, 1 / count), size=rows).astype(np.float64)
+        asked = drawn @ sizes
+        np.divide(drawn @ sums, asked, out=means[start : start + rows], where=asked > 0)
+    return means
+
+
+def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
+    """Return the results of each question that both asked, in A's order."""
+    for field in ("dataset", "digest"):
+        own, other = getattr(a.header, field), getattr(b.header, field)
+        if own != other:
+            raise InvalidInputError(str(b.file), f"is over other questions than {a.file}: {field} {other} is not {own}")
+    of_b = {line.id: line for line in b.lines}
+    pairs = [(line, of_b[line.id]) for line in a.lines if line.id in of_b]
+    if not pairs:
+        raise InvalidInputError(str(b.file), f"shares no question with {a.file}")
+    for own_line, other_line in pairs:
+        if own_line.relevant != other_line.relevant:
+            raise InvalidInputError(str(b.file), f"has other evidence than {a.file} for question {own_line.id}")
+    return pairs
+
+
+def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
+    """Return the metrics that both runs have for some question; a run of fewer memories has fewer cutoffs."""
+    return list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
+
+
+def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:
+    """Return (q, m), NaN where a question has no such metric."""
+    return np.array([[line.metrics.get(name, np.nan) for name in metrics] for line in lines])
+
+
+def _units(lines: Sequence[Line], unit: Unit) -> npt.NDArray[np.intp]:
+    if unit == "question":
+        return np.arange(len(lines))
+    numbers = {user: number for number, user in enumerate(dict.fromkeys(line.user for line in lines))}
+    return np.array([numbers[line.user] for line in lines])
+
+
+def _difference(metric: str, own: Array, other: Array, resampled: Array) -> MetricDifference:
+    measured = ~np.isnan(own) & ~np.isnan(other)
+    difference = (other - own)[measured]
+    low, high = np.nanpercentile(resampled, _INTERVAL)
+    return MetricDifference(
+        metric=metric,
+        questions=int(measured.sum()),
+        mean_a=float(own[measured].mean()),
+        mean_b=float(other[measured].mean()),
+        difference=float(difference.mean()),
+        low=float(low),
+        high=float(high),
+        share_above_0=float(np.nanmean(np.where(np.isnan(resampled), np.nan, resampled > 0))),
+        better=int((difference > 0).sum()),
+        worse=int((difference < 0).sum()),
+    )
+
+
+def _changed(a: Header, b: Header) -> dict[str, tuple[Any, Any]]:
+    own, other = (_flat(msgspec.to_builtins(_what_was_run(header))) for header in (a, b))
+    names = dict.fromkeys((*own, *other))
+    return {name: (own.get(name), other.get(name)) for name in names if own.get(name) != other.get(name)}
+
+
+def _what_was_run(header: Header) -> dict[str, Any]:
+    names = ("mode", "top_k", "embedded", "version", "model", "settings")
+    return {name: getattr(header, name) for name in names}
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested objects by their path."""
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        leaves |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return leaves

@@ -1,0 +1,160 @@
+"""Data of one's own: a file of JSON lines, each a record to remember or a query with the records that answer it.
+
+    {"type": "record", "id": "r1", "text": "The deploy needs the VPN", "timestamp": "2026-02-16T10:00:00Z"}
+    {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
+
+A record may have `user`, `session_id`, `timestamp` and `kind`; a query may have `user`, `category` and `timestamp` (the
+moment at which it is asked). `relevant` is a list of ids, or an object of ids and grades, whole numbers, 0 for not
+relevant, as TREC has them. Lines without a user belong to one user; a query is answered from the records of its own.
+Records are remembered in their order; otherwise the order of the lines is free. Bad lines are refused by number and
+field, unknown fields too: a benchmark with a typing error measures something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.records import Kind
+from relay.errors import MalformedEventError
+from relay.validation import validate_id, validate_timestamp, validate_user_id
+
+_USER = "default"
+_CATEGORY = "all"
+_MAX_ID_BYTES = 120  # an event's id holds the user's too
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ANY_TIME_S = 1e12  # dates are the data's own; what lies in the future the memory itself refuses
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Grade = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="record"):
+    id: Text
+    text: Text
+    user: Text = _USER
+    session_id: str | None = None
+    timestamp: Any = None
+    kind: Kind = "episode"
+
+
+class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="query"):
+    id: Text
+    text: Text
+    relevant: list[Text] | dict[Text, Grade]
+    user: Text = _USER
+    category: Text = _CATEGORY
+    timestamp: Any = None
+
+    @property
+    def grades(self) -> dict[str, int]:
+        """The grade of each record that answers it."""
+        given = self.relevant if isinstance(self.relevant, dict) else dict.fromkeys(self.relevant, 1)
+        return {id_: grade for id_, grade in given.items() if grade}
+
+
+_Line = _Record | _Query
+_Numbered = tuple[int, Any]
+"""A line's number, from 1, and what it says."""
+
+_decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
+
+
+def read_jsonl(file: Path) -> Dataset:
+    """Return what a file holds. Raises `InvalidInputError` naming the file, the line and the field."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
+    lines = [
+        (number, _decode(file, number, line)) for number, line in enumerate(content.splitlines(), 1) if line.strip()
+    ]
+    records: list[_Numbered] = [(number, line) for number, line in lines if isinstance(line, _Record)]
+    queries: list[_Numbered] = [(number, line) for number, line in lines if isinstance(line, _Query)]
+    if not records:
+        raise InvalidInputError(str(file), "has no records")
+    _check_ids(file, records, queries)
+    users = dict.fromkeys(line.user for _, line in lines)
+    histories = tuple(_history(file, user, records, queries) for user in users)
+    return Dataset(name="jsonl", digest=sha256(content).hexdigest(), histories=histories)
+
+
+def _decode(file: Path, number: int, line: bytes) -> _Line:
+    try:
+        decoded = _decoder.decode(line)
+        validate_user_id(decoded.user)
+        validate_id("id", decoded.id, _MAX_ID_BYTES)
+        validate_id("session_id", getattr(decoded, "session_id", None), _MAX_ID_BYTES)
+    except MalformedEventError as error:
+        raise _refused(file, number, error.field, error.reason) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{file}:{number}", _plainly(str(error))) from error
+    return decoded
+
+
+def _check_ids(file: Path, records: Iterable[_Numbered], queries: Iterable[_Numbered]) -> None:
+    """Refuse what is there twice, and evidence that is not there."""
+    of_records: dict[tuple[str, str], int] = {}
+    of_queries: dict[str, int] = {}
+    for number, record in records:
+        _note(file, number, of_records, (record.user, record.id))
+    for number, query in queries:
+        _note(file, number, of_queries, query.id)
+        for id_ in query.relevant:
+            if (query.user, id_) not in of_records:
+                raise _refused(file, number, "relevant", f"no record of user {query.user} has the id {id_!r}")
+
+
+def _note(file: Path, number: int, seen: dict[Any, int], id_: object) -> None:
+    if (first := seen.setdefault(id_, number)) != number:
+        raise _refused(file, number, "id", f"is that of line {first} again")
+
+
+def _history(file: Path, user: str, records: Iterable[_Numbered], queries: Iterable[_Numbered]) -> History:
+    items = tuple(
+        Item(
+            id=line.id,
+            text=line.text,
+            timestamp=_moment(file, number, line.timestamp),
+            session=line.session_id or None,
+            kind=line.kind,
+        )
+        for number, line in records
+        if line.user == user
+    )
+    questions = tuple(
+        Question(
+            id=line.id,
+            text=line.text,
+            category=line.category,
+            relevant=line.grades,
+            asked_at=_moment(file, number, line.timestamp),
+        )
+        for number, line in queries
+        if line.user == user
+    )
+    return History(user=user, items=items, questions=questions)
+
+
+def _moment(file: Path, number: int, timestamp: object) -> datetime | None:
+    try:
+        return None if timestamp is None else validate_timestamp(timestamp, _EPOCH, _ANY_TIME_S)
+    except MalformedEventError as error:
+        raise _refused(file, number, error.field, error.reason) from error
+
+
+def _refused(file: Path, number: int, field: str, reason: str) -> InvalidInputError:
+    return InvalidInputError(f"{file}:{number}", f"{field}: {reason}")
+
+
+def _plainly(message: str) -> str:
+    """Return msgspec's message with the field in front: 'Expected `str`, got `int` - at `$.text`' as 'text: …'."""
+    reason, _, place = message.partition(" - at `$.")
+    return f"{place.rstrip('`')}: {reason}" if place else message

@@ -1,0 +1,117 @@
+"""Sums a run up: averages over questions, over all of them and by category, and how long callers waited. Pure.
+
+Every average is over questions, so that each counts the same, however much evidence it has. Figures are rounded to
+four places; the per-question results (`results`) are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from memory_agent.evaluation.metrics import mean, quantiles_ms
+from memory_agent.evaluation.plan import Run
+from memory_agent.evaluation.trial import Answer, cutoffs
+from memory_agent.records import Mode
+
+Averages = dict[str, float | None]
+"""By cutoff: "1", "5", …"""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Averages over some questions. `questions` had evidence and were asked; the others were left out.
+
+    `session_recall_at_all` is the recall of sessions over both, one without evidence counted as answered; None where
+    that is not the dataset's custom.
+    """
+
+    questions: int
+    questions_without_evidence: int
+    recall_at: Averages
+    ndcg_at: Averages
+    mrr: float | None
+    session_recall_at: Averages
+    session_ndcg_at: Averages
+    session_mrr: float | None
+    session_recall_at_all: Averages | None
+
+
+class Report(Figures, frozen=True, kw_only=True):
+    """The outcome over all questions. `took_s`: from the first publish to the last event recallable.
+
+    `memories` are those of the users after that; `recall_ms` is what callers wait. `main_categories` holds, by their
+    name, the averages over those that others report alone; it is empty where the dataset has none.
+    """
+
+    dataset: str
+    mode: Mode
+    top_k: int
+    embedded: bool
+    conversations: int
+    events: int
+    memories: int
+    took_s: float
+    events_per_s: float
+    evidence_unmatched: int
+    degraded_answers: int
+    main_categories: dict[str, Figures]
+    by_category: dict[str, Figures]
+    recall_ms: dict[str, float | None]
+
+
+def summarise(run: Run) -> Report:
+    """Return the averages of a run."""
+    plan, dataset = run.plan, run.plan.dataset
+    categories = sorted({question.category for part in dataset.histories for question in part.questions})
+    main = dataset.main_categories
+    return Report(
+        **msgspec.structs.asdict(_figures(run, categories)),
+        dataset=dataset.name,
+        mode=plan.mode,
+        top_k=plan.top_k,
+        embedded=run.embedded,
+        conversations=len(dataset.histories),
+        events=plan.events,
+        memories=run.memories,
+        took_s=round(run.took_s, 2),
+        events_per_s=round(plan.events / run.took_s, 1) if run.took_s else 0.0,
+        evidence_unmatched=sum(history.unmatched for history in dataset.histories),
+        degraded_answers=sum(bool(answer.degraded) for answer in run.answers),
+        main_categories={f"{main[0]}-{main[-1]}": _figures(run, main)} if main else {},
+        by_category={name: _figures(run, [name]) for name in categories},
+        recall_ms=quantiles_ms([answer.took_ms for answer in run.answers]),
+    )
+
+
+def _figures(run: Run, categories: Collection[str]) -> Figures:
+    dataset, ks = run.plan.dataset, cutoffs(run.plan.top_k)
+    questions = [question for part in dataset.histories for question in part.questions]
+    unanswerable = sum(not question.relevant for question in questions if question.category in categories)
+    answers = [answer for answer in run.answers if answer.question.category in categories]
+    average = _averager(answers)
+    counted_as_found = _averager(answers, unanswerable)
+    return Figures(
+        questions=len(answers),
+        questions_without_evidence=unanswerable,
+        recall_at={str(k): average(f"recall@{k}") for k in ks},
+        ndcg_at={str(k): average(f"ndcg@{k}") for k in ks},
+        mrr=average("mrr"),
+        session_recall_at={str(k): average(f"session_recall@{k}") for k in ks},
+        session_ndcg_at={str(k): average(f"session_ndcg@{k}") for k in ks},
+        session_mrr=average("session_mrr"),
+        session_recall_at_all=(
+            {str(k): counted_as_found(f"session_recall@{k}") for k in ks} if dataset.main_categories else None
+        ),
+    )
+
+
+def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
+    """Return what averages a metric over the answers that have it, and so many more that count 1."""
+
+    def average(metric: str) -> float | None:
+        measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]
+        value = mean(measured + [1.0] * found)
+        return None if value is None else round(value, 4)
+
+    return average

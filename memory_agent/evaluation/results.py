@@ -1,0 +1,162 @@
+"""Per-question results as a file, so that two runs can be compared: JSON lines, first what was run, then a line each.
+
+No text of a memory and no text of a question is in it: ids, grades, figures. What this does not do: compare
+(`compare`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.evaluation.plan import Run
+from memory_agent.evaluation.trial import Ranked
+from memory_agent.records import Mode
+from memory_agent.settings import Settings
+from memory_agent.version import VERSION
+
+_Part = TypeVar("_Part")
+
+FORMAT = "memory-agent-results/1"
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What was run. `digest` is the SHA-256 of the input, `users` whose histories were taken.
+
+    `settings` are those that a ranking depends on, None where a daemon had its own; `model` is what the vectors came
+    from; `left_out` are the ids of questions without evidence.
+    """
+
+    format: str
+    dataset: str
+    digest: str
+    users: tuple[str, ...]
+    mode: Mode
+    top_k: int
+    embedded: bool
+    version: str
+    model: str | None
+    settings: dict[str, Any] | None
+    left_out: tuple[str, ...]
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One question: what came back, best first with its session, what was relevant with its grade, and the figures."""
+
+    id: str
+    user: str
+    category: str
+    ranked: Ranked
+    relevant: dict[str, int]
+    metrics: dict[str, float]
+    took_ms: float
+    degraded: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a file of results says."""
+
+    file: Path
+    header: Header
+    lines: tuple[Line, ...]
+
+
+def ranking_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings that a ranking depends on; no path of this machine is among them."""
+    embedder, store, ingest = settings.embedder, settings.store, settings.ingest
+    return {
+        "recall": msgspec.to_builtins(settings.recall),
+        "embedder": {"scheme": embedder.scheme, "max_tokens": embedder.max_tokens},
+        "store": {"exact_search_limit": store.exact_search_limit, "expansion_search": store.expansion_search},
+        "ingest": {name: value for name, value in msgspec.structs.asdict(ingest).items() if not isinstance(value, str)},
+    }
+
+
+@contextmanager
+def results_file(file: Path) -> Iterator[Path]:
+    """Give a place to write to that becomes `file` when all went well; an older one stays until then.
+
+    So that minutes of measuring do not end in a missing folder, the place is made first. Raises `InvalidInputError`
+    where that is not possible.
+    """
+    place = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(0, "is a folder")
+        place.touch()
+    except OSError as error:
+        raise InvalidInputError(str(file), f"cannot be written: {error.strerror}") from error
+    try:
+        yield place
+        place.replace(file)
+    finally:
+        place.unlink(missing_ok=True)
+
+
+def write_results(run: Run, file: Path) -> None:
+    """Write a run's results."""
+    encode = msgspec.json.encode
+    file.write_bytes(b"".join(encode(part) + b"\n" for part in (_header(run), *_lines(run))))
+
+
+def read_results(file: Path) -> Results:
+    """Return what `write_results` wrote. Raises `InvalidInputError` naming the file and the line."""
+    try:
+        content = file.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
+    header = _decoded(file, 1, content[0] if content else b"", Header)
+    if header.format != FORMAT:
+        raise InvalidInputError(f"{file}:1", f"format: expected {FORMAT}, got {header.format}")
+    lines = tuple(_decoded(file, number, line, Line) for number, line in enumerate(content[1:], 2))
+    return Results(file, header, lines)
+
+
+def _header(run: Run) -> Header:
+    plan = run.plan
+    return Header(
+        format=FORMAT,
+        dataset=plan.dataset.name,
+        digest=plan.dataset.digest,
+        users=tuple(history.user for history in plan.dataset.histories),
+        mode=plan.mode,
+        top_k=plan.top_k,
+        embedded=run.embedded,
+        version=VERSION,
+        model=run.model,
+        settings=ranking_settings(plan.settings) if run.settings_known else None,
+        left_out=tuple(
+            question.id for part in plan.dataset.histories for question in part.questions if not question.relevant
+        ),
+    )
+
+
+def _lines(run: Run) -> Iterator[Line]:
+    for answer in run.answers:
+        yield Line(
+            id=answer.question.id,
+            user=answer.user,
+            category=answer.question.category,
+            ranked=answer.ranked,
+            relevant=answer.question.relevant,
+            metrics=answer.metrics,
+            took_ms=round(answer.took_ms, 3),
+            degraded=answer.degraded,
+        )
+
+
+def _decoded(file: Path, number: int, line: bytes, type_: type[_Part]) -> _Part:
+    try:
+        return msgspec.json.decode(line, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            f"{file}:{number}", f"is not a line of results (--results writes them): {error}"
+        ) from error

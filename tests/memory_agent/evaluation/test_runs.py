@@ -1,0 +1,113 @@
+"""Bringing a dataset in once and asking several times, each time from the same state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from memory_agent.config import EmbedderSettings, RecallSettings
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation.plan import Plan, Run
+from memory_agent.evaluation.report import summarise
+from memory_agent.evaluation.runs import Prepared, brought_in, run_embedded
+from memory_agent.settings import Settings
+from sona.centering import WARM_UP
+
+DAY = datetime(2026, 2, 16, tzinfo=UTC)
+TEXTS = (
+    "The kiln in the garage is hot", "Norway has long fjords", "The cello needs a new string",
+    "The parser fails on tabs", "Staging needs the VPN", "Lunch is at noon on Fridays",
+)  # fmt: skip
+
+
+def quiet(_what: str, _done: int, _total: int) -> None:
+    """Take no notice of progress."""
+
+
+def history(user: str) -> History:
+    """More questions than the mean of the queries needs to act, so that traces of a run would show in the next."""
+    items = tuple(
+        Item(id=f"i{place}", text=text, timestamp=DAY, session=f"s{place // 3}") for place, text in enumerate(TEXTS)
+    )
+    questions = tuple(
+        Question(id=f"{user}:{number}", text=f"{text}, part {number}?", category="all", relevant={f"i{place}": 1})
+        for number, (place, text) in enumerate(list(enumerate(TEXTS)) * (WARM_UP // len(TEXTS) + 1))
+    )
+    return History(user=user, items=items, questions=questions)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    dataset = Dataset(name="own", digest="d", histories=(history("a"), history("b")))
+    settings = Settings(embedder=EmbedderSettings(allow_download=False))
+    return Plan(dataset=dataset, settings=settings, mode="hybrid", top_k=5)
+
+
+@pytest.fixture(scope="module")
+def prepared(plan: Plan) -> Iterator[Prepared]:
+    with brought_in(plan, quiet) as prepared:
+        yield prepared
+
+
+def answers(run: Run) -> list[object]:
+    return [(answer.question.id, answer.ranked, answer.metrics) for answer in run.answers]
+
+
+def with_recall(plan: Plan, recall: RecallSettings) -> Plan:
+    return replace(plan, settings=msgspec.structs.replace(plan.settings, recall=recall))
+
+
+def test_every_run_starts_from_the_state_that_ingest_left(prepared: Prepared, plan: Plan) -> None:
+    first = prepared.ask(plan, quiet)
+    prepared.ask(with_recall(plan, RecallSettings(alpha=0.1)), quiet)
+    assert answers(prepared.ask(plan, quiet)) == answers(first)
+    assert first.memories == 2 * len(TEXTS)
+
+
+def test_the_settings_of_the_run_rank_it(prepared: Prepared, plan: Plan) -> None:
+    shipped = prepared.ask(plan, quiet)
+    words_only = prepared.ask(with_recall(plan, RecallSettings(alpha=0.0, contiguity=0.0)), quiet)
+    assert answers(words_only) != answers(shipped)
+    assert words_only.plan.settings.recall.alpha == 0.0
+
+
+def test_a_run_may_choose_histories_mode_and_depth(prepared: Prepared, plan: Plan) -> None:
+    chosen = replace(plan, dataset=plan.dataset.only({"b"}), mode="lexical", top_k=1)
+    run = prepared.ask(chosen, quiet)
+    assert {answer.user for answer in run.answers} == {"b"}
+    assert {len(answer.ranked) for answer in run.answers} == {1}
+    assert summarise(run).mode == "lexical"
+    assert run.memories == len(TEXTS)
+
+
+def test_a_run_leaves_no_trace_where_the_events_were_brought_in(prepared: Prepared, plan: Plan) -> None:
+    before = sorted(
+        (path.relative_to(prepared.data_dir), path.stat().st_mtime_ns)
+        for path in prepared.data_dir.rglob("*")
+        if path.is_file()
+    )
+    prepared.ask(plan, quiet)
+    after = [(path, (prepared.data_dir / path).stat().st_mtime_ns) for path, _ in before]
+    assert after == before
+
+
+def test_run_embedded_gives_the_same_as_asking_what_was_brought_in(
+    prepared: Prepared, plan: Plan, tmp_path: Path
+) -> None:
+    run = run_embedded(replace(plan, data_dir=tmp_path), quiet)
+    assert answers(run) == answers(prepared.ask(plan, quiet))
+    assert (run.embedded, run.settings_known, run.model) == (True, True, prepared.embedder.info.stamp)
+    assert (tmp_path / "users" / "own-a").is_dir()
+
+
+def test_averages_are_over_questions_of_all_users(prepared: Prepared, plan: Plan) -> None:
+    run = prepared.ask(plan, quiet)
+    report = summarise(run)
+    at_1 = [answer.metrics["recall@1"] for answer in run.answers]
+    assert report.recall_at["1"] == pytest.approx(sum(at_1) / len(at_1), abs=1e-4)
+    assert (report.questions, report.conversations, report.events) == (len(at_1), 2, 2 * len(TEXTS))
