@@ -1,0 +1,119 @@
+"""The words of time in English, and the quick look that tells whether a text has any. Pure; imports no engine.
+
+Fragments of patterns are written with a plain space where one to three blanks of any kind may stand; `compiled` turns
+it into that. Bounded, so that no run of blanks is walked twice.
+"""
+
+from __future__ import annotations
+
+import re
+
+Match = re.Match[str]
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of the text."""
+    return frozenset(text.split())
+
+
+BEGIN = r"(?<!\w)"
+END = r"(?!\w)"
+NUMBER_BEGINS = r"(?<![\w.,:/$€£#=@+-])"
+NUMBER_ENDS = r"(?![\w/%°-]|[.,:][0-9])"
+"""Nothing that would make the figures an identifier, a version, a path, a price or part of a longer number."""
+
+NUMBER = (
+    r"(?:[0-9]{1,4}|an? couple(?: of)?|an? few|couple(?: of)?|few|several|an?|one|two|three|four|five|six|seven|eight|"
+    r"nine|ten|eleven|twelve|fifteen|twenty|thirty)"
+)
+UNIT = (
+    r"(?:minutes?|mins?|hours?|hrs?|days?|weekends?|weeks?|wks?|fortnights?|months?|quarters?|years?|yrs?|decades?|"
+    r"(?:(?<=[0-9])|(?<=[0-9]\s))[hdwy])"
+)
+OF_THEM = r"(?: |(?<=[0-9]))"
+"""What stands between a number and its unit: "two days", "2d"."""
+WHICH = r"(?P<which>(?:this )?(?:last|past)|previous|this(?: coming)?|current|next)"
+NO_OWNER = (
+    r"(?<!the\s)(?<!an\s)(?<!a\s)(?<!his\s)(?<!her\s)(?<!its\s)(?<!my\s)(?<!our\s)(?<!your\s)(?<!their\s)(?<!['’]s\s)"
+    r"(?<!every\s)(?<!each\s)"
+)
+"""Not as in "his last year", "the next week", "Ann's last fall"."""
+WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+SHORT_WEEKDAY = r"(?:mon|tues?|wed|thu(?:rs?)?|fri|sat|sun)\.?"
+MONTH = (
+    r"(?:january|february|march|april|may|june|july|august|september|october|november|december|"
+    r"(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)(?:\.(?=\s))?)"
+)
+SEASON = r"(?:summer|winter|spring|autumn|fall)"
+PART_OF_DAY = r"(?:morning|afternoon|evening|night)"
+CLOCK = r"(?:(?:[01]?[0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9])?(?:\s?[ap]\.?m\b\.?)?|(?:1[0-2]|[1-9])\s?[ap]\.?m\b\.?)"
+FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
+
+LAST, THIS, NEXT = "last", "this", "next"
+OFFSETS = {LAST: -1, THIS: 0, NEXT: 1}
+
+_NUMBERS = {"a": 1, "an": 1, "couple": 2, "fifteen": 15, "twenty": 20, "thirty": 30} | {
+    word: number
+    for number, word in enumerate(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 1
+    )
+}
+_FEW = (2, 5)
+"""From how many to how many "a few" and "several" are."""
+_UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+_TRIGGERS = word_set(
+    "yesterday today tonight tomorrow ago back now minute hour day weekend week fortnight month quarter year decade "
+    "night morning afternoon evening minutes hours days weekends weeks fortnights months quarters years decades "
+    "monday tuesday wednesday thursday friday saturday sunday mon tue tues wed thu thur thurs fri sat "
+    "january february march april may june july august september october november december "
+    "jan feb mar apr jun jul aug sep sept oct nov dec q1 q2 q3 q4 summer winter spring autumn fall"
+)
+_FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")
+_WORDS = re.compile(r"[a-z0-9]+")
+_YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
+
+
+def mentions_time(text: str) -> bool:
+    """Tell whether there may be a phrase of time: every phrase has one of these words, or a year."""
+    return not _TRIGGERS.isdisjoint(_WORDS.findall(text.lower())) or _YEARS.search(text) is not None
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return the pattern, blind to case, with its spaces widened."""
+    return re.compile(pattern.replace(" ", r"\s{1,3}"), re.IGNORECASE)
+
+
+def plain(text: str) -> str:
+    """Return the text, as long as before, without the letters that case folding takes for ASCII ones (the Kelvin sign):
+    the patterns would find words in it that no table knows."""
+    return text.translate(_FOLDED)
+
+
+def count(text: str) -> tuple[int, int]:
+    """Return the least and the most that a number in figures or words may mean."""
+    if text.isdigit():
+        return int(text), int(text)
+    words = text.lower().split()
+    if {"few", "several"} & set(words):
+        return _FEW
+    number = _NUMBERS["couple" if "couple" in words else words[0]]
+    return number, number
+
+
+def unit_of(text: str) -> str:
+    """Return the unit's full name in the singular."""
+    word = text.lower().removesuffix("s")
+    return _UNITS.get(word, word)
+
+
+def weekday_of(text: str) -> int:
+    """Return 0 for Monday to 6 for Sunday."""
+    return _WEEKDAYS.index(text[:3].lower())
+
+
+def which_of(text: str | None) -> str:
+    """Return `last`, `this` or `next`, whichever the words mean; empty where nothing is said."""
+    word = text.lower().split()[-1] if text else ""
+    return {"past": LAST, "previous": LAST, "current": THIS, "coming": THIS}.get(word, word)

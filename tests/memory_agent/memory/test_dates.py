@@ -1,0 +1,212 @@
+"""Time in a query: what names a time is understood to the second, and what only looks like it is left alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from date_samples import NAMED, NO_TIME, SEEN_FROM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.recall.dates import MOST_CHARS, DateSpan, describe, understand_dates, without_dates
+from memory_agent.recall.dates.contexts import MOST_PHRASES
+
+LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
+WORDS = """
+    a an the two 3 12 31 99 9999 couple of few half may May march March mar Feb 29 30 31st 3rd 2022 2023 1900 2099 '22
+    last this next past previous day days week weeks weekend month year quarter decade hour minute h d ago back now
+    from to until between and since before after by in on at during over more than early mid late end beginning first
+    second half yesterday today tonight tomorrow morning night Monday fri sunday summer winter fall Q1 q3 3pm 10:30
+    24:61 , - . ? 2023-05-07 2023-02-30 2023-05-07T10:20:30Z 05/07/2023 31/31/2023 1.1.2023 \u017feptember wee\u212a
+"""
+
+anything = st.text(max_size=300)
+"""Surrogates and NUL among it."""
+like_time = st.lists(st.sampled_from(WORDS.split()), max_size=30).map(" ".join)
+zones = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+moments = st.datetimes(timezones=zones | st.just(ZoneInfo("America/New_York")))
+
+
+def moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("query", "phrase", "since", "until"), NAMED)
+def test_a_named_time_is_understood(query: str, phrase: str, since: str | None, until: str | None) -> None:
+    found = understand_dates(query, SEEN_FROM)
+    assert [(span.phrase, span.since, span.until) for span in found] == [(phrase, moment(since), moment(until))]
+
+
+@pytest.mark.parametrize("query", NO_TIME)
+def test_what_only_looks_like_a_time_is_left_alone(query: str) -> None:
+    assert understand_dates(query, SEEN_FROM) == ()
+
+
+def test_a_time_is_found_within_a_sentence_about_something_else() -> None:
+    query = "It may fail on port 2022: what changed between 3.11 and 3.12 since last Monday, or in May 2023?"
+    assert [describe(span) for span in understand_dates(query, SEEN_FROM)] == [
+        "since last Monday = 2023-11-13 …",
+        "in May 2023 = 2023-05-01 … 2023-05-31",
+    ]
+
+
+def test_a_date_whose_day_and_month_cannot_be_told_apart_means_both() -> None:
+    found = understand_dates("on 05/07/2023", SEEN_FROM)
+    assert [span.since for span in found] == [moment("2023-05-07"), moment("2023-07-05")]
+    assert {(span.start, span.end) for span in found} == {(0, 13)}
+
+
+@pytest.mark.parametrize(
+    ("zone", "since", "until"),
+    [
+        ("America/New_York", "2023-11-14T05", "2023-11-15T05"),
+        ("Asia/Kolkata", "2023-11-13T18:30", "2023-11-14T18:30"),
+        ("Pacific/Kiritimati", "2023-11-14T10", "2023-11-15T10"),
+    ],
+)
+def test_days_begin_where_the_reference_time_is(zone: str, since: str, until: str) -> None:
+    (span,) = understand_dates("yesterday", SEEN_FROM.astimezone(ZoneInfo(zone)))
+    assert (span.since, span.until) == (moment(since), moment(until))
+    assert describe(span, ZoneInfo(zone)).count(" … ") == 0
+
+
+def test_a_day_on_which_the_clocks_change_has_as_many_hours_as_it_has() -> None:
+    new_york = datetime(2023, 11, 6, 12, tzinfo=ZoneInfo("America/New_York"))
+    (day,) = understand_dates("yesterday", new_york)
+    (hours,) = understand_dates("in the last 36 hours", new_york)
+    assert day.since is not None
+    assert day.until is not None
+    assert hours.since is not None
+    assert day.until - day.since == timedelta(hours=25)
+    assert new_york.astimezone(UTC) - hours.since == timedelta(hours=36)
+
+
+def test_a_reference_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="time zone"):
+        understand_dates("yesterday", datetime(2023, 11, 15))  # noqa: DTZ001
+
+
+@given(anything | like_time, moments)
+def test_any_text_gives_spans_that_hold_together(query: str, now: datetime) -> None:
+    found = understand_dates(query, now)
+    for span in found:
+        assert query[span.start : span.end] == span.phrase
+        assert span.phrase == span.phrase.strip()
+        times = [bound for bound in (span.since, span.until) if bound is not None]
+        assert times
+        assert all(bound.tzinfo is UTC for bound in times)
+        assert times == sorted(set(times))
+    places = list(dict.fromkeys((span.start, span.end) for span in found))
+    assert all(one[1] <= other[0] for one, other in pairwise(places))
+    assert understand_dates(query, now) == found
+
+
+@given(st.sampled_from(NAMED), anything.filter(str.isascii))
+def test_a_phrase_is_found_whatever_stands_in_the_sentences_beside_it(sample: tuple[str, ...], noise: str) -> None:
+    phrase = sample[1]
+    query = f"{re.sub('[^a-z ]', '', noise)}. \n{phrase}.\n {noise}"
+    assert any(phrase in span.phrase or span.phrase in phrase for span in understand_dates(query, SEEN_FROM))
+
+
+@given(st.sampled_from(NAMED), moments)
+def test_what_was_asked_before_changes_nothing(sample: tuple[str, ...], now: datetime) -> None:
+    expected = understand_dates(sample[0], SEEN_FROM)
+    understand_dates(sample[0], now)
+    assert understand_dates(sample[0], SEEN_FROM) == expected
+
+
+@pytest.fixture
+def far_away_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Pacific/Auckland")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_away_clock")
+def test_the_zone_of_the_machine_does_not_matter() -> None:
+    for query, phrase, since, until in NAMED:
+        found = understand_dates(query, SEEN_FROM)
+        assert [(span.phrase, span.since, span.until) for span in found] == [(phrase, moment(since), moment(until))]
+
+
+def test_many_threads_may_ask_at_once() -> None:
+    queries = [query for query, *_ in NAMED] * 4
+    one_by_one = [understand_dates(query, SEEN_FROM) for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda query: understand_dates(query, SEEN_FROM), queries)) == one_by_one
+
+
+@pytest.mark.parametrize(
+    "filling", ["x", " ", "\n", "9", "may ", "yesterday ", "\u202e\u05d0", "\ud800", "\0", "2023-"]
+)
+def test_a_huge_query_is_read_as_far_as_the_limit(filling: str) -> None:
+    huge = filling * (1_000_000 // len(filling))
+    late = understand_dates(f"{huge}\nsince last Monday", SEEN_FROM)
+    early = understand_dates(f"since last Monday.\n{huge}", SEEN_FROM)
+    assert all(span.end <= MOST_CHARS for span in late)
+    assert early[0].phrase == "since last Monday"
+    assert len(early) <= MOST_PHRASES
+
+
+def test_a_query_without_a_time_loads_no_parser() -> None:
+    code = (
+        "import sys, datetime, memory_agent.memory; from memory_agent.recall.dates import understand_dates as ask\n"
+        "now = datetime.datetime(2023, 11, 15, tzinfo=datetime.UTC)\n"
+        "assert ask('fix the bug in the auth module', now) == () and 'dateutil' not in sys.modules\n"
+        "assert len(ask('what did we do last week?', now)) == 1 and 'dateutil' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "error::DeprecationWarning:dateutil", "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("query", "rest"),
+    [
+        ("what did we do last week about the parser?", "what did we do about the parser?"),
+        ("On Monday, what broke?", ", what broke?"),
+        ("what ran between 3 May and 7 May 2023?", "what ran?"),
+        ("  kept  as it is ", "  kept  as it is "),
+        ("05/07/2023", ""),
+        ("yesterday or today", "or"),
+    ],
+)
+def test_the_rest_of_a_query_is_what_names_no_time(query: str, rest: str) -> None:
+    assert without_dates(query, understand_dates(query, SEEN_FROM)) == rest
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "shown"),
+    [
+        ("2023-11-06", "2023-11-13", "x = 2023-11-06 … 2023-11-12"),
+        ("2023-11-06", "2023-11-07", "x = 2023-11-06"),
+        ("2023-11-06", None, "x = 2023-11-06 …"),
+        (None, "2023-11-06", "x = … 2023-11-05"),
+        ("2023-11-06T15", "2023-11-06T16", "x = 2023-11-06 15:00 … 2023-11-06 16:00"),
+    ],
+)
+def test_a_span_is_described_by_its_first_and_last_day(since: str | None, until: str | None, shown: str) -> None:
+    assert describe(DateSpan("x", 0, 1, moment(since), moment(until))) == shown
+
+
+@pytest.mark.skipif(not LOCOMO.exists(), reason="LoCoMo is not here")
+def test_every_real_question_that_names_a_year_is_understood_and_none_that_names_no_time() -> None:
+    entries = json.loads(LOCOMO.read_text(encoding="utf-8"))
+    questions = {item["question"] for entry in entries for item in entry["qa"]}
+    understood = {question for question in questions if understand_dates(question, SEEN_FROM)}
+    named = re.compile(r"yesterday|\bago\b|(last|next|the) (year|week|month|summer|weekend|Fri)|[A-Z]\w+ber\b|20\d\d")
+    months = re.compile(r"January|February|March|April|May|June|July|August|Aug")
+    assert {question for question in questions if re.search(r"\b20\d\d\b", question)} <= understood
+    assert {question for question in understood if not named.search(question) and not months.search(question)} == set()
