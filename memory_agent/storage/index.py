@@ -4,6 +4,9 @@ Up to a limit (20,000) usearch scans a flat table of bfloat16, which loses nothi
 .3 ms per 10,000 vectors; above, an HNSW graph over int8 finds candidates. In both the scores come from the store's own
 vectors, in float32, so they are the same on every path. Distances do not leave this file: a score is a cosine.
 
+Under a filter the graph is never asked, since it may miss: the rows that pass are read one by one, or all vectors are
+scanned, and the scan goes on until what it has not returned cannot belong to the best, its rounding included.
+
 What usearch does not do is done here (measured, see decision 0004): NaN is kept out, since it would rank first; one
 Python thread at a time; saved files carry our header and a checksum that is compared before usearch sees a byte, since
 a flipped bit in one kills the process. It does not decide when to be rebuilt from the store: that is `derived`.
@@ -19,10 +22,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import islice
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import xxhash
 from usearch.index import Index
@@ -31,26 +34,21 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.records import Embedding
 from memory_agent.storage.changes import Change, Changes, Rows, Scores
 from memory_agent.storage.codec import unit_vector
+from memory_agent.storage.effort import reading_us, scanning_us
+from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
+from memory_agent.storage.nearest import SPARE, best, growth, least, small
 
-_MAGIC = b"memory-agent index 1\n"
+Keep = Callable[[Rows], Rows]
+"""Says which of some rows may answer."""
+
 _ENGINE = f"usearch {version('usearch')}"
 _CHUNK = 1_000  # vectors held in memory at a time while building
 _GRAPH_CHUNK = 16  # added to a graph while searches wait: about 5 ms
-_SLACK = 16  # candidates beyond the limit, so that bfloat16 rounding at the edge does not count
+_SLACK = 16  # candidates beyond the limit: the edge of the best lies among them, as a rule
+_BF16_ERROR = 0.004  # of a scanned cosine; the bound, since each component is off by 2^-9 of itself at most
+_INT8_ERROR = 0.012  # the same: 23 standard deviations for MiniLM, 5 where one component of many is large
 _WORN_SHARE = 0.3  # of removed slots: from there on a graph searches slower by factors
 _WORN_FROM = 1_000  # slots; below, wear costs nothing
-_SCORE_DIRECTLY = 512  # rows; below, scoring each is cheaper than scanning for them
-
-
-class _Header(msgspec.Struct, frozen=True, kw_only=True):
-    engine: str
-    ndim: int
-    count: int
-    applied: int
-    stamp: str
-    lineage: str
-    body_bytes: int
-    body_xxh3: bytes
 
 
 class VectorIndex:
@@ -94,27 +92,44 @@ class VectorIndex:
         if not len(self) or limit < 1:
             return _no_rows(), _no_scores()
         unit = unit_vector(query, self.ndim)
-        return self._rank(unit, self._candidates(unit, self._fetch(limit), exact=not self._is_graph), limit)
+        if not self._is_graph:
+            return self._scan(unit, limit, _keep_all) or (_no_rows(), _no_scores())
+        return self._rank(unit, self._candidates(unit, self._fetch(limit), exact=False)[0], limit)
 
     def score_rows(self, query: Embedding, rows: Rows) -> Scores:
         """Return (n,) the exact cosine of each row with `query`; NaN where a row has no vector."""
         if not len(self):
             return np.full(len(rows), np.nan, dtype=np.float32)
-        unit = unit_vector(query, self.ndim)
-        parts = [self._score(unit, rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
-        return np.concatenate(parts) if parts else _no_scores()
+        return self._score(unit_vector(query, self.ndim), rows)
 
     def search_within(self, query: Embedding, rows: Rows, limit: int) -> tuple[Rows, Scores]:
         """Return the best `limit` of `rows` (n,) as `search` does; rows without a vector are left out.
 
-        Never goes through the graph, so it is as exact above the limit as below: 5 ms at 100,000.
+        As exact above the limit as below: the rows are read one by one, or found by scans where that costs less.
         """
         if not len(self) or not len(rows) or limit < 1:
             return _no_rows(), _no_scores()
         unit = unit_vector(query, self.ndim)
-        if len(rows) > _SCORE_DIRECTLY:
-            rows = self._widen(unit, rows, self._fetch(limit))
-        return self._rank(unit, rows, limit)
+        found = self._scan(
+            unit,
+            limit,
+            lambda asked: asked[np.isin(asked, rows)],
+            share=len(rows) / len(self),
+            budget_us=reading_us(len(rows)),
+        )
+        return found or self._rank(unit, rows, limit)
+
+    def search_passing(
+        self, query: Embedding, limit: int, keep: Keep, share: float = 1.0, budget_us: float = inf
+    ) -> tuple[Rows, Scores] | None:
+        """Return the best `limit` of the rows that `keep` lets through, as `search` does; exact at any size.
+
+        `keep` is asked for the nearest rows first, for each once, and for more until enough have passed: `share` says
+        how many to expect. None when a further scan would cost more than `budget_us`: list the rows instead.
+        """
+        if not len(self) or limit < 1:
+            return _no_rows(), _no_scores()
+        return self._scan(unit_vector(query, self.ndim), limit, keep, share, budget_us)
 
     def apply(self, changes: Changes) -> None:
         """Follow a stretch of the change log; what was followed before does no harm.
@@ -154,16 +169,7 @@ class VectorIndex:
             with self._using, _translating():
                 body = self._engine.save()
             header = self._header(body)
-        content = msgspec.msgpack.encode(header)
-        temporary = path.with_name(path.name + ".new")
-        try:
-            with temporary.open("wb") as file:
-                file.write(_MAGIC + xxhash.xxh3_64_digest(content) + len(content).to_bytes(4, "big") + content)
-                file.write(body)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)  # half a file helps nobody, least of all a full disk
-            raise
+        write_index(path, header, body)
 
     def load(self, path: Path) -> None:
         """Take over what `save` kept. Raises `IndexDamagedError` when it is missing or not exactly what was saved."""
@@ -171,7 +177,7 @@ class VectorIndex:
             content = memoryview(path.read_bytes())
         except OSError as error:
             raise IndexDamagedError(f"{path.name}: {error.strerror}") from error
-        header, body = _parse(path.name, content)
+        header, body = parse_index(path.name, content, _ENGINE)
         engine = _graph(header.ndim, self._expansion)
         with _translating():
             engine.load(bytes(body))
@@ -195,40 +201,50 @@ class VectorIndex:
         """How many candidates to ask for. int8 puts 4 % of the best ten out of the first ten, none out of twenty."""
         return 2 * limit + 2 * _SLACK if self._is_graph else limit + _SLACK
 
-    def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> Rows:
+    def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> tuple[Rows, Scores, float]:
+        """Return the nearest rows, best first, their cosines as the engine sees them, and how far off those may be."""
         with self._using, _translating():
-            matches = self._engine.search(unit, count, exact=exact, threads=1)
+            matches = self._engine.search(small(unit) if self._is_graph else unit, count, exact=exact, threads=1)
+            error = _INT8_ERROR if self._is_graph else _BF16_ERROR
         keys: Rows = np.atleast_1d(matches.keys).astype(np.int64)
-        return keys
+        return keys, 1.0 - np.atleast_1d(matches.distances).astype(np.float32), error
 
-    def _widen(self, unit: Embedding, rows: Rows, wanted: int) -> Rows:
-        """Return the best of `rows`, at least `wanted` if there are as many: scan for more until enough are found."""
+    def _scan(
+        self, unit: Embedding, limit: int, keep: Keep, share: float = 1.0, budget_us: float = inf
+    ) -> tuple[Rows, Scores] | None:
+        """Return the best `limit` that `keep` lets through, by scans for more and more of the nearest."""
         total = len(self)
-        count = min(total, wanted * (1 + 2 * total // len(rows)))
-        while True:
-            found = self._candidates(unit, count, exact=True)
-            kept = found[np.isin(found, rows)]
-            if len(kept) >= wanted or count >= total:
-                return kept
-            count = min(total, 4 * count)
+        count = min(total, ceil(SPARE * (limit + _SLACK) / max(share, 1.0 / total)))
+        asked, kept = _no_rows(), _no_rows()
+        while scanning_us(total, count) <= budget_us:
+            found, near, error = self._candidates(unit, count, exact=True)
+            kept = np.concatenate([kept, keep(np.setdiff1d(found, asked))])
+            passed = np.isin(found, kept)
+            first = found[passed][:limit]
+            scores = self._score(unit, first)
+            floor = least(scores, limit) - error  # what the engine sees below it is not among the best
+            if len(found) < count or count >= total or near[-1] < floor:
+                rest = found[passed & (near >= floor)][limit:]
+                return best(np.concatenate([first, rest]), np.concatenate([scores, self._score(unit, rest)]), limit)
+            asked, count = found, min(total, ceil(count * growth(near, floor, limit / max(1, len(first)))))
+        return None
 
     def _rank(self, unit: Embedding, rows: Rows, limit: int) -> tuple[Rows, Scores]:
-        """Score rows in float32 and return the best; equal scores in order of rows."""
-        scores = np.concatenate(
-            [self._score(unit, rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)] or [_no_scores()]
-        )
-        present = ~np.isnan(scores)
-        rows, scores = rows[present], scores[present]
-        best = np.lexsort((rows, -scores))[:limit]
-        return rows[best], scores[best]
+        return best(rows, self._score(unit, rows), limit)
 
     def _score(self, unit: Embedding, rows: Rows) -> Scores:
+        parts = [self._score_part(unit, rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
+        return np.concatenate(parts) if parts else _no_scores()
+
+    def _score_part(self, unit: Embedding, rows: Rows) -> Scores:
         vectors = self._read_vectors(rows)
         if vectors.shape[1:] != unit.shape:  # the store has changed its embedder since
             return np.full(len(rows), np.nan, dtype=np.float32)
         lengths = np.linalg.norm(vectors, axis=1)  # float16 leaves them within .0005 of one
+        # Not `vectors @ unit`: there the last bit of a row's score depends on which rows stand beside it.
+        products = np.einsum("ij,j->i", vectors, unit)
         with np.errstate(invalid="ignore"):
-            scores: Scores = (vectors @ unit / lengths).astype(np.float32)  # 0 / 0 is NaN: no vector
+            scores: Scores = (products / lengths).astype(np.float32)  # 0 / 0 is NaN: no vector
         return scores
 
     def _follow(self, part: list[Change]) -> None:
@@ -255,7 +271,7 @@ class VectorIndex:
         step = _GRAPH_CHUNK if self._is_graph else _CHUNK
         for i in range(0, len(rows), step):
             with self._using, _translating():
-                _fill(self._engine, rows[i : i + step], vectors[i : i + step])
+                _fill(self._engine, rows[i : i + step], vectors[i : i + step], self._is_graph)
         self._slots = max(self._slots, len(self))
 
     def _is_unfit(self) -> bool:
@@ -282,7 +298,7 @@ class VectorIndex:
             if engine is None:
                 engine = _graph(part.shape[1], self._expansion) if is_graph else _flat(part.shape[1])
             with _translating():
-                _fill(engine, rows[present], part[present])
+                _fill(engine, rows[present], part[present], is_graph)
         self.ndim = 0 if engine is None else engine.ndim
         self._swap(engine, is_graph=is_graph and engine is not None)
 
@@ -291,8 +307,8 @@ class VectorIndex:
             self._engine, self._is_graph = engine, is_graph
         self._slots, self._removed = len(self), 0
 
-    def _header(self, body: bytes) -> _Header:
-        return _Header(
+    def _header(self, body: bytes) -> IndexHeader:
+        return IndexHeader(
             engine=_ENGINE,
             ndim=self.ndim,
             count=len(self),
@@ -320,25 +336,9 @@ def _graph(ndim: int, expansion_search: int) -> Any:
     )
 
 
-def _fill(engine: Any, rows: Rows, vectors: Embedding) -> None:
+def _fill(engine: Any, rows: Rows, vectors: Embedding, is_graph: bool) -> None:
     if len(rows):
-        engine.add(rows.astype(np.uint64), vectors, threads=1)
-
-
-def _parse(name: str, content: memoryview) -> tuple[_Header, memoryview]:
-    """Return header and body of a saved file, all checksums compared."""
-    start = len(_MAGIC)
-    length = int.from_bytes(content[start + 8 : start + 12], "big")
-    encoded = content[start + 12 : start + 12 + length]
-    if content[:start] != _MAGIC or xxhash.xxh3_64_digest(encoded) != content[start : start + 8]:
-        raise IndexDamagedError(f"{name}: the header is damaged")
-    header = msgspec.msgpack.decode(encoded, type=_Header)
-    body = content[start + 12 + length :]
-    if header.engine != _ENGINE:
-        raise IndexDamagedError(f"{name}: written by {header.engine}, this is {_ENGINE}")
-    if len(body) != header.body_bytes or xxhash.xxh3_128_digest(body) != header.body_xxh3:
-        raise IndexDamagedError(f"{name}: the body does not match its checksum")
-    return header, body
+        engine.add(rows.astype(np.uint64), small(vectors) if is_graph else vectors, threads=1)
 
 
 @contextmanager
@@ -347,6 +347,10 @@ def _translating() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, MemoryError, KeyError) as error:
         raise IndexDamagedError(f"usearch: {error}") from error
+
+
+def _keep_all(rows: Rows) -> Rows:
+    return rows
 
 
 def _no_rows() -> Rows:

@@ -26,6 +26,7 @@ import numpy as np
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreFullError
 from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.storage import filtered_rows
 from memory_agent.storage.changes import Changes, IndexedText, Rows, Scores, indexed_text
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.conditions import condition
@@ -88,27 +89,42 @@ class Lexicon:
     def __len__(self) -> int:
         return self.count_matching(None)
 
-    def search(self, query_text: str, limit: int, filter: MemoryFilter | None = None) -> tuple[Rows, Scores]:
+    def search(
+        self, query_text: str, limit: int, filter: MemoryFilter | None = None, rows: Rows | None = None
+    ) -> tuple[Rows, Scores]:
         """Return at most `limit` rows that share a word with the query and pass the filter, best first, and their BM25.
 
-        Any text is a query, and is taken as words only. A score is above 0; equal ones come in order of rows.
+        Any text is a query, and is taken as words only. A score is above 0; equal ones come in order of rows. With
+        `rows` (n,), only these are scored, which leaves their scores as they are.
         """
         words = query_words(query_text)
-        if not words or limit < 1:
+        if not words or limit < 1 or (rows is not None and not len(rows)):
             return _rows(()), np.empty(0, dtype=np.float32)
         where, values = condition(filter)
+        among, bounds = ("", []) if rows is None else filtered_rows.among("words.rowid", rows)
         # CROSS JOIN fixes the order: the words first. The other way FTS5 would start anew for each row.
         found = self._read(
             "SELECT words.rowid, -bm25(words) AS score FROM words CROSS JOIN memories ON memories.row = words.rowid "
-            f"WHERE words MATCH ? AND {where} ORDER BY score DESC, words.rowid LIMIT ?",
-            [match_expression(words), *values, limit],
+            f"WHERE words MATCH ? {among} AND {where} ORDER BY score DESC, words.rowid LIMIT ?",
+            [match_expression(words), *bounds, *values, limit],
         )
         return _rows(found), np.array([score for _, score in found], dtype=np.float32)
 
     def matching_rows(self, filter: MemoryFilter) -> Rows:
         """Return exactly the rows that pass the filter, ascending. `min_score` is the caller's to apply."""
-        where, values = condition(filter)
-        return _rows(self._read(f"SELECT row FROM memories WHERE {where} ORDER BY row", values))
+        return filtered_rows.matching_rows(self._read, filter)
+
+    def passing(self, rows: Rows, filter: MemoryFilter) -> Rows:
+        """Return exactly those of `rows` that pass the filter, ascending: 1 to 2 microseconds for each."""
+        return filtered_rows.passing(self._read, rows, filter)
+
+    def estimate_matching(self, filter: MemoryFilter, total: int) -> tuple[int, int | None]:
+        """Return about how many of `total` memories pass the filter, and how many rows an index leaves to look at.
+
+        The latter, None where no index narrows, is never exceeded by what passes; the former is from a sample, the same
+        one each time. For choosing a way only: neither decides what is found.
+        """
+        return filtered_rows.estimate_matching(self._read, filter, total)
 
     def count_matching(self, filter: MemoryFilter | None = None) -> int:
         """Return how many memories pass the filter; without one, how many there are."""
