@@ -74,7 +74,8 @@ def describe(span: DateSpan, zone: tzinfo = UTC) -> str:
     shown = "%Y-%m-%d" if in_days else "%Y-%m-%d %H:%M"
     first = since.strftime(shown) if since else ""
     last = (until - _DAY if in_days else until).strftime(shown) if until else ""
-    return f"{span.phrase} = {first if first == last else f'{first} … {last}'.strip()}"
+    phrase = " ".join(span.phrase.split())
+    return f"{phrase} = {first if first == last else f'{first} … {last}'.strip()}"
 
 
 def _span(text: str, start: int, end: int, since: datetime | None, until: datetime | None) -> DateSpan | None:

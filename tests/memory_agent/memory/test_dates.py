@@ -201,6 +201,12 @@ def test_a_span_is_described_by_its_first_and_last_day(since: str | None, until:
     assert describe(DateSpan("x", 0, 1, moment(since), moment(until))) == shown
 
 
+def test_a_phrase_over_two_lines_is_described_in_one() -> None:
+    (span,) = understand_dates("what broke last\n\tweek?", SEEN_FROM)
+    assert span.phrase == "last\n\tweek"
+    assert describe(span) == "last week = 2023-11-06 … 2023-11-12"
+
+
 @pytest.mark.skipif(not LOCOMO.exists(), reason="LoCoMo is not here")
 def test_every_real_question_that_names_a_year_is_understood_and_none_that_names_no_time() -> None:
     entries = json.loads(LOCOMO.read_text(encoding="utf-8"))
