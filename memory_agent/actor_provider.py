@@ -6,7 +6,9 @@ It lives above both the client, which wakes the user and tells where it is, and 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
+from memory_agent.api import RecallOptions
 from memory_agent.client import Call, MemoryClient, recall_call
 from memory_agent.daemon.actors import ask_host
 from memory_agent.errors import HostDiedError
@@ -33,13 +35,14 @@ class ActorMemoryProvider:
     def recall(
         self,
         query: str,
-        top_k: int = 5,
+        top_k: int | None = None,
         filter: MemoryFilter | None = None,
         mode: Mode | None = None,
         deadline_ms: float | None = None,
+        **options: Unpack[RecallOptions],
     ) -> RecallResult:
         """As `MemoryProvider.recall`; raises also `HostDiedError` when the user is not found twice in a row."""
-        call = recall_call(query, top_k, filter, mode, deadline_ms, with_embedding=False)
+        call = recall_call(query, top_k, filter, mode, deadline_ms, options)
         try:
             return self._ask(call)
         except HostDiedError:

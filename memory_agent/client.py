@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 import msgspec
 
+from memory_agent.api import RecallOptions
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, UnavailableError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.protocol import (
@@ -66,14 +67,14 @@ class Call(Generic[T]):
 
 def recall_call(
     query: str,
-    top_k: int,
+    top_k: int | None,
     filter: MemoryFilter | None,
     mode: Mode | None,
     deadline_ms: float | None,
-    with_embedding: bool,
+    options: RecallOptions,
 ) -> Call[RecallResult]:
     """Return the request of a recall."""
-    params = RecallParams(query=query, top_k=top_k, filter=filter, mode=mode, with_embedding=with_embedding)
+    params = RecallParams(query=query, top_k=top_k, filter=filter, mode=mode, **options)
     return Call("recall", params, RecallResult, _TIMEOUT_MS if deadline_ms is None else _checked_ms(deadline_ms))
 
 
@@ -126,15 +127,14 @@ class MemoryClient:
     def recall(
         self,
         query: str,
-        top_k: int = 5,
+        top_k: int | None = None,
         filter: MemoryFilter | None = None,
         mode: Mode | None = None,
         deadline_ms: float | None = None,
-        *,
-        with_embedding: bool = False,
+        **options: Unpack[RecallOptions],
     ) -> RecallResult:
         """As `MemoryProvider.recall`; raises `UnavailableError` without a daemon, `DeadlineExceededError`."""
-        return self._send(recall_call(query, top_k, filter, mode, deadline_ms, with_embedding))
+        return self._send(recall_call(query, top_k, filter, mode, deadline_ms, options))
 
     def remember(
         self,
@@ -252,15 +252,14 @@ class AsyncMemoryClient:
     async def recall(
         self,
         query: str,
-        top_k: int = 5,
+        top_k: int | None = None,
         filter: MemoryFilter | None = None,
         mode: Mode | None = None,
         deadline_ms: float | None = None,
-        *,
-        with_embedding: bool = False,
+        **options: Unpack[RecallOptions],
     ) -> RecallResult:
         """As `MemoryClient.recall`."""
-        return await self._send(recall_call(query, top_k, filter, mode, deadline_ms, with_embedding))
+        return await self._send(recall_call(query, top_k, filter, mode, deadline_ms, options))
 
     async def remember(self, text: str, **fields: Any) -> MemoryRecord:
         """Store a memory, with the fields of `MemoryClient.remember`; durable on return."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from memory_agent.records import Mode
+from memory_agent.records import Dates, Mode
 
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -49,7 +49,9 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How memories are ranked. `alpha` is the weight of the vector side in the fusion; `contiguity` the share of their
-    score that the best matches lend to their neighbours in the session, 0 for none."""
+    score that the best matches lend to their neighbours in the session, `context_words` the weight of the query's words
+    that a memory and its neighbours hold between them; `dates` says what a time in the query does, `date_weight` how
+    much a memory of that time gains; `diversity` how much a memory loses by being like a better one. 0 is off."""
 
     mode: Mode = "hybrid"
     alpha: Fraction = 0.6
@@ -58,7 +60,11 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     candidates: Count = 200
     max_query_chars: Count = 100_000
     deadline_ms: Positive = 2_000.0
-    contiguity: Fraction = 0.5
+    contiguity: Fraction = 0.6
+    context_words: Fraction = 0.2
+    dates: Dates = "boost"
+    date_weight: Fraction = 0.3
+    diversity: Fraction = 0.5
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,11 +17,12 @@ from datetime import datetime
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import msgspec
 import structlog
 
+from memory_agent.api import RecallOptions
 from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings, StoreSettings
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
@@ -142,22 +143,23 @@ class Memory:
     def recall(
         self,
         query: str,
-        top_k: int = 5,
+        top_k: int | None = None,
         filter: MemoryFilter | Mapping[str, Any] | None = None,
         mode: Mode | None = None,
         deadline_ms: float | None = None,
         *,
-        with_embedding: bool = False,
         now: datetime | None = None,
+        **options: Unpack[RecallOptions],
     ) -> RecallResult:
-        """Return at most `top_k` memories that resemble `query`, best first.
+        """Return at most `top_k` memories (5, or what the profile says) that resemble `query`, best first.
 
         `mode` and `deadline_ms` are the settings' where they are not given. A part that is missing or late is named in
         `degraded`. Raises `InvalidInputError` naming the argument that cannot be used.
         """
-        inquiry, moment = make_inquiry(query, top_k, filter, mode, deadline_ms, self._recall_settings), check_now(now)
+        moment = check_now(now)
+        inquiry = make_inquiry(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
         with self._call():
-            result = self._recollection.answer(inquiry, moment, with_embedding)
+            result = self._recollection.answer(inquiry, moment)
         self._log(
             "recall.answered",
             mode=inquiry.mode,

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from memory_agent import errors
-from memory_agent.records import Kind, MemoryFilter, Mode, Provenance, Source
+from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile, Provenance, Source
 
 PROTOCOL_VERSION = 1
 DEFAULT_USER = "default"
@@ -56,10 +56,14 @@ class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Parameters of `recall`."""
 
     query: str
-    top_k: int = 5
+    top_k: int | None = None
     filter: MemoryFilter | None = None
     mode: Mode | None = None
     with_embedding: bool = False
+    profile: Profile | None = None
+    dates: Dates | None = None
+    reference_time: datetime | None = None
+    context_tokens: int | None = None
 
 
 class RememberParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,6 +21,8 @@ Source = Literal["user_input", "conductor_plan", "worker_result", "writer_revisi
 Kind = Literal["episode", "strategy", "finding", "pattern"]
 Provenance = Literal["verified", "cited", "assumed", "cached"]
 Mode = Literal["hybrid", "vector", "lexical"]
+Dates = Literal["boost", "filter", "ignore"]
+Profile = Literal["before_planning", "document", "trajectory"]
 Retrieval = Literal["vector", "lexical", "hybrid"]
 Tier = Literal["local", "global"]
 
@@ -28,6 +30,8 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
 MODES: tuple[Mode, ...] = get_args(Mode)
+DATES: tuple[Dates, ...] = get_args(Dates)
+PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 
 class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,8 +90,31 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     min_score: float | None = None
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the records that say the same: which, when, and where it came from."""
+
+    id: str
+    timestamp: datetime
+    source: Source
+    session_id: str | None = None
+    run_id: str | None = None
+    quality_score: float | None = None
+
+
+class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
+    """Words of the query that name a time, and the time: `since` inclusive, `until` exclusive, None where open."""
+
+    phrase: str
+    since: datetime | None = None
+    until: datetime | None = None
+
+
 class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` ranked it."""
+    """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` ranked it.
+
+    Records that say the same are one memory here: `count` of them pass the filter, from `first_seen` to `last_seen`,
+    and `origins` are the newest of them, at most eight, `record` aside.
+    """
 
     record: MemoryRecord
     score: float | None
@@ -97,15 +124,25 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier = "local"
     highlights: tuple[str, ...] = ()
     explanation: dict[str, Any] = {}
+    count: int = 1
+    first_seen: datetime | None = None
+    last_seen: datetime | None = None
+    origins: tuple[Origin, ...] = ()
 
 
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a recall, best first. `degraded` names each part that could not take part, and is empty else."""
+    """The answer to a recall, best first. `degraded` names each part that could not take part, and is empty else.
+
+    `dates` are the times that the query was understood to name. `context` is the block for a prompt, where one was
+    asked for.
+    """
 
     recall_id: str
     memories: tuple[RetrievedMemory, ...]
     degraded: tuple[str, ...] = ()
     took_ms: float = 0.0
+    dates: tuple[UnderstoodDate, ...] = ()
+    context: str | None = None
 
 
 class RejectedEvent(msgspec.Struct, frozen=True, kw_only=True):

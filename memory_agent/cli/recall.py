@@ -8,17 +8,33 @@ from typing import Any
 import click
 
 from memory_agent.cli.access import asks_daemon, open_memory
+from memory_agent.cli.explanation import print_explanation
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_memories, result_document
 from memory_agent.cli.values import Moment, read_text
-from memory_agent.recall.context import context_block
-from memory_agent.records import KINDS, MODES, PROVENANCES, SOURCES, MemoryFilter, Mode, RecallResult
+from memory_agent.recall.profiles import fetch
+from memory_agent.records import (
+    DATES,
+    KINDS,
+    MODES,
+    PROFILES,
+    PROVENANCES,
+    SOURCES,
+    Dates,
+    MemoryFilter,
+    Mode,
+    Profile,
+    RecallResult,
+)
 
 
 @click.command(short_help="Memories that resemble a text, best first.")
 @click.argument("text")
-@click.option("--top-k", type=click.IntRange(min=1), default=5, show_default=True, help="At most so many memories.")
+@click.option("--top-k", type=click.IntRange(min=1), help="At most so many memories. Default: 5, or the profile's.")
+@click.option("--profile", type=click.Choice(PROFILES), help="The moment at which a planner asks; says how many of "
+              "which kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
+              "and patterns).")  # fmt: skip
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind. May be repeated.")
 @click.option(
     "--source", "sources", multiple=True, type=click.Choice(SOURCES), help="Only from this source. Repeatable."
@@ -36,18 +52,26 @@ from memory_agent.records import KINDS, MODES, PROVENANCES, SOURCES, MemoryFilte
 @click.option(
     "--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Answer within; what is late is left out."
 )
+@click.option("--dates", type=click.Choice(DATES), help="What a time in TEXT does: boost memories of that time, filter "
+              "by it, or be ignored. Default: the setting recall.dates.")  # fmt: skip
+@click.option("--at", "reference_time", type=Moment(), help='What "last week" is relative to. Default: now.')
+@click.option("--explain", "explained", is_flag=True, help="Print why each memory is there, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print the block that a planner would put into its prompt.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=512, show_default=True, help="Bound of --context.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Bound of --context. Default: 512, or the profile's.")
 @click.option("--with-embedding", is_flag=True, help="Keep each record's vector in --json.")
 @daemon_options
 def recall(
     target: Target,
     text: str,
-    top_k: int,
+    top_k: int | None,
+    profile: Profile | None,
     mode: Mode | None,
     deadline_ms: float | None,
+    dates: Dates | None,
+    reference_time: datetime | None,
+    explained: bool,
     as_context: bool,
-    max_tokens: int,
+    max_tokens: int | None,
     with_embedding: bool,
     **conditions: Any,
 ) -> None:
@@ -60,20 +84,31 @@ def recall(
     Examples:
       memory-agent recall "fix the bug in the auth module"
       memory-agent recall "deploy hangs" --kind finding --since 7d --min-quality 0.8
+      memory-agent recall "what did we change last week?" --dates filter --explain
+      memory-agent recall "write the runbook" --profile document --context
       memory-agent recall - --context --max-tokens 300 < task.txt
       memory-agent recall "auth race" --user alice --json
     """
     with open_memory(target) as memory:
         result = memory.recall(
-            read_text(text), top_k, _filter(**conditions), mode, deadline_ms, with_embedding=with_embedding
+            read_text(text),
+            top_k,
+            _filter(**conditions),
+            mode,
+            deadline_ms,
+            profile=profile,
+            dates=dates,
+            reference_time=reference_time,
+            context_tokens=(max_tokens or fetch(profile).context_tokens) if as_context else None,
+            with_embedding=with_embedding,
         )
-    now = datetime.now(UTC)
     if as_context:
-        _print_context(result, context_block(result, max_tokens, now=now), target.as_json)
+        _print_context(result, target.as_json)
     elif target.as_json:
         print_document(result_document(result, with_embedding))
     else:
-        print_memories(result, now)
+        show = print_explanation if explained else print_memories
+        show(result, reference_time or datetime.now(UTC))
         if not result.memories and not asks_daemon(target):
             note(f"no daemon runs; this looked in {target.data_dir} for memories of user {target.user_id}")
 
@@ -82,8 +117,8 @@ def _filter(session: str | None, run: str | None, **fields: Any) -> MemoryFilter
     return MemoryFilter(session_id=session, run_id=run, **fields)
 
 
-def _print_context(result: RecallResult, block: str, as_json: bool) -> None:
+def _print_context(result: RecallResult, as_json: bool) -> None:
     if as_json:
-        print_document({"recall_id": result.recall_id, "degraded": result.degraded, "context": block})
-    elif block:
-        click.echo(block)
+        print_document({"recall_id": result.recall_id, "degraded": result.degraded, "context": result.context})
+    elif result.context:
+        click.echo(result.context)

@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memory_agent.recall.context import age, ending
+from memory_agent.recall.context import age, endings, repeats
 from memory_agent.records import RecallResult, RetrievedMemory
 
 _PIPE_WIDTH = 10_000
@@ -127,9 +127,8 @@ def _is_plain(character: str) -> bool:
 
 def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
     record = memory.record
-    facts = [age(record.timestamp, now), record.kind, record.source, _scores(memory)]
-    if record.quality_score is not None:
-        facts.append(f"ended: {ending(record.quality_score)} ({record.quality_score:.2f})")
+    facts = [age(memory.last_seen or record.timestamp, now), record.kind, record.source, _scores(memory)]
+    facts += [fact for fact in (repeats(memory, now), endings(memory)) if fact]
     facts += [f"provenance: {record.provenance}"] if record.provenance else []
     facts += [f"tags: {', '.join(record.tags)}"] if record.tags else []
     heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))

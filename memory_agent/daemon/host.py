@@ -175,6 +175,10 @@ def _recall(memory: Memory, params: RecallParams, deadline_ms: float) -> RecallR
         params.filter,
         params.mode,
         deadline_ms,
+        profile=params.profile,
+        dates=params.dates,
+        reference_time=params.reference_time,
+        context_tokens=params.context_tokens,
         with_embedding=params.with_embedding,
     )
 

@@ -37,6 +37,13 @@ class Attempt:
         """Seconds until the deadline; negative after it."""
         return self.deadline_s - self.elapsed_s
 
+    def is_over(self) -> bool:
+        """Say whether time is up, and note that it was missed."""
+        if self.remaining_s > 0:
+            return False
+        self.degrade("deadline")
+        return True
+
     def degrade(self, reason: Reason) -> None:
         """Note what could not take part."""
         if reason not in self.degraded:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from memory_agent.records import MemoryRecord, RecallResult
+from memory_agent.records import RecallResult, RetrievedMemory
 
 CountTokens = Callable[[str], int]
 
@@ -40,7 +40,7 @@ def context_block(
     count = count_tokens or estimate_tokens
     entries: list[str] = []
     for place, memory in enumerate(result.memories, 1):
-        heading = _heading(place, memory.record, now)
+        heading = _heading(place, memory, now)
         entry = f"{heading}\n{_quoted(memory.record.text)}"
         if count(_block([*entries, entry])) > max_tokens:
             shortened = _shortened(entries, heading, memory.record.text, max_tokens, count)
@@ -81,12 +81,30 @@ def _block(entries: list[str]) -> str:
     return "\n".join((_OPEN, *entries, _CLOSE)) if entries else ""
 
 
-def _heading(place: int, record: MemoryRecord, now: datetime) -> str:
-    facts = [f"{place}. {age(record.timestamp, now)}", f"{record.kind} ({record.source})"]
+def repeats(memory: RetrievedMemory, now: datetime) -> str:
+    """Return how often the memory was seen, "" for once."""
+    if memory.count == 1 or memory.first_seen is None:
+        return ""
+    return f"seen {memory.count} times, first {age(memory.first_seen, now)}"
+
+
+def endings(memory: RetrievedMemory) -> str:
+    """Return how the memory ended, and how the same ended at other times; "" where that is not known."""
+    own = memory.record.quality_score
+    others = [origin.quality_score for origin in memory.origins if origin.quality_score is not None]
+    known = "" if own is None else f"ended: {ending(own)} ({round(own, 2)})"
+    if not others or {ending(other) for other in others} == ({ending(own)} if own is not None else set()):
+        return known
+    before = f"other times: {', '.join(f'{ending(other)} ({round(other, 2)})' for other in others)}"
+    return f"{known}, {before}" if known else before
+
+
+def _heading(place: int, memory: RetrievedMemory, now: datetime) -> str:
+    record = memory.record
+    facts = [f"{place}. {age(memory.last_seen or record.timestamp, now)}", f"{record.kind} ({record.source})"]
     if record.title:
         facts.append(f'"{_escaped(" ".join(record.title.split()))}"')
-    if record.quality_score is not None:
-        facts.append(f"ended: {ending(record.quality_score)} ({round(record.quality_score, 2)})")
+    facts += [fact for fact in (repeats(memory, now), endings(memory)) if fact]
     if record.provenance:
         facts.append(f"provenance: {record.provenance}")
     return " · ".join(facts)

@@ -5,29 +5,35 @@ Checked once, at the edge, so that the parts behind it can rely on it. Raises `I
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from memory_agent.api import RecallOptions
 from memory_agent.config import RecallSettings
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import MODES, MemoryFilter, Mode
+from memory_agent.recall.profiles import Fetch, fetch
+from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode
 
 MOST_ANSWERS = 1_000
+MOST_CONTEXT_TOKENS = 100_000
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "agent_id")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Word = TypeVar("Word", bound=str)
 
 
 class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     """A recall that can be answered.
 
     `floor` is the least raw cosine, None when any will do. One that the caller `insists` on leaves out what has no
-    vector, even if that is everything; one of the settings holds only as far as there are vectors.
+    vector, even if that is everything; one of the settings holds only as far as there are vectors. `reference_time` is
+    what times in the query are relative to. `context_tokens`: bound of the block for a prompt, None for no block.
     """
 
     query: str
@@ -37,41 +43,51 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     floor: float | None
     insists: bool
     deadline_ms: float
+    dates: Dates
+    reference_time: datetime
+    context_tokens: int | None
+    with_embedding: bool
 
 
 def make_inquiry(
     query: str,
-    top_k: int,
+    top_k: int | None,
     filter: MemoryFilter | Mapping[str, Any] | None,
     mode: Mode | None,
     deadline_ms: float | None,
+    options: RecallOptions,
     settings: RecallSettings,
+    now: datetime,
 ) -> Inquiry:
-    """Return what is asked, with the settings where the caller says nothing."""
-    chosen = check_filter(filter)
-    mode = _check_mode(mode or settings.mode)
+    """Return what is asked at `now`, with the profile and the settings where the caller says nothing."""
+    profile = options.get("profile")
+    usual_fetch = fetch(None if profile is None else _check_choice("profile", profile, PROFILES))
+    chosen = _with_kinds(check_filter(filter), usual_fetch)
+    mode = _check_choice("mode", mode or settings.mode, MODES)
+    reference_time = options.get("reference_time")
+    context_tokens = options.get("context_tokens")
     asked = None if chosen is None else chosen.min_score
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     return Inquiry(
         query=_check_query(query, settings.max_query_chars),
-        top_k=_check_top_k(top_k),
+        top_k=_check_whole("top_k", usual_fetch.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
         floor=usual if asked is None else asked,
         insists=asked is not None,
         deadline_ms=settings.deadline_ms if deadline_ms is None else _check_number("deadline_ms", deadline_ms),
+        dates=_check_choice("dates", options.get("dates") or settings.dates, DATES),
+        reference_time=now if reference_time is None else _check_time("reference_time", reference_time),
+        context_tokens=(
+            None if context_tokens is None else _check_whole("context_tokens", context_tokens, MOST_CONTEXT_TOKENS)
+        ),
+        with_embedding=bool(options.get("with_embedding", False)),
     )
 
 
 def check_now(now: datetime | None) -> datetime:
     """Return the moment that the caller gave, or the present one. The place where the clock is read."""
-    if now is None:
-        return datetime.now(UTC)
-    if not isinstance(now, datetime) or now.tzinfo is None:
-        raise InvalidInputError("now", "must be a time with a time zone")
-    if now < _EPOCH:
-        raise InvalidInputError("now", "lies before 1970")
-    return now
+    return datetime.now(UTC) if now is None else _check_time("now", now)
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
@@ -94,6 +110,13 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
     return msgspec.structs.replace(chosen, **{name: getattr(chosen, name) or None for name in _NAMES})
 
 
+def _with_kinds(filter: MemoryFilter | None, usual: Fetch) -> MemoryFilter | None:
+    """The filter, with the kinds of the profile where it names none."""
+    if not usual.kinds or (filter is not None and filter.kinds):
+        return filter
+    return msgspec.structs.replace(filter or _NO_FILTER, kinds=usual.kinds)
+
+
 def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
     """The conditions that columns answer; None when there are none."""
     if filter is None:
@@ -112,16 +135,24 @@ def _check_query(query: object, most_chars: int) -> str:
     return query
 
 
-def _check_top_k(top_k: object) -> int:
-    if not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= MOST_ANSWERS:
-        raise InvalidInputError("top_k", f"must be a whole number from 1 to {MOST_ANSWERS}")
-    return top_k
+def _check_whole(field: str, value: object, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InvalidInputError(field, f"must be a whole number from 1 to {most}")
+    return value
 
 
-def _check_mode(mode: Mode) -> Mode:
-    if mode not in MODES:
-        raise InvalidInputError("mode", f"must be one of {', '.join(MODES)}")
-    return mode
+def _check_choice(field: str, value: Word, choices: Sequence[Word]) -> Word:
+    if value not in choices:
+        raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
+    return value
+
+
+def _check_time(field: str, value: object) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidInputError(field, "must be a time with a time zone")
+    if value < _EPOCH:
+        raise InvalidInputError(field, "lies before 1970")
+    return value
 
 
 def _check_number(field: str, value: object) -> float:

@@ -13,6 +13,8 @@ Shapes: n candidates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,6 +35,12 @@ def spread(rows: Rows, found: Rows, scores: AnyScores, missing: float) -> Scores
     known = (places < rows.size) & (rows[np.minimum(places, rows.size - 1)] == found) if rows.size else places < 0
     values[places[known]] = scores[known]
     return values
+
+
+def places_of(rows: Rows, wanted: Sequence[int] | Rows) -> npt.NDArray[np.intp]:
+    """Return where `wanted` stand in `rows` (ascending), in their order; those that are not there are left out."""
+    places = np.searchsorted(rows, wanted)
+    return places[np.isin(wanted, rows)]
 
 
 def fuse(cosines: AnyScores, bm25: AnyScores, alpha: float) -> Scores:

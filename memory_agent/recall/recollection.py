@@ -1,31 +1,42 @@
-"""A query in, memories out: candidates are found and ranked, and what could not take part is named.
+"""A query in, memories out: candidates are found, ranked and chosen, and what could not take part is named.
 
 Recall is advice and never holds anybody up: each part that is missing, late or damaged is left out and named in
 `degraded`; the deadline bounds the wait for the embedder, the one part that may be slow. What this does not do: find
-candidates (`candidates`), weigh scores (`ranking`), check arguments (`inquiry`).
+and weigh candidates (`ranked_search`), choose among them (`selection`), word the answer (`answering`), check arguments
+(`inquiry`).
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 from ulid import ULID
 
 from memory_agent.config import RecallSettings
-from memory_agent.errors import IndexDamagedError
+from memory_agent.errors import EmbedderUnavailableError, IndexDamagedError, ModelError
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.recall import contiguity, ranking
+from memory_agent.recall.answering import Answering
 from memory_agent.recall.attempt import Attempt
-from memory_agent.recall.candidates import Candidates, CandidateSearch
+from memory_agent.recall.context import CountTokens, context_block
+from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
-from memory_agent.records import MemoryRecord, RecallResult, Retrieval, RetrievedMemory
+from memory_agent.recall.ranked_search import RankedSearch
+from memory_agent.recall.ranking import Rows, best_first
+from memory_agent.recall.scoring import Scored
+from memory_agent.recall.selection import Choice, Contenders, choose
+from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.conditions import spanned
+from memory_agent.storage.terms import fingerprint
 
-Ranked = list[tuple[int, MemoryRecord]]
-"""Places among the candidates and their memories, best first."""
+_SPARE = 25
+"""Candidates that are looked at beyond those that are asked for, since some may say the same."""
+_WIDER = 4
 
 
 class Recollection:
@@ -33,76 +44,82 @@ class Recollection:
 
     def __init__(self, archive: Archive, embedder: LateEmbedder, settings: RecallSettings) -> None:
         self._archive = archive
+        self._embedder = embedder
         self._settings = settings
         self._vectors = QueryVectors(archive, embedder, settings.centering)
 
-    def answer(self, inquiry: Inquiry, now: datetime, with_embedding: bool = False) -> RecallResult:
+    def answer(self, inquiry: Inquiry, now: datetime) -> RecallResult:
         """Return the memories that resemble the query, best first. Raises `StoreError` and nothing else."""
         attempt = Attempt(inquiry.deadline_ms)
+        dates = _understood(inquiry)
         memories: tuple[RetrievedMemory, ...] = ()
-        if attempt.remaining_s > 0:
-            memories = self._search(inquiry, attempt, now, with_embedding)
-        else:
-            attempt.degrade("deadline")
-        return RecallResult(
+        if not attempt.is_over():
+            memories = self._search(_narrowed(inquiry, dates), attempt, dates, now)
+        result = RecallResult(
             recall_id=str(ULID.from_datetime(now)),
             memories=memories,
             degraded=tuple(attempt.degraded),
             took_ms=attempt.elapsed_s * 1000,
+            dates=dates,
         )
+        return self._with_context(result, inquiry)
 
     def _search(
-        self, inquiry: Inquiry, attempt: Attempt, now: datetime, with_embedding: bool
+        self, inquiry: Inquiry, attempt: Attempt, dates: Sequence[UnderstoodDate], now: datetime
     ) -> tuple[RetrievedMemory, ...]:
         vector = self._vector(inquiry, attempt)
-        search = CandidateSearch(self._archive, inquiry, attempt, max(self._settings.candidates, inquiry.top_k))
-        found, loans = self._with_neighbours(search, search.find(vector), vector, inquiry)
-        weight = ranking.vector_weight(found.cosines, found.bm25, self._settings.alpha)
-        own = ranking.fuse(found.cosines, found.bm25, weight)
-        scores = contiguity.lend(own, found.rows, loans)
-        ranked = self._best(found, scores, inquiry.top_k, with_embedding)
-        rows = found.rows[[place for place, _ in ranked]]
-        raw = np.full(len(rows), np.nan) if vector is None else search.cosines(vector.raw, rows)
-        highlights = self._highlights(inquiry.query, [record for _, record in ranked])
-        self._archive.store.touch(rows.tolist(), now)
-        shares = ranking.lexical_share(found.bm25)
-        return tuple(
-            RetrievedMemory(
-                record=record,
-                score=_number(raw[position]),
-                lexical_score=_number(found.bm25[place]) if found.bm25[place] > 0 else None,
-                sona_score=float(scores[place]),
-                retrieval=_retrieval(found, place),
-                highlights=highlights[position],
-                explanation={
-                    "vector": _number(found.cosines[place]),
-                    "lexical": float(shares[place]),
-                    "alpha": weight,
-                    "centred": vector is not None and vector.centred is not vector.raw,
-                    "filter": "none" if found.allowed is None else "exact",
-                    "matching": None if found.allowed is None else len(found.allowed),
-                    "contiguity": float(scores[place] - own[place]),
-                    "lent_by": self._lenders(loans, int(found.rows[place])),
-                },
-            )
-            for position, (place, record) in enumerate(ranked)
+        with self._archive.lexicon.passages(inquiry.query) as passages:
+            search = RankedSearch(self._archive, self._settings, inquiry, attempt, vector, dates, passages)
+            scored, choices = self._choose(search, inquiry, attempt)
+            self._archive.store.touch([int(scored.rows[choice.place]) for choice in choices], now)
+            return Answering(self._archive, search, passages, inquiry, vector, dates).memories(scored, choices)
+
+    def _choose(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt) -> tuple[Scored, list[Choice]]:
+        """Look further while what was found says the same over and over, and there is more."""
+        limit = max(self._settings.candidates, inquiry.top_k)
+        while True:
+            scored = search.find(limit)
+            choices = self._best(search, scored, inquiry)
+            if len(choices) >= inquiry.top_k or not scored.found.more or attempt.is_over():
+                return scored, choices
+            limit *= _WIDER
+
+    def _best(self, search: RankedSearch, scored: Scored, inquiry: Inquiry) -> list[Choice]:
+        """Return the best `top_k` candidates that are still stored."""
+        order = best_first(scored.total, scored.rows, scored.rows.size)
+        looked_at = inquiry.top_k + max(_SPARE, inquiry.top_k // 2)
+        while True:
+            choices = self._among(search, scored, order[:looked_at], inquiry)
+            if len(choices) >= inquiry.top_k or looked_at >= order.size:
+                return choices
+            looked_at *= _WIDER
+
+    def _among(
+        self, search: RankedSearch, scored: Scored, places: npt.NDArray[np.intp], inquiry: Inquiry
+    ) -> list[Choice]:
+        """Choose among the candidates at `places`, best first."""
+        records = search.load(scored.rows[places].tolist())
+        present = [int(place) for place in places if int(scored.rows[place]) in records]
+        rows = scored.rows[present]
+        return choose(
+            Contenders(
+                places=tuple(present),
+                records=tuple(records[row] for row in rows.tolist()),
+                fingerprints=self._fingerprints(rows, records),
+                vectors=self._archive.store.vectors(rows),
+                scores=scored.total[present],
+            ),
+            inquiry.top_k,
+            self._settings.diversity if inquiry.mode == "hybrid" else 0.0,
         )
 
-    def _with_neighbours(
-        self, search: CandidateSearch, found: Candidates, vector: QueryVector | None, inquiry: Inquiry
-    ) -> tuple[Candidates, list[contiguity.Loan]]:
-        """Let the best candidates lend to their neighbours, which become candidates too; in hybrid mode only."""
-        share = self._settings.contiguity
-        if inquiry.mode != "hybrid" or not share:
-            return found, []
-        scores = ranking.fuse(found.cosines, found.bm25, self._settings.alpha)
-        loans = search.loans(contiguity.surpluses(scores, found.rows), share)
-        return search.widen(found, vector, {loan.borrower for loan in loans}), loans
-
-    def _lenders(self, loans: list[contiguity.Loan], borrower: int) -> list[str]:
-        """Return the ids of the memories that lent to the one in row `borrower`."""
-        records = self._archive.store.records([loan.lender for loan in loans if loan.borrower == borrower])
-        return [record.id for record in records if record is not None]
+    def _fingerprints(self, rows: Rows, records: dict[int, MemoryRecord]) -> Rows:
+        try:
+            known = self._archive.lexicon.fingerprints(rows)
+        except IndexDamagedError:
+            known = {}
+        prints = [known.get(row) or fingerprint(records[row].text) for row in rows.tolist()]
+        return np.array(prints, dtype=np.int64)
 
     def _vector(self, inquiry: Inquiry, attempt: Attempt) -> QueryVector | None:
         if inquiry.mode == "lexical" and inquiry.floor is None:
@@ -112,29 +129,27 @@ class Recollection:
             attempt.degrade("vectors_pending")
         return vector
 
-    def _best(self, found: Candidates, scores: ranking.Scores, top_k: int, with_embedding: bool) -> Ranked:
-        """Return the best `top_k` candidates that are still stored."""
-        order = ranking.best_first(scores, found.rows, len(found.rows))
-        best: Ranked = []
-        while len(best) < top_k and order.size:
-            places, order = order[: top_k - len(best)], order[top_k - len(best) :]
-            records = self._archive.store.records(found.rows[places], with_embedding)
-            best += [(int(place), record) for place, record in zip(places, records, strict=True) if record is not None]
-        return best
-
-    def _highlights(self, query: str, records: list[MemoryRecord]) -> list[tuple[str, ...]]:
+    def _with_context(self, result: RecallResult, inquiry: Inquiry) -> RecallResult:
+        if inquiry.context_tokens is None:
+            return result
         try:
-            return self._archive.lexicon.highlights(query, records)
-        except IndexDamagedError:
-            return [()] * len(records)
+            count: CountTokens = self._embedder.get(0).count_tokens
+            block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time, count_tokens=count)
+        except (EmbedderUnavailableError, ModelError):
+            block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time)
+        return msgspec.structs.replace(result, context=block)
 
 
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+def _understood(inquiry: Inquiry) -> tuple[UnderstoodDate, ...]:
+    if inquiry.dates == "ignore":
+        return ()
+    spans = understand_dates(inquiry.query, inquiry.reference_time)
+    return tuple(UnderstoodDate(phrase=span.phrase, since=span.since, until=span.until) for span in spans)
 
 
-def _retrieval(found: Candidates, place: int) -> Retrieval:
-    has_vector, has_words = not math.isnan(found.cosines[place]), found.bm25[place] > 0
-    if has_vector:
-        return "hybrid" if has_words else "vector"
-    return "lexical"
+def _narrowed(inquiry: Inquiry, dates: Sequence[UnderstoodDate]) -> Inquiry:
+    """The inquiry with a filter by what its query says of time, where that was asked for."""
+    if inquiry.dates != "filter" or not dates:
+        return inquiry
+    within = spanned(inquiry.filter, [(date.since, date.until) for date in dates])
+    return msgspec.structs.replace(inquiry, filter=within)

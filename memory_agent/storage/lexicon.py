@@ -13,9 +13,10 @@ Rejected: filters on arrays in memory (40 bytes per memory and per column set, a
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from itertools import islice
@@ -27,16 +28,15 @@ import numpy as np
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreFullError
 from memory_agent.records import MemoryFilter, MemoryRecord
 from memory_agent.storage import filtered_rows
-from memory_agent.storage.changes import Changes, IndexedText, Rows, Scores, indexed_text
+from memory_agent.storage.changes import Changes, Rows, Scores
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.conditions import condition
-from memory_agent.storage.lexicon_rows import SCHEMA, SCHEMA_VERSION, TOKENIZER, follow, insert, insert_words, put_state
+from memory_agent.storage.lexicon_rows import SCHEMA, SCHEMA_VERSION, follow, insert, put_state
+from memory_agent.storage.passages import Passages
 from memory_agent.storage.seal import boot_id, break_seal, put_seal
 from memory_agent.storage.terms import match_expression, query_words
 
 _BUILD_CHUNK = 1_000  # memories per transaction while building
-_PASSAGE_TOKENS = 24
-_MARK = "**"
 
 
 class Lexicon:
@@ -138,6 +138,25 @@ class Lexicon:
         offsets = [*range(-len(before), 0), *range(1, len(after) + 1)]
         return _rows(before + after), np.array(offsets, dtype=np.int64)
 
+    def times(self, rows: Rows) -> dict[int, int]:
+        """Return when each of `rows` happened, microseconds since 1970; rows that are not held are left out."""
+        sql = "SELECT row, timestamp FROM json_each(?) CROSS JOIN memories ON row = json_each.value"
+        return dict(self._read(sql, [json.dumps(rows.tolist())]))
+
+    def fingerprints(self, rows: Rows) -> dict[int, int]:
+        """Return the fingerprint of each row's text (`terms.fingerprint`); rows that are not held are left out."""
+        sql = "SELECT row, fingerprint FROM json_each(?) CROSS JOIN memories ON row = json_each.value"
+        return dict(self._read(sql, [json.dumps(rows.tolist())]))
+
+    def saying(self, fingerprints: Iterable[int], filter: MemoryFilter | None = None) -> list[tuple[int, int, int]]:
+        """Return (fingerprint, row, time in microseconds) of all such texts that pass the filter, newest first."""
+        where, values = condition(filter)
+        return self._read(
+            "SELECT fingerprint, row, timestamp FROM json_each(?) CROSS JOIN memories ON fingerprint = json_each.value "
+            f"WHERE {where} ORDER BY timestamp DESC, row DESC",
+            [json.dumps(list(fingerprints)), *values],
+        )
+
     def count_by(self, column: str) -> dict[str, int]:
         """Return how many memories there are of each `kind` or each `source`."""
         if column not in ("kind", "source"):
@@ -153,13 +172,11 @@ class Lexicon:
         oldest, newest = self._read("SELECT min(timestamp), max(timestamp) FROM memories", [])[0]
         return (None, None) if oldest is None else (time_of(oldest), time_of(newest))
 
-    def highlights(self, query_text: str, records: Sequence[MemoryRecord]) -> list[tuple[str, ...]]:
-        """Return for each record its best passage for the query, words **marked**; nothing where no word is shared."""
-        words = query_words(query_text)
-        if not words or not records:
-            return [()] * len(records)
-        with _translating(self.path):
-            return _passages(match_expression(words), [indexed_text(record) for record in records])
+    @contextmanager
+    def passages(self, query_text: str) -> Iterator[Passages]:
+        """Give an empty index in memory for a few memories under this query."""
+        with _translating(self.path), Passages(sqlite3.connect(":memory:", isolation_level=None), query_text) as made:
+            yield made
 
     def apply(self, changes: Changes) -> None:
         """Follow a stretch of the change log, in one transaction.
@@ -285,21 +302,6 @@ class Lexicon:
             f"WHERE memories.row = ? ORDER BY beside.timestamp {order}, beside.row {order} LIMIT ?",
             [row, reach],
         )
-
-
-def _passages(expression: str, texts: list[IndexedText]) -> list[tuple[str, ...]]:
-    """Index the texts by themselves, in memory, and let FTS5 find and mark the best passage of each."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.execute(f"CREATE VIRTUAL TABLE words USING fts5 (title, text, tags, {TOKENIZER})")
-        for place, text in enumerate(texts):
-            insert_words(connection, place, text)
-        found = dict(
-            connection.execute(
-                "SELECT rowid, snippet(words, -1, ?, ?, '…', ?) FROM words WHERE words MATCH ?",
-                (_MARK, _MARK, _PASSAGE_TOKENS, expression),
-            )
-        )
-    return [(found[place],) if place in found else () for place in range(len(texts))]
 
 
 def _connection(path: Path) -> sqlite3.Connection:

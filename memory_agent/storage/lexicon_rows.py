@@ -12,19 +12,21 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.changes import Change, IndexedText, indexed_text
 from memory_agent.storage.codec import microseconds
+from memory_agent.storage.terms import fingerprint
 
 TOKENIZER = "tokenize='porter unicode61 remove_diacritics 2'"
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 SCHEMA = f"""
 CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE memories (
     row INTEGER PRIMARY KEY, kind INTEGER, source INTEGER, timestamp INTEGER, session INTEGER, run INTEGER,
-    channel INTEGER, agent INTEGER, provenance INTEGER, quality REAL
+    channel INTEGER, agent INTEGER, provenance INTEGER, quality REAL, fingerprint INTEGER
 );
 CREATE INDEX by_session ON memories (session, timestamp) WHERE session IS NOT NULL;
 CREATE INDEX by_run ON memories (run) WHERE run IS NOT NULL;
 CREATE INDEX by_timestamp ON memories (timestamp);
+CREATE INDEX by_fingerprint ON memories (fingerprint);
 CREATE TABLE tags (name INTEGER, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (title, text, tags, content='', {TOKENIZER});
 """
@@ -97,14 +99,16 @@ def _remove_words(connection: Connection, row: int, words: IndexedText) -> None:
 def _insert_columns(connection: Connection, row: int, record: MemoryRecord) -> None:
     names = (record.session_id, record.run_id, record.channel_id, record.agent_id, record.provenance)
     connection.execute(
-        "INSERT INTO memories (row, kind, source, timestamp, quality, session, run, channel, agent, provenance) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO memories "
+        "(row, kind, source, timestamp, quality, fingerprint, session, run, channel, agent, provenance) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             row,
             _name(connection, record.kind),
             _name(connection, record.source),
             microseconds(record.timestamp, "timestamp"),
             record.quality_score,
+            fingerprint(record.text),
             *(None if name is None else _name(connection, name) for name in names),
         ),
     )

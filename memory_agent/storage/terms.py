@@ -1,4 +1,4 @@
-"""A user's text as a full-text query that can be nothing but words. Pure.
+"""A text as words: a query that can be nothing but words, and what tells two texts of the same words. Pure.
 
 Whatever is typed, pasted or attacked with (query syntax, SQL, NUL, a megabyte) ends as quoted words joined by OR. Words
 are split as the index's tokenizer splits them, at everything that is neither letter nor digit. No spelling help and no
@@ -8,6 +8,8 @@ phrases: a recall gets whole messages, in which neither is meant.
 from __future__ import annotations
 
 import re
+
+import xxhash
 
 _WORD = re.compile(r"[^\W_]+")
 _LONGEST_WORD = 64  # characters; longer runs are digests and base64, which nobody recalls by
@@ -33,3 +35,13 @@ def query_words(text: str) -> list[str]:
 def match_expression(words: list[str]) -> str:
     """Return the FTS5 expression for any of `words`, each quoted."""
     return " OR ".join(f'"{word}"' for word in words)
+
+
+def words_of(text: str) -> list[str]:
+    """Return all words of `text`, without case; of a text without any, the text itself."""
+    return _WORD.findall(text.casefold()) or [text]
+
+
+def fingerprint(text: str) -> int:
+    """Return a number that is the same for texts of the same words, whatever their case and punctuation: 63 bits."""
+    return xxhash.xxh3_64_intdigest(" ".join(words_of(text)).encode("utf-8", "surrogatepass")) >> 1

@@ -9,7 +9,6 @@ What this does not do: act on memories; read a clock. The parts behind it (`cont
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -17,6 +16,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.dates.words import mentions_time, plain
+from memory_agent.records import UnderstoodDate
 
 MOST_CHARS = 4_000
 """As far as a query is read, so that the time it takes is bounded."""
@@ -58,15 +58,7 @@ def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ..
     return tuple(span for span in spans if span is not None)
 
 
-def without_dates(query: str, spans: Iterable[DateSpan]) -> str:
-    """Return the query without the understood phrases and the blanks before them; empty where it was nothing else."""
-    kept = query
-    for start, end in sorted({(span.start, span.end) for span in spans}, reverse=True):
-        kept = kept[:start].rstrip() + kept[end:]
-    return kept if kept == query else kept.strip()
-
-
-def describe(span: DateSpan, zone: tzinfo = UTC) -> str:
+def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
     """Return a line such as `last week = 2026-11-09 … 2026-11-15`: whole days with the last one, else times to the
     minute, in `zone`; an open side is left out."""
     since, until = (None if time is None else time.astimezone(zone) for time in (span.since, span.until))

@@ -14,7 +14,7 @@ from memory_agent.config import RecallSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.recall import contiguity
-from memory_agent.recall.contiguity import Loan
+from memory_agent.recall.contiguity import REACH, Window
 
 QUESTION = "Which paint did the landlord choose for the hallway?"
 ANSWER = "The warm grey one, two coats of it"
@@ -23,33 +23,37 @@ OTHERS = ("Buy bread and milk", "The train leaves at nine", "Water the ferns on 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=40).map(np.array)
 
 
-@given(scores)
-def test_only_the_best_lend_and_only_what_they_have_above_the_next(values: np.ndarray) -> None:
-    rows = np.arange(len(values))
-    surpluses = contiguity.surpluses(values, rows)
-    assert len(surpluses) <= contiguity.LENDERS
-    assert all(surplus > 0 for surplus in surpluses.values())
-    worst_lender = min((values[row] for row in surpluses), default=np.inf)
-    assert all(values[row] <= worst_lender for row in set(rows.tolist()) - set(surpluses))
-
-
-@given(scores, st.floats(0, 1))
-def test_lending_takes_nothing_away_and_is_bounded(values: np.ndarray, share: float) -> None:
-    rows = np.arange(len(values))
-    surpluses = contiguity.surpluses(values, rows)
-    loans = [
-        contiguity.loan(row, row + offset, offset, surplus, share)
-        for row, surplus in surpluses.items()
-        for offset in (-2, -1, 1, 2)
+def windows(count: int) -> list[Window]:
+    """Every memory among its neighbours, all in one session."""
+    return [
+        Window(row, tuple(other for other in range(row - REACH, row + REACH + 1) if 0 <= other < count))
+        for row in range(count)
     ]
-    lent = contiguity.lend(values, rows, loans) - values
-    assert (lent >= 0).all()
-    assert (lent <= 2 * share * (1 + 0.6) * max(surpluses.values(), default=0.0) + 1e-9).all()
 
 
-def test_a_loan_to_a_row_that_is_no_candidate_is_void() -> None:
-    values = np.array([0.5, 0.25])
-    assert contiguity.lend(values, np.array([3, 7]), [Loan(3, 5, 1.0)]).tolist() == values.tolist()
+@given(scores, st.floats(0.01, 1))
+def test_only_the_best_lend_and_only_what_they_have_above_the_next(values: np.ndarray, share: float) -> None:
+    rows = np.arange(len(values))
+    best = set(contiguity.lenders(values, rows))
+    made = contiguity.loans(values, rows, windows(len(values)), share)
+    assert len(best) == min(len(values), contiguity.LENDERS)
+    next_best = max((values[row] for row in set(rows.tolist()) - best), default=0.0)
+    assert all(loan.lender in best and values[loan.lender] > next_best for loan in made)
+    assert all(0 < loan.amount <= share * 0.6 * values.max() + 1e-9 for loan in made)
+
+
+@given(scores, st.floats(0.01, 1))
+def test_a_neighbour_of_several_takes_the_best_offer_alone(values: np.ndarray, share: float) -> None:
+    made = contiguity.loans(values, np.arange(len(values)), windows(len(values)), share)
+    borrowers = [loan.borrower for loan in made]
+    assert len(borrowers) == len(set(borrowers))
+    assert all(0 < abs(loan.lender - loan.borrower) <= REACH for loan in made)
+
+
+def test_the_next_one_gets_more_than_the_one_behind_it() -> None:
+    values = np.array([1.0, 0.0, 0.0, 0.0])
+    made = contiguity.loans(values, np.arange(4), windows(4), 0.5)
+    assert [(loan.borrower, round(loan.amount, 3)) for loan in made] == [(1, 0.3), (2, 0.18)]
 
 
 def talk(session: str | None, first: int, *texts: str, **fields: object) -> list[dict[str, object]]:
@@ -79,7 +83,7 @@ def test_the_answer_next_to_the_question_is_found_and_says_who_lent(tmp_path: Pa
 
 
 def test_without_lending_it_is_not(tmp_path: Path, embedder: Embedder) -> None:
-    with open_memory(tmp_path, embedder, contiguity=0.0) as memory:
+    with open_memory(tmp_path, embedder, contiguity=0.0, context_words=0.0) as memory:
         result = memory.recall("What did the landlord choose for the hallway?", top_k=2)
     assert texts(result)[0] == QUESTION
     assert ANSWER not in texts(result)

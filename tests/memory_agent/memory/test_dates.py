@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.dates import MOST_CHARS, DateSpan, describe, understand_dates, without_dates
+from memory_agent.recall.dates import MOST_CHARS, DateSpan, describe, understand_dates
 from memory_agent.recall.dates.contexts import MOST_PHRASES
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
@@ -170,21 +170,6 @@ def test_a_query_without_a_time_loads_no_parser() -> None:
         "assert len(ask('what did we do last week?', now)) == 1 and 'dateutil' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-W", "error::DeprecationWarning:dateutil", "-c", code], check=True, timeout=120)
-
-
-@pytest.mark.parametrize(
-    ("query", "rest"),
-    [
-        ("what did we do last week about the parser?", "what did we do about the parser?"),
-        ("On Monday, what broke?", ", what broke?"),
-        ("what ran between 3 May and 7 May 2023?", "what ran?"),
-        ("  kept  as it is ", "  kept  as it is "),
-        ("05/07/2023", ""),
-        ("yesterday or today", "or"),
-    ],
-)
-def test_the_rest_of_a_query_is_what_names_no_time(query: str, rest: str) -> None:
-    assert without_dates(query, understand_dates(query, SEEN_FROM)) == rest
 
 
 @pytest.mark.parametrize(

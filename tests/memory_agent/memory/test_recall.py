@@ -70,8 +70,9 @@ def test_hybrid_finds_by_meaning_and_by_word_and_explains_itself(filled: Memory)
     assert best.lexical_score is not None
     assert "**race**" in best.highlights[0]
     parts = best.explanation
-    own = 0.6 * parts["vector"] + 0.4 * parts["lexical"]
-    assert math.isclose(best.sona_score, own + parts["contiguity"], abs_tol=1e-6)
+    assert math.isclose(parts["fused"], 0.6 * parts["vector"] + 0.4 * parts["lexical"], abs_tol=1e-6)
+    whole = parts["fused"] + parts["date_boost"] + parts["context"] + parts["contiguity"] - parts["likeness"]
+    assert math.isclose(best.sona_score, whole, abs_tol=1e-6)
     assert (parts["alpha"], parts["filter"]) == (0.6, "none")
 
 

@@ -1,0 +1,113 @@
+"""The candidates of one recall with what each is worth, in the context of its time and of its neighbours.
+
+Candidates come from both sides, and once more from the times that the query names. The best of them are seen among
+their neighbours in the session, which then take part themselves. What this does not do: choose among them
+(`selection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from memory_agent.config import RecallSettings
+from memory_agent.errors import IndexDamagedError
+from memory_agent.recall import contiguity
+from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.candidates import Candidates, CandidateSearch, merge
+from memory_agent.recall.contiguity import Window
+from memory_agent.recall.coverage import coverage
+from memory_agent.recall.date_boost import nearness
+from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.query_vectors import QueryVector
+from memory_agent.recall.ranking import Rows, Scores
+from memory_agent.recall.scoring import Scored, score, with_context, with_loans
+from memory_agent.records import MemoryRecord, UnderstoodDate
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.conditions import spanned
+from memory_agent.storage.passages import Passages
+
+_MOST_OF_A_TIME = 50
+"""Candidates from each side that are looked for within the times of the query, besides the usual ones."""
+
+
+class RankedSearch:
+    """One recall's search. `records` holds by row what was read on the way."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        settings: RecallSettings,
+        inquiry: Inquiry,
+        attempt: Attempt,
+        vector: QueryVector | None,
+        dates: Sequence[UnderstoodDate],
+        passages: Passages,
+    ) -> None:
+        """Search by `vector` and words. A filter by `dates` is in the inquiry already."""
+        self.records: dict[int, MemoryRecord] = {}
+        self._archive = archive
+        self._settings = settings
+        self._inquiry = inquiry
+        self._attempt = attempt
+        self._vector = vector
+        self._boosting = dates if inquiry.dates == "boost" and inquiry.mode == "hybrid" else ()
+        self._passages = passages
+
+    def find(self, limit: int) -> Scored:
+        """Return the candidates, at most about `limit` from each side, and what they are worth."""
+        search = CandidateSearch(self._archive, self._inquiry, self._attempt, limit)
+        found = search.find(self._vector)
+        if self._boosting:
+            found = merge(found, self._within_dates(min(limit, _MOST_OF_A_TIME)))
+        scored = self._weigh(found)
+        if self._inquiry.mode != "hybrid" or scored.weight == 0.0 or self._attempt.is_over():
+            return scored  # by words alone, what shares none with the query has no part in it
+        return self._in_context(search, scored)
+
+    def load(self, rows: Iterable[int]) -> dict[int, MemoryRecord]:
+        """Return the memories in `rows` that are still stored, reading none twice."""
+        wanted = list(rows)
+        missing = [row for row in wanted if row not in self.records]
+        for row, record in zip(missing, self._archive.store.records(missing), strict=True):
+            if record is not None:
+                self.records[row] = record
+        return {row: self.records[row] for row in wanted if row in self.records}
+
+    def _within_dates(self, limit: int) -> Candidates:
+        narrowed = spanned(self._inquiry.filter, [(date.since, date.until) for date in self._boosting])
+        return CandidateSearch(self._archive, self._inquiry, self._attempt, limit).find(self._vector, narrowed)
+
+    def _weigh(self, found: Candidates) -> Scored:
+        return score(found, self._settings.alpha, self._date_boost(found.rows))
+
+    def _date_boost(self, rows: Rows) -> Scores:
+        if not self._boosting or not rows.size:
+            return np.zeros(rows.shape)
+        try:
+            times = self._archive.lexicon.times(rows)
+        except IndexDamagedError:
+            return np.zeros(rows.shape)
+        known = np.array([times.get(row, 0) for row in rows.tolist()], dtype=np.int64)
+        return self._settings.date_weight * nearness(known, self._boosting)
+
+    def _in_context(self, search: CandidateSearch, alone: Scored) -> Scored:
+        """See the best among their neighbours; a memory without neighbours says what it says."""
+        if not (self._settings.contiguity or self._settings.context_words):
+            return alone
+        windows = search.windows(contiguity.lenders(alone.total, alone.rows))
+        around = {row for window in windows for row in window.rows}
+        if all(len(window.rows) == 1 for window in windows):
+            return alone
+        scored = self._weigh(search.widen(alone.found, self._vector, around))
+        if self._settings.context_words:
+            scored = self._with_context_words(scored, windows, around)
+        loans = contiguity.loans(scored.total, scored.rows, windows, self._settings.contiguity)
+        return with_loans(scored, loans, alone.rows)
+
+    def _with_context_words(self, scored: Scored, windows: list[Window], around: set[int]) -> Scored:
+        rows = np.intersect1d(scored.rows, np.array(sorted(around), dtype=np.int64))
+        self._passages.add(self.load(rows.tolist()))
+        covered = coverage(self._passages.hits(rows), rows, windows)
+        return with_context(scored, rows, self._settings.context_words * covered)

@@ -1,0 +1,30 @@
+"""The two indexes as far as they answer: a damaged one is mended in the background, and the other answers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from memory_agent.errors import IndexDamagedError
+from memory_agent.recall.attempt import Attempt
+from memory_agent.storage.archive import Archive, Side
+
+Answer = TypeVar("Answer")
+
+
+class Sides:
+    """The indexes of one archive, asked during one recall."""
+
+    def __init__(self, archive: Archive, attempt: Attempt) -> None:
+        self.archive = archive
+        self.attempt = attempt
+
+    def ask(self, side: Side, question: Callable[[], Answer], otherwise: Answer) -> Answer:
+        """Return the answer of an index; `otherwise` when it is damaged or being built anew, which is noted."""
+        if not self.archive.is_mending(side):
+            try:
+                return question()
+            except IndexDamagedError:
+                self.archive.mend_soon(side)
+        self.attempt.degrade("index_rebuilding")
+        return otherwise

@@ -1,0 +1,143 @@
+"""Archives full of synthetic memories with synthetic vectors, and what a filter must find in them, by brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.config import StoreSettings
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.codec import unit_vector
+
+NDIM = 16
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+_BATCH = 10_000
+
+
+class World:
+    """An archive, and everything in it by row: the records, and the vectors (rows, NDIM), NaN where there is none."""
+
+    def __init__(self, archive: Archive, count: int) -> None:
+        self.archive = archive
+        self.records: dict[int, MemoryRecord] = {}
+        self.vectors = np.full((count + 1, NDIM), np.nan)
+        self._masks: dict[MemoryFilter, npt.NDArray[np.bool_]] = {}
+
+    def passing(self, chosen: MemoryFilter) -> npt.NDArray[np.bool_]:
+        """Return, by row, what passes; the floor on the score aside."""
+        if chosen not in self._masks:
+            mask = np.zeros(len(self.vectors), dtype=np.bool_)
+            mask[[row for row, record in self.records.items() if passes(record, chosen)]] = True
+            self._masks[chosen] = mask
+        return self._masks[chosen]
+
+    def cosines(self, vector: Embedding) -> npt.NDArray[np.float64]:
+        """Return, by row, the cosine with `vector`; NaN where there is none."""
+        unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
+        return self.vectors @ unit
+
+
+def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
+    """What the contract says, in plain words; the floor on the score aside."""
+    return (
+        (not chosen.kinds or record.kind in chosen.kinds)
+        and (not chosen.sources or record.source in chosen.sources)
+        and (chosen.since is None or record.timestamp >= chosen.since)
+        and (chosen.until is None or record.timestamp < chosen.until)
+        and (chosen.session_id is None or record.session_id == chosen.session_id)
+        and (chosen.run_id is None or record.run_id == chosen.run_id)
+        and (chosen.channel_id is None or record.channel_id == chosen.channel_id)
+        and (chosen.agent_id is None or record.agent_id == chosen.agent_id)
+        and (not chosen.tags or not {*chosen.tags}.isdisjoint(record.tags))
+        and (not chosen.provenance or record.provenance in chosen.provenance)
+        and (
+            chosen.min_quality is None
+            or (record.quality_score is not None and record.quality_score >= chosen.min_quality)
+        )
+    )
+
+
+@contextmanager
+def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1) -> Iterator[World]:
+    """Give a world of `count` memories, of which some were changed, and some deleted, since they were put in."""
+    settings = StoreSettings(exact_search_limit=exact_search_limit)
+    archive = Archive.open(folder, settings, "library")
+    try:
+        rng = np.random.default_rng(seed)
+        world = World(archive, count)
+        vectors = clustered(count, rng)
+        for start in range(0, count, _BATCH):
+            with archive.batch() as batch:
+                for number in range(start, min(start + _BATCH, count)):
+                    vector = None if rng.random() < 0.03 else vectors[number]
+                    record = made(number, rng)
+                    row = batch.put(record, vector)
+                    world.records[row] = record
+                    _keep(world, row, vector)
+        _change(world, rng)
+        yield world
+    finally:
+        archive.close()
+
+
+def clustered(count: int, rng: np.random.Generator) -> Embedding:
+    """Return (count, NDIM) vectors around centres; one in fifty is the very same as another one."""
+    centres = rng.normal(size=(max(1, count // 100), NDIM))
+    vectors = centres[rng.integers(len(centres), size=count)] + 0.7 * rng.normal(size=(count, NDIM))
+    twins = rng.random(count) < 0.02
+    vectors[twins] = vectors[rng.integers(max(1, count // 200), size=int(twins.sum()))]
+    return vectors.astype(np.float32)
+
+
+def made(number: int, rng: np.random.Generator) -> MemoryRecord:
+    """A memory whose fields are spread so that filters keep from three to nearly all."""
+    shares = {"half": 0.5, "tenth": 0.1, "hundredth": 0.01}
+    tags = [tag for tag, share in shares.items() if rng.random() < share] + (["three"] if number in (3, 33, 77) else [])
+    return MemoryRecord(
+        id=f"memory-{number:08d}",
+        text=" ".join(["alpha"] * int(rng.integers(3)) + ["beta"] * (number % 10 == 0) + [f"word{number % 97}", "all"]),
+        source=SOURCES[min(int(rng.exponential(1.0)), len(SOURCES) - 1)],
+        kind=KINDS[min(int(rng.exponential(0.5)), len(KINDS) - 1)],
+        timestamp=START + timedelta(minutes=number + int(rng.integers(-50, 50))),
+        session_id=f"s-{number // 30}" if number % 5 else "s-common",
+        run_id=None if number % 3 else f"r-{int(rng.exponential(5.0))}",
+        channel_id=f"c-{int(rng.random() < 0.02)}",
+        agent_id=None if number % 7 == 0 else f"a-{number % 4}",
+        tags=tuple(tags),
+        provenance=None if number % 2 else PROVENANCES[int(rng.integers(len(PROVENANCES)))],
+        quality_score=None if rng.random() < 0.4 else round(float(rng.random()), 2),
+    )
+
+
+def _change(world: World, rng: np.random.Generator) -> None:
+    """Delete some memories, change others in every column, and give some another vector, or their first."""
+    chosen = rng.permutation(np.array(list(world.records)))[: max(12, len(world.records) // 25)]
+    gone, changed, given = np.array_split(chosen, 3)
+    with world.archive.batch() as batch:
+        for row in gone.tolist():
+            batch.delete(row)
+            del world.records[row]
+            world.vectors[row] = np.nan
+        for row in changed.tolist():
+            fields: dict[str, Any] = msgspec.structs.asdict(made(int(rng.integers(10**6)), rng))
+            world.records[row] = MemoryRecord(**fields | {"id": world.records[row].id})
+            batch.update(world.records[row])
+        for row, vector in zip(given.tolist(), clustered(len(given), rng), strict=True):
+            batch.set_vector(row, vector)
+            _keep(world, row, vector)
+
+
+def _keep(world: World, row: int, vector: Embedding | None) -> None:
+    """As the store does: of length one, in float16."""
+    if vector is not None:
+        stored = unit_vector(vector, NDIM).astype(np.float16).astype(np.float64)
+        world.vectors[row] = stored / np.linalg.norm(stored)
