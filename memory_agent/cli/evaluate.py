@@ -67,7 +67,8 @@ def locomo(trial: Trial, file: Path | None, conversations: tuple[int, ...] | Non
       turns at k     share of a question's evidence turns among the first k memories
       sessions at k  share of a question's evidence sessions among the first k distinct
                      sessions of the answer: sessions in the order of their best memory;
-                     those without a memory in the answer (--top-k) have no place
+                     those without a memory in the answer (--top-k) have no place, so
+                     answers of fewer than k sessions make it a lower bound; counted
       NDCG@10        gain 2^grade - 1, discount log2(place + 1), over the best order
       MRR            1 / place of the first relevant memory or session, 0 without one
 

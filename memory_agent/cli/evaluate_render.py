@@ -78,6 +78,7 @@ def _figures(report: Report, results: Path | None) -> dict[str, object]:
         "questions left out": f"{report.questions_without_evidence} (no evidence in the conversation)",
         "evidence ids ignored": f"{report.evidence_unmatched} (no such item)",
         "degraded answers": report.degraded_answers,
+        "answers short of sessions": f"{report.answers_short_of_sessions} (fewer than 10 of them; see --top-k)",
         "per-question results": results or "not kept (--results OUT writes them)",
     }
 

@@ -1,7 +1,8 @@
 """Figures of retrieval; pure. `recall` is the verb of this project, so the metric is called `recall_at_k`.
 
-An id that comes back twice counts at its first place; its second place is taken and gains nothing. Relevant ids are
-never empty: what has no answer cannot be judged, and is left out before (`trial`).
+A place of a ranking holds one id, or several that are shown as one. An id that comes back twice counts at its first
+place; its second place is taken and gains nothing. Relevant ids are never empty: what has no answer cannot be judged,
+and is left out before (`trial`).
 """
 
 from __future__ import annotations
@@ -10,29 +11,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-
-def recall_at_k(ranked: Sequence[str], relevant: Collection[str], k: int) -> float:
-    """Return which share of the `relevant` ids is among the first `k` of `ranked`."""
-    return len(set(ranked[:k]) & set(relevant)) / len(set(relevant))
+Place = tuple[str, ...]
+"""The ids at one place of a ranking."""
 
 
-def ndcg_at_k(ranked: Sequence[str], grades: Mapping[str, int], k: int) -> float:
-    """Return the normalised discounted cumulative gain of the first `k` of `ranked` (Burges et al. 2005).
+def recall_at_k(ranked: Sequence[Place], relevant: Collection[str], k: int) -> float:
+    """Return which share of the `relevant` ids is at the first `k` places."""
+    found = {id_ for place in ranked[:k] for id_ in place}
+    return len(found & set(relevant)) / len(set(relevant))
+
+
+def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> float:
+    """Return the normalised discounted cumulative gain of the first `k` places (Burges et al. 2005).
 
     DCG = sum over places i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the best order there is. An
-    id that is not in `grades` has grade 0; the others have 1 or more. With grades of 1 it is binary NDCG.
+    id that is not in `grades` has grade 0; the others have 1 or more. A place of several ids has the best of their
+    grades. With grades of 1 it is binary NDCG.
     """
     seen: set[str] = set()
     gained = []
-    for id_ in ranked[:k]:
-        gained.append(0 if id_ in seen else grades.get(id_, 0))
-        seen.add(id_)
+    for place in ranked[:k]:
+        gained.append(max((grades.get(id_, 0) for id_ in place if id_ not in seen), default=0))
+        seen.update(place)
     return _dcg(gained) / _dcg(sorted(grades.values(), reverse=True)[:k])
 
 
-def reciprocal_rank(ranked: Sequence[str], relevant: Collection[str]) -> float:
-    """Return 1 / the place of the first relevant id, counted from 1; 0 when there is none in `ranked`."""
-    return next((1 / place for place, id_ in enumerate(ranked, 1) if id_ in relevant), 0.0)
+def reciprocal_rank(ranked: Sequence[Place], relevant: Collection[str]) -> float:
+    """Return 1 / the number of the first place with a relevant id, counted from 1; 0 when there is none."""
+    return next((1 / number for number, place in enumerate(ranked, 1) if not set(relevant).isdisjoint(place)), 0.0)
 
 
 def distinct(ids: Iterable[str | None]) -> list[str]:

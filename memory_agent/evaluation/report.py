@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from memory_agent.evaluation.metrics import mean, quantiles_ms
+from memory_agent.evaluation.metrics import distinct, mean, quantiles_ms
 from memory_agent.evaluation.plan import Run
 from memory_agent.evaluation.trial import Answer, cutoffs
 from memory_agent.records import Mode
+
+_SESSIONS = 10
 
 Averages = dict[str, float | None]
 """By cutoff: "1", "5", …"""
@@ -40,8 +42,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 class Report(Figures, frozen=True, kw_only=True):
     """The outcome over all questions. `took_s`: from the first publish to the last event recallable.
 
-    `memories` are those of the users after that; `recall_ms` is what callers wait. `main_categories` holds, by their
-    name, the averages over those that others report alone; it is empty where the dataset has none.
+    `memories` are those of the users after that; `recall_ms` is what callers wait. `answers_short_of_sessions` hold
+    fewer than 10 sessions although the history has more: for them the recall of sessions at 10 is a lower bound, which
+    a larger `top_k` lifts. `main_categories` holds, by their name, the averages over those that others report alone; it
+    is empty where the dataset has none.
     """
 
     dataset: str
@@ -55,6 +59,7 @@ class Report(Figures, frozen=True, kw_only=True):
     events_per_s: float
     evidence_unmatched: int
     degraded_answers: int
+    answers_short_of_sessions: int
     main_categories: dict[str, Figures]
     by_category: dict[str, Figures]
     recall_ms: dict[str, float | None]
@@ -78,6 +83,7 @@ def summarise(run: Run) -> Report:
         events_per_s=round(plan.events / run.took_s, 1) if run.took_s else 0.0,
         evidence_unmatched=sum(history.unmatched for history in dataset.histories),
         degraded_answers=sum(bool(answer.degraded) for answer in run.answers),
+        answers_short_of_sessions=_short_of_sessions(run),
         main_categories={f"{main[0]}-{main[-1]}": _figures(run, main)} if main else {},
         by_category={name: _figures(run, [name]) for name in categories},
         recall_ms=quantiles_ms([answer.took_ms for answer in run.answers]),
@@ -104,6 +110,12 @@ def _figures(run: Run, categories: Collection[str]) -> Figures:
             {str(k): counted_as_found(f"session_recall@{k}") for k in ks} if dataset.main_categories else None
         ),
     )
+
+
+def _short_of_sessions(run: Run) -> int:
+    there = {part.user: len(distinct(item.session for item in part.items)) for part in run.plan.dataset.histories}
+    held = ((answer.user, len(distinct(session for _, session in answer.ranked))) for answer in run.answers)
+    return sum(count < min(_SESSIONS, there[user]) for user, count in held)
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:

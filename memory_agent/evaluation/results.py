@@ -47,8 +47,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One question: what came back, best first with its session, what was relevant with its grade, and the figures."""
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One question: what came back, best first with its session, what was relevant with its grade, and the figures.
+
+    `same` says which other items a memory stood for.
+    """
 
     id: str
     user: str
@@ -58,6 +61,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
     took_ms: float
     degraded: tuple[str, ...]
+    same: dict[str, Ranked] = {}
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,7 @@ def _lines(run: Run) -> Iterator[Line]:
             metrics=answer.metrics,
             took_ms=round(answer.took_ms, 3),
             degraded=answer.degraded,
+            same=answer.same,
         )
 
 

@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from memory_agent.api import MemoryProvider
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.evaluation.plan import Plan, Run
 from memory_agent.evaluation.publishing import publish_events
-from memory_agent.evaluation.trial import Answer, ask_questions
+from memory_agent.evaluation.trial import Answer, Examiner, LookUp
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryStats
@@ -33,14 +31,7 @@ Progress = Callable[[str, int, int], None]
 """Called with (what is done, how much is done, of how much)."""
 
 
-class Subject(MemoryProvider, Protocol):
-    """What is asked: a `Memory` or a `MemoryClient`."""
-
-    def stats(self) -> MemoryStats:
-        """Return the figures of this memory."""
-        ...
-
-
+Subject = Memory | MemoryClient
 OpenSubject = Callable[[str], AbstractContextManager[Subject]]
 
 _BATCH = 64
@@ -129,6 +120,12 @@ def _opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[
     return open_memory
 
 
+def _look_up(subject: Subject) -> LookUp:
+    if isinstance(subject, MemoryClient):
+        return subject.get
+    return lambda ids: [subject.get(id_) for id_ in ids]
+
+
 def _publish_all(plan: Plan, data_dir: Path) -> float:
     """Return the seconds from the first publish to the last event recallable."""
     events = (event for user_id, history in plan.users() for event in history.events(user_id))
@@ -162,9 +159,8 @@ def _ask_all(plan: Plan, open_subject: OpenSubject, took_s: float, progress: Pro
     for user_id, history in plan.users():
         with open_subject(user_id) as subject:
             stats.append(subject.stats())
-            answers += ask_questions(
-                history, user_id, subject, plan.mode, plan.top_k, lambda: progress("ask", next(numbers), total)
-            )
+            examiner = Examiner(history, user_id, subject, _look_up(subject), plan.mode, plan.top_k)
+            answers += examiner.ask_all(lambda: progress("ask", next(numbers), total))
     return Run(
         plan=plan,
         answers=tuple(answers),

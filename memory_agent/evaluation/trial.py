@@ -1,8 +1,9 @@
 """Asks a memory the questions of a history, and judges what comes back, for items and for their sessions.
 
-Sessions are ranked by their best item: the order of the answer, each session at its first place. So the first k
-sessions are k distinct ones, and a session none of whose items is in the answer has no place. A question's evidence
-sessions are those of its relevant items, each with the best grade among them.
+A memory that stands for several items that say the same answers for each of them, at its one place. Sessions are ranked
+by their best item: the order of the answer, each session at its first place. So the first k sessions are k distinct
+ones, and a session none of whose items is in the answer has no place. A question's evidence sessions are those of its
+relevant items, each with the best grade among them.
 
 What this does not do: bring the items in (`runs`), average (`report`).
 """
@@ -10,24 +11,30 @@ What this does not do: bring the items in (`runs`), average (`report`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from memory_agent.api import MemoryProvider
 from memory_agent.evaluation.dataset import History, Question
-from memory_agent.evaluation.metrics import distinct, ndcg_at_k, recall_at_k, reciprocal_rank
-from memory_agent.records import Mode, RecallResult, RetrievedMemory
+from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_at_k, reciprocal_rank
+from memory_agent.records import MemoryRecord, Mode, RecallResult
 
 CUTOFFS = (1, 5, 10, 50)
 
 Ranked = tuple[tuple[str, str | None], ...]
 """Ids of items and their sessions, best first."""
 
+LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
+"""Returns the records with these ids."""
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one question. `took_ms` is the caller's waiting time; `metrics` are `recall@10`, `ndcg@10`, `mrr`
-    and so on, and with `session_` before them those of sessions, where the evidence has any."""
+    """What became of one question. `ranked` has an item for each memory, `same` the others that a memory stands for.
+
+    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on, and with `session_` before them those of sessions, where the
+    evidence has any. `took_ms` is the caller's waiting time.
+    """
 
     user: str
     question: Question
@@ -35,49 +42,79 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
     took_ms: float
     degraded: tuple[str, ...]
+    same: dict[str, Ranked] = {}
 
 
-def ask_questions(
-    history: History,
-    user_id: str,
-    memory: MemoryProvider,
-    mode: Mode,
-    top_k: int,
-    asked: Callable[[], None],
-) -> list[Answer]:
-    """Ask one user's questions that have an answer; `asked` is called after each."""
-    sessions = {item.id: item.session for item in history.items}
-    answers = []
-    for question in history.answerable:
+class Examiner:
+    """Asks one user's memory. `look_up` finds the records that an answer names by id alone."""
+
+    def __init__(
+        self, history: History, user_id: str, memory: MemoryProvider, look_up: LookUp, mode: Mode, top_k: int
+    ) -> None:
+        self._history = history
+        self._prefix = f"{user_id}:"
+        self._memory = memory
+        self._look_up = look_up
+        self._mode = mode
+        self._top_k = top_k
+        self._sessions = {item.id: item.session for item in history.items}
+
+    def ask_all(self, asked: Callable[[], None]) -> list[Answer]:
+        """Ask the questions that have an answer; `asked` is called after each."""
+        answers = []
+        for question in self._history.answerable:
+            answers.append(self._ask(question))
+            asked()
+        return answers
+
+    def _ask(self, question: Question) -> Answer:
         started_s = time.perf_counter()
-        result = memory.recall(question.text, top_k, mode=mode)
+        result = self._memory.recall(question.text, self._top_k, mode=self._mode, reference_time=question.asked_at)
         took_ms = (time.perf_counter() - started_s) * 1000
-        ranked = _ranked(result, user_id, sessions)
-        answers.append(
-            Answer(
-                user=history.user,
-                question=question,
-                ranked=ranked,
-                metrics=judge(ranked, question.relevant, sessions, cutoffs(top_k)),
-                took_ms=took_ms,
-                degraded=result.degraded,
-            )
+        ranked = self._ranked([memory.record for memory in result.memories])
+        same = self._same(result, ranked)
+        return Answer(
+            user=self._history.user,
+            question=question,
+            ranked=ranked,
+            metrics=judge(ranked, same, question.relevant, self._sessions, cutoffs(self._top_k)),
+            took_ms=took_ms,
+            degraded=result.degraded,
+            same=same,
         )
-        asked()
-    return answers
+
+    def _ranked(self, records: Iterable[MemoryRecord]) -> Ranked:
+        """Return the items that memories were made of; a memory that is none of ours keeps its own id."""
+        ids = ((record.event_id or record.id).removeprefix(self._prefix) for record in records)
+        return tuple((id_, self._sessions.get(id_)) for id_ in ids)
+
+    def _same(self, result: RecallResult, ranked: Ranked) -> dict[str, Ranked]:
+        """Return, by a memory's item, the others that it stands for."""
+        others: dict[str, Ranked] = {}
+        for memory, (id_, _) in zip(result.memories, ranked, strict=True):
+            if memory.origins:
+                found = self._look_up([origin.id for origin in memory.origins])
+                others[id_] = self._ranked(record for record in found if record is not None)
+        return others
 
 
 def judge(
-    ranked: Ranked, grades: Mapping[str, int], sessions: Mapping[str, str | None], ks: Sequence[int]
+    ranked: Ranked,
+    same: Mapping[str, Ranked],
+    grades: Mapping[str, int],
+    sessions: Mapping[str, str | None],
+    ks: Sequence[int],
 ) -> dict[str, float]:
     """Return every figure of one answer, at each of `ks`. `sessions` maps items to their sessions."""
-    metrics = _figures("", [id_ for id_, _ in ranked], grades, ks)
+    places = [((id_, session), *same.get(id_, ())) for id_, session in ranked]
+    metrics = _figures("", [tuple(id_ for id_, _ in place) for place in places], grades, ks)
     of_sessions: dict[str, int] = {}
     for id_, grade in grades.items():
         if (session := sessions.get(id_)) is not None:
             of_sessions[session] = max(grade, of_sessions.get(session, 0))
     if of_sessions:
-        metrics |= _figures("session_", distinct(session for _, session in ranked), of_sessions, ks)
+        by_best = distinct(session for place in places for _, session in place)
+        metrics |= _figures("session_", [(session,) for session in by_best], of_sessions, ks)
     return metrics
 
 
@@ -86,19 +123,9 @@ def cutoffs(top_k: int) -> list[int]:
     return [k for k in CUTOFFS if k <= top_k]
 
 
-def _figures(prefix: str, ranked: Sequence[str], grades: Mapping[str, int], ks: Sequence[int]) -> dict[str, float]:
+def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks: Sequence[int]) -> dict[str, float]:
     return (
         {f"{prefix}recall@{k}": recall_at_k(ranked, grades, k) for k in ks}
         | {f"{prefix}ndcg@{k}": ndcg_at_k(ranked, grades, k) for k in ks}
         | {f"{prefix}mrr": reciprocal_rank(ranked, grades)}
     )
-
-
-def _ranked(result: RecallResult, user_id: str, sessions: Mapping[str, str | None]) -> Ranked:
-    ids = (_item_id(memory, user_id) for memory in result.memories)
-    return tuple((id_, sessions.get(id_)) for id_ in ids)
-
-
-def _item_id(memory: RetrievedMemory, user_id: str) -> str:
-    """Return the id of the item that a memory was made of; of a memory that is none of ours, its own."""
-    return (memory.record.event_id or memory.record.id).removeprefix(f"{user_id}:")

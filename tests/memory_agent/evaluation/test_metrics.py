@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from math import log2
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.evaluation.metrics import distinct, mean, ndcg_at_k, quantiles_ms, recall_at_k, reciprocal_rank
+from memory_agent.evaluation.metrics import (
+    Place,
+    distinct,
+    mean,
+    ndcg_at_k,
+    quantiles_ms,
+    recall_at_k,
+    reciprocal_rank,
+)
+
+
+def places(ids: Iterable[str]) -> list[Place]:
+    """A ranking with one id at each place."""
+    return [(id_,) for id_ in ids]
+
 
 ids = st.lists(st.sampled_from("abcdefghij"), unique=True)
 grades = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(1, 4), min_size=1)
@@ -16,7 +32,7 @@ cutoff = st.integers(1, 12)
 
 
 def test_recall_is_the_share_of_the_relevant_among_the_first_k() -> None:
-    ranked = ["c", "a", "x", "b"]
+    ranked = places("caxb")
     assert recall_at_k(ranked, {"a", "b"}, 1) == 0
     assert recall_at_k(ranked, {"a", "b"}, 2) == 0.5
     assert recall_at_k(ranked, {"a", "b"}, 4) == 1
@@ -24,13 +40,13 @@ def test_recall_is_the_share_of_the_relevant_among_the_first_k() -> None:
 
 
 def test_a_memory_that_comes_back_twice_counts_once() -> None:
-    assert recall_at_k(["a", "a"], {"a", "b"}, 2) == 0.5
-    assert ndcg_at_k(["a", "a"], {"a": 1, "b": 1}, 2) == pytest.approx(1 / (1 + 1 / log2(3)))
+    assert recall_at_k(places("aa"), {"a", "b"}, 2) == 0.5
+    assert ndcg_at_k(places("aa"), {"a": 1, "b": 1}, 2) == pytest.approx(1 / (1 + 1 / log2(3)))
 
 
 @given(ranked=ids, relevant=ids.filter(bool))
 def test_recall_never_falls_with_k_and_ends_at_what_was_found(ranked: list[str], relevant: list[str]) -> None:
-    curve = [recall_at_k(ranked, relevant, k) for k in range(len(ranked) + 1)]
+    curve = [recall_at_k(places(ranked), relevant, k) for k in range(len(ranked) + 1)]
     assert curve == sorted(curve)
     assert curve[0] == 0
     assert curve[-1] == len(set(ranked) & set(relevant)) / len(relevant)
@@ -39,14 +55,14 @@ def test_recall_never_falls_with_k_and_ends_at_what_was_found(ranked: list[str],
 def test_ndcg_with_one_grade_is_the_sum_of_discounts_by_the_best_such_sum() -> None:
     # Places 2 and 3 of 3, two relevant: (1/log2 3 + 1/log2 4) / (1/log2 2 + 1/log2 3).
     gained, best = 1 / log2(3) + 1 / log2(4), 1 + 1 / log2(3)
-    assert ndcg_at_k(["x", "a", "b"], {"a": 1, "b": 1}, 3) == pytest.approx(gained / best)
-    assert ndcg_at_k(["x", "a", "b"], {"a": 1, "b": 1}, 2) == pytest.approx((1 / log2(3)) / best)
-    assert ndcg_at_k(["x", "a", "b"], {"a": 1, "b": 1}, 1) == 0
+    assert ndcg_at_k(places("xab"), {"a": 1, "b": 1}, 3) == pytest.approx(gained / best)
+    assert ndcg_at_k(places("xab"), {"a": 1, "b": 1}, 2) == pytest.approx((1 / log2(3)) / best)
+    assert ndcg_at_k(places("xab"), {"a": 1, "b": 1}, 1) == 0
 
 
 def test_ndcg_with_grades_gains_two_to_the_grade_less_one() -> None:
     # Grades 3, 2, 3, 0, 1, 2: DCG = 7/1 + 3/1.585 + 7/2 + 0 + 1/2.585 + 3/2.807 = 13.848; best order 14.595.
-    ranked, graded = list("abcdef"), {"a": 3, "b": 2, "c": 3, "e": 1, "f": 2}
+    ranked, graded = places("abcdef"), {"a": 3, "b": 2, "c": 3, "e": 1, "f": 2}
     gained = 7 + 3 / log2(3) + 7 / log2(4) + 1 / log2(6) + 3 / log2(7)
     best = 7 + 7 / log2(3) + 3 / log2(4) + 3 / log2(5) + 1 / log2(6)
     assert gained == pytest.approx(13.848, abs=1e-3)
@@ -56,9 +72,9 @@ def test_ndcg_with_grades_gains_two_to_the_grade_less_one() -> None:
 @given(ranked=ids, graded=grades, k=cutoff)
 def test_ndcg_lies_between_nothing_and_the_best_order(ranked: list[str], graded: dict[str, int], k: int) -> None:
     best = sorted(graded, key=lambda id_: -graded[id_])
-    assert 0 <= ndcg_at_k(ranked, graded, k) <= 1 + 1e-12
-    assert ndcg_at_k(best, graded, k) == pytest.approx(1)
-    assert (ndcg_at_k(ranked, graded, k) == 0) == (not set(ranked[:k]) & graded.keys())
+    assert 0 <= ndcg_at_k(places(ranked), graded, k) <= 1 + 1e-12
+    assert ndcg_at_k(places(best), graded, k) == pytest.approx(1)
+    assert (ndcg_at_k(places(ranked), graded, k) == 0) == (not set(ranked[:k]) & graded.keys())
 
 
 @given(ranked=ids.filter(lambda ranked: len(ranked) > 1), graded=grades, place=st.integers(0, 8))
@@ -66,24 +82,37 @@ def test_ndcg_never_falls_when_a_better_one_moves_up(ranked: list[str], graded: 
     place %= len(ranked) - 1
     one, next_ = ranked[place : place + 2]
     moved = [*ranked[:place], next_, one, *ranked[place + 2 :]]
-    gain = ndcg_at_k(moved, graded, 20) - ndcg_at_k(ranked, graded, 20)
+    gain = ndcg_at_k(places(moved), graded, 20) - ndcg_at_k(places(ranked), graded, 20)
     assert gain * (graded.get(next_, 0) - graded.get(one, 0)) >= -1e-12
 
 
 def test_reciprocal_rank_is_that_of_the_first_relevant() -> None:
-    assert reciprocal_rank(["x", "a", "b"], {"a", "b"}) == 0.5
-    assert reciprocal_rank(["a"], {"a", "b"}) == 1
-    assert reciprocal_rank(["x", "y"], {"a"}) == 0
+    assert reciprocal_rank(places("xab"), {"a", "b"}) == 0.5
+    assert reciprocal_rank(places("a"), {"a", "b"}) == 1
+    assert reciprocal_rank(places("xy"), {"a"}) == 0
     assert reciprocal_rank([], {"a"}) == 0
 
 
 @given(ranked=ids, relevant=ids.filter(bool))
 def test_reciprocal_rank_says_from_which_k_on_something_is_found(ranked: list[str], relevant: list[str]) -> None:
-    rank = reciprocal_rank(ranked, relevant)
+    rank, found = reciprocal_rank(places(ranked), relevant), partial(recall_at_k, places(ranked), relevant)
     if rank:
-        assert recall_at_k(ranked, relevant, round(1 / rank)) > 0 == recall_at_k(ranked, relevant, round(1 / rank) - 1)
+        assert found(round(1 / rank)) > 0 == found(round(1 / rank) - 1)
     else:
-        assert recall_at_k(ranked, relevant, len(ranked)) == 0
+        assert found(len(ranked)) == 0
+
+
+def test_a_place_of_several_ids_answers_for_each_and_gains_the_best_once() -> None:
+    ranked = [("x",), ("a", "b"), ("c", "a")]
+    assert [recall_at_k(ranked, {"a", "b", "c"}, k) for k in (1, 2, 3)] == [0, pytest.approx(2 / 3), 1]
+    assert reciprocal_rank(ranked, {"b"}) == 0.5
+    gained, best = 3 / log2(3) + 1 / log2(4), 3 + 1 / log2(3) + 1 / log2(4)
+    assert ndcg_at_k(ranked, {"a": 1, "b": 2, "c": 1}, 3) == pytest.approx(gained / best)
+
+
+@given(groups=st.lists(st.lists(st.sampled_from("abcdefghij"), min_size=1).map(tuple)), graded=grades, k=cutoff)
+def test_ndcg_of_shared_places_stays_within_the_best_order(groups: list[Place], graded: dict[str, int], k: int) -> None:
+    assert 0 <= ndcg_at_k(groups, graded, k) <= 1 + 1e-12
 
 
 def test_distinct_keeps_first_places_and_leaves_the_missing_out() -> None:

@@ -27,6 +27,7 @@ ANSWER = Answer(
     metrics={"recall@1": 1.0, "mrr": 1 / 3},
     took_ms=1.23456,
     degraded=("deadline",),
+    same={"a": (("b", "t"),)},
 )
 
 
@@ -43,7 +44,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert (header.mode, header.top_k, header.version, header.embedded) == ("vector", 7, VERSION, True)
     assert (line.id, line.user, line.category, line.relevant) == ("q1", "0", "1", {"a": 2})
     assert (line.ranked, line.metrics, line.degraded) == (ANSWER.ranked, ANSWER.metrics, ("deadline",))
-    assert line.took_ms == 1.235
+    assert (line.took_ms, line.same) == (1.235, ANSWER.same)
     assert "secret" not in (tmp_path / "kept.jsonl").read_text()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -111,3 +111,41 @@ def test_averages_are_over_questions_of_all_users(prepared: Prepared, plan: Plan
     at_1 = [answer.metrics["recall@1"] for answer in run.answers]
     assert report.recall_at["1"] == pytest.approx(sum(at_1) / len(at_1), abs=1e-4)
     assert (report.questions, report.conversations, report.events) == (len(at_1), 2, 2 * len(TEXTS))
+
+
+def test_answers_that_hold_fewer_sessions_than_there_are_are_counted(prepared: Prepared, plan: Plan) -> None:
+    shallow = summarise(prepared.ask(replace(plan, top_k=1), quiet))
+    assert shallow.answers_short_of_sessions == shallow.questions
+    assert summarise(prepared.ask(replace(plan, top_k=len(TEXTS)), quiet)).answers_short_of_sessions == 0
+
+
+def one_user(items: tuple[Item, ...], question: Question) -> Plan:
+    dataset = Dataset(name="own", digest="d", histories=(History(user="a", items=items, questions=(question,)),))
+    return Plan(
+        dataset=dataset, settings=Settings(embedder=EmbedderSettings(allow_download=False)), mode="hybrid", top_k=5
+    )
+
+
+def test_a_memory_that_stands_for_several_items_is_credited_with_all_of_them() -> None:
+    text = "The nightly deploy of the billing service failed: no VPN"
+    items = tuple(Item(id=f"i{n}", text=text, timestamp=DAY, session=f"s{n}") for n in range(3))
+    question = Question(id="q", text="why did the deploy fail?", category="all", relevant={"i0": 1, "i1": 1, "i2": 1})
+    (answer,) = run_embedded(one_user(items, question), quiet).answers
+    shown = [id_ for id_, _ in answer.ranked]
+    stood_for = [id_ for others in answer.same.values() for id_, _ in others]
+    assert sorted(shown + stood_for) == ["i0", "i1", "i2"]
+    assert len(shown) == 1
+    assert (answer.metrics["recall@1"], answer.metrics["session_recall@5"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("asked_at", "first"), [(DAY + timedelta(days=7), "late"), (DAY, "early")])
+def test_last_week_is_the_one_before_the_question_was_asked(asked_at: datetime, first: str) -> None:
+    items = (
+        Item(id="early", text="Deployed the billing service to staging", timestamp=DAY - timedelta(days=5)),
+        Item(id="late", text="Deployed the search service to staging", timestamp=DAY + timedelta(days=2)),
+    )
+    question = Question(
+        id="q", text="what did we deploy last week?", category="all", relevant={first: 1}, asked_at=asked_at
+    )
+    (answer,) = run_embedded(one_user(items, question), quiet).answers
+    assert answer.ranked[0][0] == first

@@ -23,7 +23,7 @@ def places(*ids: str) -> tuple[tuple[str, str | None], ...]:
 
 def test_sessions_are_ranked_by_their_best_item_and_counted_once() -> None:
     # Items a1 a2 b1 c1: the sessions are A, B, C; the evidence lies in C and, second item of it, in B.
-    metrics = judge(places("a1", "a2", "b1", "c1"), {"c2": 1, "b1": 1}, SESSIONS, [1, 2, 3])
+    metrics = judge(places("a1", "a2", "b1", "c1"), {}, {"c2": 1, "b1": 1}, SESSIONS, [1, 2, 3])
     assert [metrics[f"session_recall@{k}"] for k in (1, 2, 3)] == [0, 0.5, 1]
     assert metrics["session_mrr"] == 0.5
     best = 1 + 1 / log2(3)
@@ -33,22 +33,30 @@ def test_sessions_are_ranked_by_their_best_item_and_counted_once() -> None:
 
 
 def test_two_items_of_one_session_are_one_session_of_evidence() -> None:
-    metrics = judge(places("a1", "b1"), {"b1": 1, "b2": 1}, SESSIONS, [2])
+    metrics = judge(places("a1", "b1"), {}, {"b1": 1, "b2": 1}, SESSIONS, [2])
     assert (metrics["recall@2"], metrics["session_recall@2"]) == (0.5, 1)
 
 
 def test_a_session_has_the_best_grade_of_its_items() -> None:
-    metrics = judge(places("a1", "b1"), {"a1": 1, "b1": 1, "b2": 2}, SESSIONS, [2])
+    metrics = judge(places("a1", "b1"), {}, {"a1": 1, "b1": 1, "b2": 2}, SESSIONS, [2])
     assert metrics["session_ndcg@2"] == pytest.approx((1 + 3 / log2(3)) / (3 + 1 / log2(3)))
 
 
 def test_evidence_without_a_session_leaves_the_sessions_unjudged() -> None:
-    metrics = judge(places("loose", "a1"), {"loose": 1}, SESSIONS, [1])
+    metrics = judge(places("loose", "a1"), {}, {"loose": 1}, SESSIONS, [1])
     assert metrics == {"recall@1": 1, "ndcg@1": 1, "mrr": 1}
 
 
+def test_a_memory_that_stands_for_several_items_answers_for_each_at_its_place() -> None:
+    same = {"a1": (("b1", "B"), ("c1", "C"))}
+    metrics = judge(places("a1", "a2"), same, {"c1": 1, "c2": 1}, SESSIONS, [1, 2, 3])
+    assert [metrics[f"recall@{k}"] for k in (1, 2)] == [0.5, 0.5]
+    assert (metrics["mrr"], metrics["ndcg@1"]) == (1, 1)
+    assert [metrics[f"session_recall@{k}"] for k in (1, 2, 3)] == [0, 0, 1]
+
+
 def test_a_memory_that_is_no_item_takes_its_place_and_belongs_to_no_session() -> None:
-    metrics = judge((("stranger", None), ("a1", "A")), {"a1": 1}, SESSIONS, [1])
+    metrics = judge((("stranger", None), ("a1", "A")), {}, {"a1": 1}, SESSIONS, [1])
     assert (metrics["recall@1"], metrics["session_recall@1"]) == (0, 1)
 
 
@@ -56,7 +64,7 @@ def test_a_memory_that_is_no_item_takes_its_place_and_belongs_to_no_session() ->
 def test_the_first_k_items_never_reach_a_session_that_the_first_k_sessions_miss(
     ranked: tuple[tuple[str, str | None], ...], graded: dict[str, int], k: int
 ) -> None:
-    metrics = judge(ranked, graded, SESSIONS, [k])
+    metrics = judge(ranked, {}, graded, SESSIONS, [k])
     if "session_mrr" in metrics:
         evidence = {SESSIONS[id_] for id_ in graded} - {None}
         reached = {session for _, session in ranked[:k]} & evidence
