@@ -34,6 +34,7 @@ from memory_agent.records import Embedding
 
 _BULK_CACHE = 4096  # 1.6 KB each
 _MOST_QUERY_THREADS = 4
+_LATE = "the query was not begun in time"
 
 
 class Model(Protocol):
@@ -116,17 +117,21 @@ class LanedEmbedder:
         return self._model.count_tokens(text)
 
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[Embedding]:
-        """Queue a query and return at once. One that was not begun after `timeout_s` fails; the vector is read-only."""
+        """Queue a query and return at once; the vector is read-only.
+
+        One that was not begun after `timeout_s` fails, one that is late already (0 or less) is not even queued.
+        """
         digest = _digest("text", text)
         future: Future[Embedding] = Future()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        is_late = timeout_s is not None and timeout_s <= 0
         with self._lock:
             self._check_open()
             known = self._known(digest)
-            if known is None:
+            if known is None and not is_late:
                 self._ask(digest, text, Waiter(future, deadline))
                 return future
-        future.set_result(known)
+        resolve(future, EmbedderUnavailableError(_LATE) if known is None else known)
         return future
 
     def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
@@ -193,7 +198,7 @@ class LanedEmbedder:
                 return None
             query = self._queries.popleft()
             late = query.take_late(time.monotonic())
-        answer_all(late, EmbedderUnavailableError("the query was not begun in time"))
+        answer_all(late, EmbedderUnavailableError(_LATE))
         return query
 
     def _finish_query(self, query: Query, outcome: Outcome | None) -> None:

@@ -1,8 +1,9 @@
 """The embedder of this node, asked over its socket. Satisfies `Embedder`; loads no engine.
 
 Each question is asked again, at growing intervals, until its time is up: a server that was killed and started again
-answers the next asking, and asking twice costs little because it remembers what it embedded. What this file does not
-do: it never embeds here when the server is away; the caller degrades to words.
+answers the next asking, and asking twice costs little because it remembers what it embedded. While a server is silent,
+one query waits for it and the others hardly, so that they do not fill the threads of a process with waiting. What this
+file does not do: it never embeds here when the server is away; the caller degrades to words.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from memory_agent.records import Embedding
 from memory_agent.transport import RequestSocket
 
 _FIRST_WAIT_S = 1.0
+_LEAST_WAIT_S = 0.001  # sockets count milliseconds: what remains of one is no time to ask again
 _CHUNK = 64
+_SILENT_AFTER_S = 1.0  # ten times what the longest text takes
+_SILENT_PATIENCE_S = 0.05
 
 
 class RemoteEmbedder:
@@ -36,6 +40,7 @@ class RemoteEmbedder:
         self._idle: deque[RequestSocket] = deque()
         self._closed = False
         self._info: EmbedderInfo | None = None
+        self._silence = _Silence()
 
     @property
     def info(self) -> EmbedderInfo:
@@ -49,8 +54,9 @@ class RemoteEmbedder:
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
         """Return the (d,) vector of `text`; errors as of `Embedder.embed_query`."""
         check_text("text", text)
-        patience = self._timeout_s if timeout_s is None else timeout_s
-        vector: Embedding = self._vectors(wire.QueryQuestion(patience), [text], patience)[0]
+        with self._silence.patience(self._timeout_s if timeout_s is None else timeout_s) as patience_s:
+            question = wire.QueryQuestion(patience_s, time.monotonic())
+            vector: Embedding = self._vectors(question, [text], patience_s)[0]
         return vector
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
@@ -84,16 +90,20 @@ class RemoteEmbedder:
     def _ask(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> list[bytes]:
         """Ask until there is an answer or `timeout_s` is over, which raises `EmbedderUnavailableError`."""
         frames = wire.encode_question(question, texts)
-        deadline = time.monotonic() + timeout_s
+        asked_at_s = time.monotonic()
         wait_s = _FIRST_WAIT_S
         with self._socket() as socket:
-            while (remaining_s := deadline - time.monotonic()) > 0:
+            while (remaining_s := asked_at_s + timeout_s - time.monotonic()) >= _LEAST_WAIT_S:
                 try:
-                    return socket.request(frames, min(wait_s, remaining_s))
+                    answer = socket.request(frames, min(wait_s, remaining_s))
                 except DeadlineExceededError:
                     wait_s *= 2
                 except UnavailableError as error:
                     raise EmbedderUnavailableError(str(error)) from error
+                else:
+                    self._silence.heard()
+                    return answer
+        self._silence.waited_since(asked_at_s)
         raise EmbedderUnavailableError(f"no answer from {self._endpoint} within {timeout_s:.3g} s")
 
     @contextmanager
@@ -113,3 +123,38 @@ class RemoteEmbedder:
                     self._idle.append(socket)
             if not keep:
                 socket.close()
+
+
+class _Silence:
+    """Whether a server answers at all: who waits for one that does not. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_silent = False
+        self._is_probed = False
+        self._heard_at_s = 0.0
+
+    @contextmanager
+    def patience(self, wanted_s: float) -> Iterator[float]:
+        """Give how long a query should wait: as long as it wants, or hardly while another one waits for a silence."""
+        with self._lock:
+            probes = self._is_silent and not self._is_probed
+            waits = probes or not self._is_silent
+            self._is_probed |= probes
+        try:
+            yield wanted_s if waits else min(wanted_s, _SILENT_PATIENCE_S)
+        finally:
+            if probes:
+                with self._lock:
+                    self._is_probed = False
+
+    def heard(self) -> None:
+        """Note an answer, to whatever question."""
+        with self._lock:
+            self._is_silent = False
+            self._heard_at_s = time.monotonic()
+
+    def waited_since(self, asked_at_s: float) -> None:
+        """Note that a question got no answer until now: silence, if that is long and nobody else got one either."""
+        with self._lock:
+            self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S

@@ -119,7 +119,8 @@ class EmbedderServer:
 
     def _answer(self, request: Request, question: wire.Question, texts: list[str], embedder: LanedEmbedder) -> None:
         if isinstance(question, wire.QueryQuestion):
-            self._reply_when_done(request, embedder.submit_query(texts[0], question.timeout_s), embedder)
+            remaining_s = question.remaining_s(time.monotonic())
+            self._reply_when_done(request, embedder.submit_query(texts[0], remaining_s), embedder)
         elif isinstance(question, wire.BulkQuestion):
             if len(texts) > _MOST_TEXTS:
                 raise InvalidInputError("texts", f"{len(texts)} in one question, at most {_MOST_TEXTS}")

@@ -24,9 +24,18 @@ class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
 
 
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
-    """Embed the one text that follows, ahead of bulk work; not worth beginning after `timeout_s`."""
+    """Embed the one text that follows, ahead of bulk work; not worth beginning `timeout_s` after `asked_at_s`.
+
+    The latter is this machine's monotonic clock, which its processes share: a question that lay in a socket while the
+    server was stopped is known to be late.
+    """
 
     timeout_s: float
+    asked_at_s: float | None = None
+
+    def remaining_s(self, now_s: float) -> float:
+        """Return the seconds until it is not worth beginning any more; negative after that."""
+        return self.timeout_s - (0.0 if self.asked_at_s is None else max(0.0, now_s - self.asked_at_s))
 
 
 class BulkQuestion(msgspec.Struct, frozen=True, tag="bulk"):

@@ -9,56 +9,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from witness import WAIT_S, Witness
 
-from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.errors import EmbedderUnavailableError
-from memory_agent.records import Embedding
 
 NEVER_S = 1e6
-WAIT_S = 60.0
-
-
-class Witness:
-    """The real model; notes which text is begun and ended, and lets a test hold a text before it begins."""
-
-    def __init__(self, model: MiniLM) -> None:
-        self._model = model
-        self.events: list[tuple[str, str]] = []
-        self.niceness: dict[str, int] = {}
-        self._held: dict[str, threading.Event] = {}
-        self._reached: dict[str, threading.Event] = {}
-
-    @property
-    def info(self) -> EmbedderInfo:
-        return self._model.info
-
-    def count_tokens(self, text: str) -> int:
-        return self._model.count_tokens(text)
-
-    def hold(self, text: str) -> None:
-        self._held[text] = threading.Event()
-        self._reached[text] = threading.Event()
-
-    def await_reached(self, text: str) -> None:
-        assert self._reached[text].wait(WAIT_S)
-
-    def release(self, text: str) -> None:
-        self._held[text].set()
-
-    def embed(self, text: str) -> Embedding:
-        self.events.append(("begun", text))
-        self.niceness[text] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        if text in self._held:
-            self._reached[text].set()
-            assert self._held[text].wait(WAIT_S)
-        vector = self._model.embed(text)
-        self.events.append(("ended", text))
-        return vector
-
-    def begun(self, text: str) -> int:
-        return self.events.count(("begun", text))
 
 
 @pytest.fixture
@@ -209,6 +166,18 @@ def test_a_query_that_is_not_answered_in_time_fails_and_is_not_begun_later(witne
     witness.release("first")
     assert first.result(WAIT_S).shape == last.result(WAIT_S).shape == (384,)
     assert witness.begun("impatient") == 0
+
+
+def test_a_query_that_comes_too_late_is_not_begun_and_answered_only_where_the_vector_is_known(
+    witness: Witness, lanes: Lanes
+) -> None:
+    embedder = lanes()
+    known = embedder.embed_query("known")
+    assert np.array_equal(embedder.submit_query("known", timeout_s=-1.0).result(WAIT_S), known)
+    with pytest.raises(EmbedderUnavailableError, match="in time"):
+        embedder.submit_query("late", timeout_s=0.0).result(WAIT_S)
+    embedder.embed_query("another")
+    assert witness.begun("late") == 0
 
 
 def test_a_cancelled_bulk_call_is_dropped(witness: Witness, lanes: Lanes) -> None:

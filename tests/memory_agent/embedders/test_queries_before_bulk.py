@@ -1,0 +1,231 @@
+"""A query waits for no bulk text: whoever submitted how many, in this process and through the embedder's own.
+
+By what happens in which order, never by time. That two bulk threads share the processors with a query is a matter of
+their priority, and measured by `ops.bench.load`.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+from witness import WAIT_S, Witness
+
+from memory_agent.embedders import Embeddings, wire
+from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
+from memory_agent.embedders.minilm import MiniLM
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import EmbedderUnavailableError
+from memory_agent.records import Embedding
+
+NEVER_S = 1e6
+CORES = usable_cores()
+PADDING = " the worker reported that the index was rebuilt" * 40  # cut at 256 tokens
+
+
+@pytest.fixture
+def witness(int8_model: MiniLM) -> Witness:
+    return Witness(int8_model)
+
+
+@pytest.fixture
+def embedder(witness: Witness) -> Iterator[LanedEmbedder]:
+    embedder = LanedEmbedder(witness, query_threads=2, starved_s=NEVER_S)
+    yield embedder
+    witness.release_all()
+    embedder.close()
+
+
+def submit_held(embedder: LanedEmbedder, witness: Witness, callers: int) -> list[Future[Embeddings]]:
+    """Submit a bulk call for each caller while every bulk thread is in the midst of a text, and stays there."""
+    firsts = [f"first {thread}" for thread in range(CORES)]
+    for text in firsts:
+        witness.hold(text)
+    calls = [embedder.submit_texts(firsts)]
+    for text in firsts:
+        witness.await_reached(text)
+    return calls + [embedder.submit_texts([f"bulk {caller} {n}" for n in range(64)]) for caller in range(callers)]
+
+
+@pytest.mark.parametrize("callers", [1, 40])
+def test_a_query_waits_for_no_bulk_text_however_many_are_queued(
+    embedder: LanedEmbedder, witness: Witness, callers: int
+) -> None:
+    calls = submit_held(embedder, witness, callers)
+    for number in range(3):
+        assert embedder.embed_query(f"query {number}", timeout_s=WAIT_S).shape == (384,)
+    assert [text for what, text in witness.events if what == "ended"] == ["query 0", "query 1", "query 2"]
+    assert not any(call.done() for call in calls)
+
+
+def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder, witness: Witness) -> None:
+    witness.hold("long query")
+    calls = submit_held(embedder, witness, callers=5)
+    query = embedder.submit_query("long query")
+    witness.await_reached("long query")
+    for thread in range(CORES):
+        witness.release(f"first {thread}")
+    calls[0].result(WAIT_S)
+    for number in range(20):  # meanwhile the bulk threads have all the time in the world
+        embedder.embed_query(f"query {number}", timeout_s=WAIT_S)
+    assert not [text for what, text in witness.events if what == "begun" and text.startswith("bulk")]
+    witness.release("long query")
+    assert query.result(WAIT_S).shape == (384,)
+    assert [call.result(WAIT_S).shape for call in calls[1:]] == [(64, 384)] * 5
+
+
+@pytest.mark.parametrize("callers", [1, 12])
+def test_between_a_query_and_its_beginning_each_bulk_thread_ends_one_text_at_most(
+    embedder: LanedEmbedder, witness: Witness, callers: int
+) -> None:
+    """Nothing is held here: texts of 256 tokens without end, and queries whenever all bulk threads are at a text."""
+    assert witness.count_tokens(PADDING) > 256
+    calls = [embedder.submit_texts([f"bulk {caller} {n}{PADDING}" for n in range(200)]) for caller in range(callers)]
+    for number in range(15):
+        while at_work(witness) < CORES:
+            threading.Event().wait(0.001)
+        queued = len(witness.events)
+        embedder.embed_query(f"query {number}", timeout_s=WAIT_S)
+        begun = witness.events.index(("begun", f"query {number}"))
+        waited_for = [text for what, text in witness.events[queued:begun] if what == "ended"]
+        assert len(waited_for) <= CORES
+        ended = witness.events.index(("ended", f"query {number}"))
+        assert sum(what == "begun" and text.startswith("bulk") for what, text in witness.events[queued:ended]) <= CORES
+    assert not any(call.done() for call in calls)
+    for call in calls:
+        call.cancel()
+
+
+def at_work(witness: Witness) -> int:
+    """Return how many bulk texts are begun and not ended."""
+    events = [what for what, text in list(witness.events) if text.startswith("bulk")]
+    return events.count("begun") - events.count("ended")
+
+
+class WitnessServer:
+    """`witness_server.py` in a process of its own."""
+
+    def __init__(self, endpoint: str, cache: Path) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("witness_server.py")), endpoint, str(cache)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.endpoint = endpoint
+        self._await_line("ready")
+
+    def await_begun(self, count: int, first_word: str) -> None:
+        """Return when `count` more texts with this first word are begun."""
+        for _ in range(count):
+            self._await_line(f"begun {first_word}")
+
+    def release(self) -> None:
+        """Let the held texts go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> list[str]:
+        """End it in order; return what it told meanwhile."""
+        told, _ = self.process.communicate(timeout=WAIT_S)
+        assert self.process.returncode == 0
+        return told.splitlines()
+
+    def _await_line(self, start: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(start):
+                return
+        raise AssertionError(f"it ended without {start!r}")
+
+
+@pytest.fixture
+def server(tmp_path: Path, model_cache: Path) -> Iterator[WitnessServer]:
+    server = WitnessServer(f"ipc://{tmp_path}/e.sock", model_cache)
+    yield server
+    if server.process.poll() is None:
+        server.process.kill()
+        server.process.communicate()
+
+
+def test_through_the_embedder_process_a_query_waits_for_no_bulk_text_either(
+    server: WitnessServer, int8_model: MiniLM
+) -> None:
+    callers = 20
+    embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
+    vectors: dict[int, Embeddings] = {}
+
+    def call(caller: int) -> None:
+        vectors[caller] = embedder.embed_texts([f"held {caller} {n}" for n in range(16)])
+
+    threads = [threading.Thread(target=call, args=(caller,)) for caller in range(callers)]
+    for thread in threads:
+        thread.start()
+    server.await_begun(CORES, "held")
+    for number in range(10):
+        assert np.array_equal(embedder.embed_query(f"query {number}"), int8_model.embed(f"query {number}"))
+    assert not vectors
+    server.release()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert sorted(vectors) == list(range(callers))
+    assert np.array_equal(vectors[7][3], int8_model.embed("held 7 3"))
+    embedder.close()
+
+
+def test_a_query_that_became_late_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
+    """They lie in its socket when it goes on: a hundred callers who are gone would go before the one who waits."""
+    embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
+    embedder.embed_query("before")
+    server.process.send_signal(signal.SIGSTOP)
+    for number in range(30):
+        with pytest.raises(EmbedderUnavailableError):
+            embedder.embed_query(f"late {number}", timeout_s=0.01)
+    server.process.send_signal(signal.SIGCONT)
+    embedder.embed_query("after")  # on the same connection, so that the others came before it
+    embedder.close()
+    assert [line for line in server.stop() if "late" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("asked_at_s", "remaining_s"), [(None, 2.0), (100.0, 2.0), (99.5, 1.5), (90.0, -8.0), (105.0, 2.0)]
+)
+def test_the_time_on_the_way_is_taken_off_a_query_and_never_added(asked_at_s: float | None, remaining_s: float) -> None:
+    assert wire.QueryQuestion(2.0, asked_at_s).remaining_s(now_s=100.0) == remaining_s
+
+
+def test_while_the_server_is_silent_one_query_waits_for_it_and_the_others_hardly(
+    server: WitnessServer, int8_model: MiniLM
+) -> None:
+    embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
+    embedder.embed_query("before")
+    server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(EmbedderUnavailableError):
+        embedder.embed_query("finds out", timeout_s=1.2)
+    answers: list[Embedding] = []
+    failed = threading.Semaphore(0)
+
+    def ask() -> None:
+        try:
+            answers.append(embedder.embed_query("patient"))
+        except EmbedderUnavailableError:
+            failed.release()
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for _ in range(7):
+        assert failed.acquire(timeout=WAIT_S / 2)
+    assert sum(thread.is_alive() for thread in threads) >= 1
+    server.process.send_signal(signal.SIGCONT)
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert len(answers) == 1
+    assert np.array_equal(answers[0], int8_model.embed("patient"))
+    for number in range(3):
+        assert embedder.embed_query(f"after {number}").shape == (384,)
+    embedder.close()
