@@ -46,7 +46,7 @@ _CHUNK = 1_000  # vectors held in memory at a time while building
 _GRAPH_CHUNK = 16  # added to a graph while searches wait: about 5 ms
 _SLACK = 16  # candidates beyond the limit: the edge of the best lies among them, as a rule
 _BF16_ERROR = 0.004  # of a scanned cosine; the bound, since each component is off by 2^-9 of itself at most
-_INT8_ERROR = 0.012  # the same: 23 standard deviations for MiniLM, 5 where one component of many is large
+INT8_ERROR = 0.012  # the same: 23 standard deviations for MiniLM, 5 where one component of many is large
 _WORN_SHARE = 0.3  # of removed slots: from there on a graph searches slower by factors
 _WORN_FROM = 1_000  # slots; below, wear costs nothing
 
@@ -205,7 +205,7 @@ class VectorIndex:
         """Return the nearest rows, best first, their cosines as the engine sees them, and how far off those may be."""
         with self._using, _translating():
             matches = self._engine.search(small(unit) if self._is_graph else unit, count, exact=exact, threads=1)
-            error = _INT8_ERROR if self._is_graph else _BF16_ERROR
+            error = INT8_ERROR if self._is_graph else _BF16_ERROR
         keys: Rows = np.atleast_1d(matches.keys).astype(np.int64)
         return keys, 1.0 - np.atleast_1d(matches.distances).astype(np.float32), error
 

@@ -18,6 +18,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.codec import unit_vector
 
 NDIM = 16
+CHANCES = 10
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 _BATCH = 10_000
@@ -74,12 +75,16 @@ def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1)
     try:
         rng = np.random.default_rng(seed)
         world = World(archive, count)
-        vectors = clustered(count, rng)
+        vectors, chances, lacking = (
+            clustered(count, rng),
+            rng.random((count, CHANCES)).tolist(),
+            rng.random(count) < 0.03,
+        )
         for start in range(0, count, _BATCH):
             with archive.batch() as batch:
                 for number in range(start, min(start + _BATCH, count)):
-                    vector = None if rng.random() < 0.03 else vectors[number]
-                    record = made(number, rng)
+                    vector = None if lacking[number] else vectors[number]
+                    record = made(number, chances[number])
                     row = batch.put(record, vector)
                     world.records[row] = record
                     _keep(world, row, vector)
@@ -98,23 +103,23 @@ def clustered(count: int, rng: np.random.Generator) -> Embedding:
     return vectors.astype(np.float32)
 
 
-def made(number: int, rng: np.random.Generator) -> MemoryRecord:
-    """A memory whose fields are spread so that filters keep from three to nearly all."""
-    shares = {"half": 0.5, "tenth": 0.1, "hundredth": 0.01}
-    tags = [tag for tag, share in shares.items() if rng.random() < share] + (["three"] if number in (3, 33, 77) else [])
+def made(number: int, chances: list[float]) -> MemoryRecord:
+    """A memory whose fields are spread so that filters keep from three to nearly all, by CHANCES numbers of 0 to 1."""
+    kind, source, half, tenth, hundredth, channel, run, has_quality, quality, minute = chances
+    shares = {"half": half < 0.5, "tenth": tenth < 0.1, "hundredth": hundredth < 0.01, "three": number in (3, 33, 77)}
     return MemoryRecord(
         id=f"memory-{number:08d}",
-        text=" ".join(["alpha"] * int(rng.integers(3)) + ["beta"] * (number % 10 == 0) + [f"word{number % 97}", "all"]),
-        source=SOURCES[min(int(rng.exponential(1.0)), len(SOURCES) - 1)],
-        kind=KINDS[min(int(rng.exponential(0.5)), len(KINDS) - 1)],
-        timestamp=START + timedelta(minutes=number + int(rng.integers(-50, 50))),
+        text=" ".join(["alpha"] * int(3 * half) + ["beta"] * (number % 10 == 0) + [f"word{number % 97}", "all"]),
+        source=SOURCES[int(len(SOURCES) * source**4)],
+        kind=KINDS[int(len(KINDS) * kind**4)],
+        timestamp=START + timedelta(minutes=number + int(100 * minute) - 50),
         session_id=f"s-{number // 30}" if number % 5 else "s-common",
-        run_id=None if number % 3 else f"r-{int(rng.exponential(5.0))}",
-        channel_id=f"c-{int(rng.random() < 0.02)}",
+        run_id=None if number % 3 else f"r-{int(50 * run**4)}",
+        channel_id=f"c-{int(channel < 0.02)}",
         agent_id=None if number % 7 == 0 else f"a-{number % 4}",
-        tags=tuple(tags),
-        provenance=None if number % 2 else PROVENANCES[int(rng.integers(len(PROVENANCES)))],
-        quality_score=None if rng.random() < 0.4 else round(float(rng.random()), 2),
+        tags=tuple(tag for tag, has in shares.items() if has),
+        provenance=None if number % 2 else PROVENANCES[number // 2 % len(PROVENANCES)],
+        quality_score=None if has_quality < 0.4 else round(quality, 2),
     )
 
 
@@ -128,7 +133,9 @@ def _change(world: World, rng: np.random.Generator) -> None:
             del world.records[row]
             world.vectors[row] = np.nan
         for row in changed.tolist():
-            fields: dict[str, Any] = msgspec.structs.asdict(made(int(rng.integers(10**6)), rng))
+            fields: dict[str, Any] = msgspec.structs.asdict(
+                made(int(rng.integers(10**6)), rng.random(CHANCES).tolist())
+            )
             world.records[row] = MemoryRecord(**fields | {"id": world.records[row].id})
             batch.update(world.records[row])
         for row, vector in zip(given.tolist(), clustered(len(given), rng), strict=True):

@@ -190,28 +190,24 @@ def test_a_floor_alone_is_exact(world: World, floor: float) -> None:
     [
         {"tags": ("three",)},
         {"session_id": "s-7"},
-        {"tags": ("hundredth",)},
         {"channel_id": "c-1"},
         {"tags": ("tenth",), "min_quality": 0.5},
         {"since": START + timedelta(minutes=99_000)},
-        {"agent_id": "a-2"},
         {"since": START + timedelta(minutes=500), "kinds": ("episode",)},
         {"channel_id": "c-0"},
-        {"session_id": "s-unknown"},
     ],
     ids=str,
 )
 def test_filters_over_100_000_memories_are_exact_by_each_strategy(large: World, fields: dict[str, Any]) -> None:
     chosen = MemoryFilter(**fields)
-    check_vectors(large, chosen, seed=1, limit=LIMIT, floor=None)
-    check_vectors(large, chosen, seed=2, limit=200, floor=0.2)
+    check_vectors(large, chosen, seed=2, limit=200, floor=None)
     check_words(large, chosen, LIMIT)
     check_rows(large, chosen, seed=1)
 
 
 @pytest.mark.slow
 @given(chosen=filters(), query=queries, floor=floors)
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_fields_together_are_exact_over_100_000_memories(
     large: World, chosen: MemoryFilter, query: tuple[int, int], floor: float | None
 ) -> None:

@@ -11,7 +11,8 @@ from samples import NDIM, exact_ranking, unit_vectors
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import Embedding
 from memory_agent.storage.changes import Change, Changes, Rows
-from memory_agent.storage.index import VectorIndex
+from memory_agent.storage.index import INT8_ERROR, VectorIndex
+from memory_agent.storage.nearest import small
 
 K = 10
 
@@ -136,6 +137,79 @@ def test_a_search_within_chosen_rows_is_exact(limit: int, share: float) -> None:
         expected = exact_ranking({int(row): source.vectors[int(row)] for row in chosen}, query)[:K]
         assert rows.tolist() == expected
         assert np.allclose(scores, source.read(rows) @ query, atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [10_000, 100], ids=["flat", "graph"])
+@pytest.mark.parametrize("share", [0.002, 0.3, 0.9])
+@pytest.mark.parametrize("expected", [0.001, 0.5, 1.0])
+def test_a_search_for_what_passes_is_exact_whatever_is_expected(limit: int, share: float, expected: float) -> None:
+    source = Source(ndim=64)
+    index = filled(source, 2_000, limit)
+    chosen = np.flatnonzero(np.random.default_rng(6).random(2_000) < share) + 1
+    asked: list[int] = []
+
+    def keep(rows: Rows) -> Rows:
+        asked.extend(rows.tolist())
+        return np.intersect1d(rows, chosen)
+
+    for query in unit_vectors(5, seed=7, ndim=64):
+        asked.clear()
+        found = index.search_passing(query, K, keep, share=expected)
+        assert found is not None
+        assert len(asked) == len(set(asked))
+        right = exact_ranking({int(row): source.vectors[int(row)] for row in chosen}, query)[:K]
+        assert found[0].tolist() == right
+        listed = index.search_within(query, chosen, K)
+        assert found[0].tolist() == listed[0].tolist()
+        assert found[1].tolist() == listed[1].tolist()  # to the last bit
+
+
+def test_a_search_for_what_passes_gives_up_when_it_would_cost_too_much() -> None:
+    source = Source()
+    index = filled(source, 2_000, limit=100)
+    query = unit_vectors(1, seed=7)[0]
+    assert index.search_passing(query, K, lambda rows: rows[:0], budget_us=0.0) is None
+    assert index.search_passing(query, K, lambda rows: rows[:0], share=0.5, budget_us=600.0) is None
+    nothing = index.search_passing(query, K, lambda rows: rows[:0])
+    assert nothing is not None
+    assert nothing[0].tolist() == []
+
+
+@pytest.mark.parametrize("limit", [10_000, 100], ids=["flat", "graph"])
+def test_among_vectors_that_rounding_cannot_tell_apart_the_nearest_are_found(limit: int) -> None:
+    source = Source(ndim=64)
+    rng = np.random.default_rng(3)
+    crowd = unit_vectors(1, seed=1, ndim=64) + 1e-3 * rng.normal(size=(1_500, 64)).astype(np.float32)
+    index = VectorIndex(source.read, exact_search_limit=limit)
+    index.apply(source.put(dict(enumerate(crowd / np.linalg.norm(crowd, axis=1, keepdims=True), start=1))))
+    query = unit_vectors(1, seed=2, ndim=64)[0]
+    chosen = np.arange(1, 1_501, 2)
+    right = exact_ranking({int(row): source.vectors[int(row)] for row in chosen}, query)[:K]
+    for share in (0.1, 0.5, 1.0):
+        found = index.search_passing(query, K, lambda rows: rows[rows % 2 == 1], share=share)
+        assert found is not None
+        assert np.allclose(found[1], source.read(np.array(right)) @ query, atol=1e-6)
+
+
+def test_equal_vectors_come_in_order_of_rows_however_they_are_found() -> None:
+    source = Source(ndim=48)
+    index = filled(source, 300, limit=1_000)
+    twin = source.vectors[5]
+    index.apply(source.put(dict.fromkeys(range(1000, 1100), twin)))
+    rows, scores = index.search(twin, 50)
+    assert rows.tolist() == [5, *range(1_000, 1_049)]
+    assert len(set(scores.tolist())) == 1
+    assert index.search_within(twin, np.arange(990, 1_100), 50)[0].tolist() == list(range(1_000, 1_050))
+
+
+@pytest.mark.parametrize("peaky", [False, True])
+def test_scaled_to_int8_a_cosine_keeps_within_the_error_that_is_reckoned_with(peaky: bool) -> None:
+    rng = np.random.default_rng(1)
+    drawn = rng.standard_cauchy(size=(3_000, 96)) if peaky else rng.normal(size=(3_000, 96))
+    vectors = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    scaled = small(vectors).astype(np.float64)
+    scaled /= np.linalg.norm(scaled, axis=1, keepdims=True)
+    assert np.abs(scaled @ scaled[:50].T - vectors @ vectors[:50].T).max() < INT8_ERROR
 
 
 def test_a_search_within_rows_far_away_still_returns_all_of_them() -> None:
