@@ -87,7 +87,10 @@ class CandidateSearch:
 
     def windows(self, centres: Iterable[int]) -> list[Window]:
         """Return each of `centres` among its neighbours in its session; alone, where it has none."""
-        return self._sides.ask("lexicon", lambda: [self._window(centre) for centre in centres], [])
+        wanted = list(centres)
+        nothing: list[tuple[int, ...]] = []
+        around = self._sides.ask("lexicon", lambda: self._archive.lexicon.around(wanted, REACH), nothing)
+        return [Window(centre, rows) for centre, rows in zip(wanted, around, strict=False)]
 
     def widen(self, found: Candidates, vector: QueryVector | None, rows: Iterable[int]) -> Candidates:
         """Return the candidates with those of `rows` among them that pass the filter."""
@@ -120,8 +123,3 @@ class CandidateSearch:
             self._attempt.degrade("deadline")
             return NOTHING
         return sieve.sharing_words(self._inquiry.query, self._limit)
-
-    def _window(self, centre: int) -> Window:
-        rows, offsets = self._archive.lexicon.neighbours(centre, REACH)
-        before, after = rows[offsets < 0].tolist(), rows[offsets > 0].tolist()
-        return Window(centre, (*before, centre, *after))

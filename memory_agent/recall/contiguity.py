@@ -57,10 +57,11 @@ def loans(scores: Scores, rows: Rows, windows: Iterable[Window], share: float) -
     if order.size < 2:
         return []
     floor = max(scores[order[-1]], _LEAST_FLOOR * scores[order[0]])
+    around = list(windows)
+    places, _ = places_of(rows, [window.centre for window in around])
     best: dict[int, Loan] = {}
-    for window in windows:
-        surplus = float(scores[places_of(rows, [window.centre])[0]] - floor)
-        for offer in _offers(window, surplus * share):
+    for window, score in zip(around, scores[places].tolist(), strict=True):
+        for offer in _offers(window, (score - floor) * share):
             if offer.amount > best.get(offer.borrower, _NOTHING).amount:
                 best[offer.borrower] = offer
     return list(best.values())

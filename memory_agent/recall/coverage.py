@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.recall.contiguity import REACH, Window
-from memory_agent.recall.ranking import Rows, Scores, places_of
+from memory_agent.recall.ranking import Rows, Scores
 
 Hits = npt.NDArray[np.bool_]
 
@@ -35,11 +35,18 @@ def coverage(hits: Hits, rows: Rows, windows: Iterable[Window]) -> Scores:
 
 def _beside(rows: Rows, windows: Iterable[Window]) -> Scores:
     """Return (m, m): 1 where two memories are the same, or stand at most `REACH` places apart."""
+    place_of = {row: place for place, row in enumerate(rows.tolist())}
+    pairs = [
+        (place_of[one], place_of[other])
+        for window in windows
+        for apart in range(1, REACH + 1)
+        for one, other in zip(window.rows, window.rows[apart:], strict=False)
+        if one in place_of and other in place_of
+    ]
     near = np.eye(rows.size)
-    for window in windows:
-        places = places_of(rows, window.rows)
-        for apart in range(1, REACH + 1):
-            near[places[apart:], places[:-apart]] = near[places[:-apart], places[apart:]] = 1.0
+    if pairs:
+        ones, others = np.array(pairs).T
+        near[ones, others] = near[others, ones] = 1.0
     return near
 
 

@@ -28,19 +28,21 @@ def unite(*candidates: Rows) -> Rows:
     return np.unique(np.concatenate([np.asarray(rows, dtype=np.int64) for rows in candidates]))
 
 
+def places_of(rows: Rows, wanted: Sequence[int] | Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Return (m,) where `wanted` (m,) stand in `rows` (ascending), and which of them do stand there."""
+    sought = np.asarray(wanted, dtype=np.int64)
+    if not rows.size:
+        return np.zeros(sought.shape, dtype=np.intp), np.zeros(sought.shape, dtype=np.bool_)
+    places = np.minimum(np.searchsorted(rows, sought), rows.size - 1)
+    return places, rows[places] == sought
+
+
 def spread(rows: Rows, found: Rows, scores: AnyScores, missing: float) -> Scores:
     """Return (n,) the score of each of `rows` (ascending); `missing` where it was not `found`."""
     values = np.full(rows.shape, missing, dtype=np.float64)
-    places = np.searchsorted(rows, found)
-    known = (places < rows.size) & (rows[np.minimum(places, rows.size - 1)] == found) if rows.size else places < 0
+    places, known = places_of(rows, found)
     values[places[known]] = scores[known]
     return values
-
-
-def places_of(rows: Rows, wanted: Sequence[int] | Rows) -> npt.NDArray[np.intp]:
-    """Return where `wanted` stand in `rows` (ascending), in their order; those that are not there are left out."""
-    places = np.searchsorted(rows, wanted)
-    return places[np.isin(wanted, rows)]
 
 
 def fuse(cosines: AnyScores, bm25: AnyScores, alpha: float) -> Scores:

@@ -52,17 +52,14 @@ def score(found: Candidates, alpha: float, dates: Scores) -> Scored:
 
 def with_context(scored: Scored, rows: Rows, amounts: Scores) -> Scored:
     """Add what some of them gain by the words around them."""
-    context = scored.context.copy()
-    context[ranking.places_of(scored.rows, rows)] += amounts
-    return msgspec.structs.replace(scored, context=context)
+    return msgspec.structs.replace(scored, context=ranking.spread(scored.rows, rows, amounts, missing=0.0))
 
 
 def with_loans(scored: Scored, loans: Iterable[Loan], own: Rows) -> Scored:
-    """Add what neighbours lend, and leave out those who are lent nothing and are no candidates of their `own`."""
+    """Add what neighbours lend, one loan each; leave out who is lent nothing and is no candidate of its `own`."""
     made = tuple(loans)
-    lent = scored.lent.copy()
-    for _, borrower, amount in made:
-        lent[ranking.places_of(scored.rows, [borrower])] += amount
+    borrowers = np.array([loan.borrower for loan in made], dtype=np.int64)
+    lent = ranking.spread(scored.rows, borrowers, np.array([loan.amount for loan in made]), missing=0.0)
     kept = (lent > 0) | np.isin(scored.rows, own)
     return Scored(
         found=keep(scored.found, kept),

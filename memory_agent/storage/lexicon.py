@@ -38,6 +38,15 @@ from memory_agent.storage.terms import match_expression, query_words
 
 _BUILD_CHUNK = 1_000  # memories per transaction while building
 
+_BESIDE = (
+    "SELECT centre.row, beside.row FROM json_each(?) CROSS JOIN memories AS centre ON centre.row = json_each.value "
+    "CROSS JOIN memories AS beside ON beside.row IN (SELECT row FROM memories AS other "
+    "WHERE other.session = centre.session AND (other.timestamp, other.row) {side} (centre.timestamp, centre.row) "
+    "ORDER BY other.timestamp {order}, other.row {order} LIMIT ?) "
+    "ORDER BY centre.row, beside.timestamp {order}, beside.row {order}"
+)
+_BEFORE, _AFTER = _BESIDE.format(side="<", order="DESC"), _BESIDE.format(side=">", order="ASC")
+
 
 class Lexicon:
     """The lexicon of one store. Threads may share it: a search does not wait while changes are applied."""
@@ -131,12 +140,15 @@ class Lexicon:
         where, values = condition(filter)
         return int(self._read(f"SELECT count(*) FROM memories WHERE {where}", values)[0][0])
 
-    def neighbours(self, row: int, reach: int = 2) -> tuple[Rows, Rows]:
-        """Return the rows around `row` in its session, in order of time, and their offsets from -reach to reach."""
-        before = self._beside(row, "<", "DESC", reach)[::-1]
-        after = self._beside(row, ">", "ASC", reach)
-        offsets = [*range(-len(before), 0), *range(1, len(after) + 1)]
-        return _rows(before + after), np.array(offsets, dtype=np.int64)
+    def around(self, rows: Iterable[int], reach: int) -> list[tuple[int, ...]]:
+        """Return for each of `rows` itself and at most `reach` before and after it in its session, in order of time."""
+        centres = list(rows)
+        around: dict[int, list[int]] = {row: [row] for row in centres}
+        for centre, row in self._read(_BEFORE, [json.dumps(centres), reach]):
+            around[centre].insert(0, row)
+        for centre, row in self._read(_AFTER, [json.dumps(centres), reach]):
+            around[centre].append(row)
+        return [tuple(around[row]) for row in centres]
 
     def times(self, rows: Rows) -> dict[int, int]:
         """Return when each of `rows` happened, microseconds since 1970; rows that are not held are left out."""
@@ -294,14 +306,6 @@ class Lexicon:
         with self._transaction() as connection:
             put_state(connection, "applied", str(through))
             put_state(connection, "lineage", lineage)
-
-    def _beside(self, row: int, side: str, order: str, reach: int) -> list[tuple[Any, ...]]:
-        return self._read(
-            "SELECT beside.row FROM memories JOIN memories AS beside ON beside.session = memories.session "
-            f"AND (beside.timestamp, beside.row) {side} (memories.timestamp, memories.row) "
-            f"WHERE memories.row = ? ORDER BY beside.timestamp {order}, beside.row {order} LIMIT ?",
-            [row, reach],
-        )
 
 
 def _connection(path: Path) -> sqlite3.Connection:

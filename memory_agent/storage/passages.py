@@ -59,9 +59,10 @@ class Passages:
     def hits(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return (w, m): which of `rows` (ascending) has which word."""
         found = np.zeros((len(self._words), rows.size), dtype=np.bool_)
-        for place, word in enumerate(self._words):
+        place_of = {row: place for place, row in enumerate(rows.tolist())}
+        for number, word in enumerate(self._words):
             having = self._connection.execute("SELECT rowid FROM words WHERE words MATCH ?", [match_expression([word])])
-            found[place] = np.isin(rows, [row for (row,) in having])
+            found[number, [place_of[row] for (row,) in having if row in place_of]] = True
         return found
 
     def marked(self, records: Mapping[int, MemoryRecord]) -> dict[int, tuple[str, ...]]:

@@ -209,11 +209,9 @@ def test_neighbours_are_those_of_the_session_in_order_of_time(tmp_path: Path) ->
 
     memories = [at(5, "s"), at(1, "s"), at(3, "s"), at(2, "other"), at(3, "s"), at(4, None), at(9, "s")]
     with built(tmp_path, memories) as lexicon:  # in order of time: 2, 3, 5, 1, 7
-        rows, offsets = lexicon.neighbours(5, reach=2)
-        assert list(zip(rows.tolist(), offsets.tolist(), strict=True)) == [(2, -2), (3, -1), (1, 1), (7, 2)]
-        assert lexicon.neighbours(2, reach=1)[0].tolist() == [3]
-        assert lexicon.neighbours(6)[0].tolist() == []
-        assert lexicon.neighbours(99)[0].tolist() == []
+        assert lexicon.around([5, 2, 6, 99], reach=2) == [(2, 3, 5, 1, 7), (2, 3, 5), (6,), (99,)]
+        assert lexicon.around([2, 7], reach=1) == [(2, 3), (1, 7)]
+        assert lexicon.around([], reach=2) == []
 
 
 def test_memories_are_counted_by_kind_and_source_and_have_a_span(lexicon: Lexicon, tmp_path: Path) -> None:
