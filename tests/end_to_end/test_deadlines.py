@@ -1,0 +1,173 @@
+"""A recall that cannot finish in time answers with what it has and says so; a bulk load holds up no recall.
+
+Real parts: the embedder's process is stopped, killed and loaded; what is asserted is what comes before what.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memory_agent import Memory, MemoryClient, RecallResult
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.errors import DeadlineExceededError
+from relay import Publisher, relay_endpoints
+
+from .conftest import DaemonProcess
+
+LONG = " the worker reported that the index was rebuilt and every test passed" * 24  # 288 tokens, cut at 256
+DOUGH = "Sourdough wants time and a warm place"
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    yield embedder
+    embedder.close()
+
+
+def part_pid(client: MemoryClient, name: str) -> int:
+    return next(part.pid for part in client.status().parts if part.name == name and part.pid)
+
+
+def await_fact(fact: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not fact():
+        assert time.monotonic() < deadline_s, "it did not come about"
+        threading.Event().wait(0.02)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[psutil.Process]:
+    """Stop a process, and let it go on afterwards."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        process = psutil.Process(pid)
+        await_fact(lambda: process.status() == psutil.STATUS_STOPPED)
+        yield process
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def shortest_s(run: Callable[[str], object]) -> float:
+    """Return how long `run` takes for a long text at least."""
+    taken_s = []
+    for number in range(5):
+        started_s = time.perf_counter()
+        run(f"{number}{LONG}")
+        taken_s.append(time.perf_counter() - started_s)
+    return min(taken_s)
+
+
+def test_a_deadline_shorter_than_the_embedding_leaves_the_words(tmp_path: Path, embedder: Embedder) -> None:
+    embedding_s = shortest_s(embedder.embed_query)
+    with Memory.open(tmp_path / "ada", embedder=embedder) as memory:
+        memory.remember(DOUGH)
+        result = memory.recall(f"sourdough{LONG}", deadline_ms=embedding_s * 1000 / 3)
+        assert result.degraded[0] == "embedder_timeout"
+        assert {found.retrieval for found in result.memories} <= {"lexical"}
+        assert memory.recall(f"sourdough{LONG}", deadline_ms=60_000).degraded == ()
+
+
+def test_a_deadline_that_no_part_can_meet_is_answered_with_nothing(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "ada", embedder=embedder) as memory:
+        memory.remember(DOUGH)
+        result = memory.recall("sourdough", deadline_ms=0.001)
+        assert (result.memories, result.degraded) == ((), ("deadline",))
+
+
+def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: DaemonProcess) -> None:
+    with MemoryClient("stella", data_dir=daemon.data_dir) as client:
+        client.remember(DOUGH)
+        with stopped(part_pid(client, "embedder")) as process:
+            result = client.recall("does sourdough want time", deadline_ms=1_000)
+            assert process.status() == psutil.STATUS_STOPPED
+        assert [found.record.text for found in result.memories] == [DOUGH]
+        assert (result.memories[0].retrieval, result.degraded) == ("lexical", ("embedder_timeout",))
+        await_fact(lambda: client.recall("does sourdough want time", deadline_ms=10_000).degraded == ())
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities of processes")
+def test_the_process_that_answers_recalls_is_as_urgent_as_the_daemon(daemon: DaemonProcess) -> None:
+    """Ray makes its workers nice by 15, more than the embedder's bulk lane is, and recalls took three times as long."""
+    with MemoryClient("ursula", data_dir=daemon.data_dir) as client:
+        client.remember(DOUGH)
+        host = part_pid(client, "user-ursula")
+    assert os.getpriority(os.PRIO_PROCESS, host) == os.getpriority(os.PRIO_PROCESS, daemon.pid)
+
+
+def load(daemon: DaemonProcess, users: int, events: int) -> dict[str, int]:
+    """Publish long findings of several users, in turns; return each user's last number in the journal."""
+    with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher:
+        for number in range(events):
+            for user in range(users):
+                text = f"finding {number} of {user}{LONG}"
+                publisher.publish(
+                    {"event_type": "worker.task.finding", "user_id": f"busy-{user}", "payload": {"claim": text}}
+                )
+        report = publisher.flush(60.0)
+    assert not report.pending
+    return report.acked_through
+
+
+def is_handled(client: MemoryClient, through: dict[str, int]) -> bool:
+    try:
+        client.wait(through, 0.001)
+    except DeadlineExceededError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon: DaemonProcess) -> None:
+    """Behind the texts that are queued by then, 64 for each busy user, no query would be embedded within a second."""
+    own_daemon.start()
+    with (
+        MemoryClient("ada", data_dir=own_daemon.data_dir) as idle,
+        MemoryClient("busy-0", data_dir=own_daemon.data_dir) as busy,
+    ):
+        for client in (idle, busy):
+            client.remember(DOUGH)
+        through = load(own_daemon, users=4, events=150)
+        rounds = 0
+        while rounds < 12 or busy.stats().memories == 1:  # until the first of the batches that wait is embedded
+            rounds += 1
+            for client in (idle, busy):
+                result = client.recall(f"sourdough, question {rounds}", deadline_ms=2_000)
+                assert result.degraded == ()
+                assert DOUGH in [found.record.text for found in result.memories]
+        assert not is_handled(idle, through), "the load ended too early to say anything"
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_recalls_outlive_the_embedder_under_load(own_daemon: DaemonProcess) -> None:
+    own_daemon.start()
+    with MemoryClient("busy-0", data_dir=own_daemon.data_dir) as client:
+        client.remember(DOUGH)
+        through = load(own_daemon, users=2, events=60)
+        before = part_pid(client, "embedder")
+        results: list[RecallResult] = []
+
+        def ask() -> RecallResult:
+            results.append(client.recall(f"sourdough, question {len(results)}", deadline_ms=3_000))
+            return results[-1]
+
+        await_fact(lambda: ask().degraded == ())
+        os.kill(before, signal.SIGKILL)
+        await_fact(lambda: part_pid(client, "embedder") != before and ask().degraded == ())
+        client.wait(through, 240.0)
+        assert all(DOUGH in [found.record.text for found in result.memories] for result in results)
+        assert {reason for result in results for reason in result.degraded} <= {"embedder_timeout", "no_model"}
+        assert client.stats().memories == 61
+        await_fact(lambda: client.stats().without_vector == 0)
