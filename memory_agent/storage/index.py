@@ -94,7 +94,8 @@ class VectorIndex:
         unit = unit_vector(query, self.ndim)
         if not self._is_graph:
             return self._scan(unit, limit, _keep_all) or (_no_rows(), _no_scores())
-        return self._rank(unit, self._candidates(unit, self._fetch(limit), exact=False)[0], limit)
+        # Twice as many as wanted: it walks further then, and what int8 puts in another order is among them.
+        return self._rank(unit, self._candidates(unit, 2 * (limit + _SLACK), exact=False)[0], limit)
 
     def score_rows(self, query: Embedding, rows: Rows) -> Scores:
         """Return (n,) the exact cosine of each row with `query`; NaN where a row has no vector."""
@@ -196,10 +197,6 @@ class VectorIndex:
             self._engine = None
             self._is_graph = False
             self.applied, self.stamp, self.lineage, self.ndim = 0, "", "", 0
-
-    def _fetch(self, limit: int) -> int:
-        """How many candidates to ask for. int8 puts 4 % of the best ten out of the first ten, none out of twenty."""
-        return 2 * limit + 2 * _SLACK if self._is_graph else limit + _SLACK
 
     def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> tuple[Rows, Scores, float]:
         """Return the nearest rows, best first, their cosines as the engine sees them, and how far off those may be."""

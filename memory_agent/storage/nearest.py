@@ -15,7 +15,7 @@ from memory_agent.storage.changes import Rows, Scores
 
 Small = npt.NDArray[np.int8]
 
-SPARE = 1.25
+SPARE = 1.4
 """Times as many as should do, since the share that passes is an estimate."""
 
 _WIDEN = 4  # times as many in the next scan, at most

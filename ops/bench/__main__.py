@@ -22,13 +22,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench import embedding, ingest, journal, recall, resident, storage
+from ops.bench import embedding, filters, ingest, journal, recall, resident, storage
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.rows import Row, all_rows
 
 RESULTS = Path(__file__).with_name("results.md")
-PARTS = ("embedding", "journal", "ingest", "recall", "resident", "storage")
+PARTS = ("embedding", "journal", "ingest", "recall", "resident", "storage", "filters")
 
 _ON_STORE = ("recall", "resident")
 _QUICK_EVENTS = 1_200
@@ -79,6 +79,7 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
         "journal": journal.measure,
         "ingest": lambda: ingest.measure(_QUICK_EVENTS) if options.quick else ingest.measure(),
         "storage": lambda: storage.measure(storage.LARGE_SIZES if options.large else storage.SIZES),
+        "filters": lambda: filters.measure(filters.LARGE_SIZES if options.large else filters.SIZES),
     }
     parts = {}
     for name, measure in measures.items():
@@ -119,7 +120,9 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ops.bench", description="Measures, beside the design's targets.")
     parser.add_argument("--quick", action="store_true", help="fewer memories and events; results.md is left as it is")
-    parser.add_argument("--large", action="store_true", help="the store alone also with 100,000 memories (two minutes)")
+    parser.add_argument(
+        "--large", action="store_true", help="store and filters also with 100,000 memories (six minutes)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
     return parser.parse_args()

@@ -29,6 +29,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "recall": recall_rows,
         "resident": resident_rows,
         "storage": storage_rows,
+        "filters": filters_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -130,6 +131,20 @@ def storage_rows(figures: Figures) -> Iterator[Row]:
         if "recall" in targets:
             yield Row(f"{what}, vector recall@10", f"{one['recall_at_10']:g}", "exact search",
                       f"≥ {targets['recall']:g}", one["recall_at_10"] >= targets["recall"])  # fmt: skip
+
+
+def filters_rows(figures: Figures) -> Iterator[Row]:
+    """What the chosen way costs beside each way alone, over filters that keep from three memories to all."""
+    for size, one in figures.items():
+        what, ways = f"filters, {int(size):,} memories", one["always_ms"]
+        alone = ", ".join(f"always {way.replace('_', ' ')} {_middle_and_most(taken)}" for way, taken in ways.items())
+        yield Row(f"{what}, chosen way, median and most", f"{_middle_and_most(one['chosen_ms'])} ms", alone)
+        yield Row(f"{what}, lost by the choice", f"{_middle_and_most(one['regret_ms'])} ms", "the better way")
+        yield Row(f"{what}, recall", f"{one['recall']:g}", "brute force", "1.0", one["recall"] == 1.0)
+
+
+def _middle_and_most(figure: Figures) -> str:
+    return f"{figure['median']:g}, {figure['most']:g}"
 
 
 def _spread(figure: Figures) -> str:

@@ -2,8 +2,7 @@
 
 `python -m ops.bench.storage` measures 10,000 memories; `--large` adds 100,000 (about two minutes). Each size runs in a
 process of its own, so that resident memory is that of this size: over the same process with an empty store open.
-Texts have the lengths of real events (mean 34 words, 5 % over 75) and words that recur as those of a language do;
-vectors are synthetic, in 300 clusters, and queries are new draws from the same clusters.
+Texts and vectors are synthetic; queries are new draws from the same clusters.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +21,20 @@ import numpy as np
 import psutil
 
 from memory_agent.config import StoreSettings
-from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
+from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.storage import derived
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
+from ops.bench.synthetic import SyntheticTexts, SyntheticVectors, synthetic_record
 
 SIZES = (10_000,)
 LARGE_SIZES = (10_000, 100_000)
 TARGETS = {10_000: {"disk_mb": 25, "resident_mb": 60}, 100_000: {"disk_mb": 250, "resident_mb": 400, "recall": 0.98}}
 
 _SETTINGS = StoreSettings()
-_NDIM = 384
 _BATCH = 100
 _QUERIES = 200
-_START = datetime(2026, 1, 1, tzinfo=UTC)
-_STOP = (
-    "the",
-    "a",
-    "of",
-    "to",
-    "and",
-    "in",
-    "is",
-    "it",
-    "for",
-    "with",
-    "on",
-    "that",
-    "this",
-    "was",
-    "we",
-    "you",
-    "not",
-)
 
 
 def measure(sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
@@ -78,13 +56,13 @@ def _measure_one(size: int) -> dict[str, Any]:
 
 
 def _fill(folder: Path, size: int) -> dict[str, Any]:
-    vectors, texts = _Vectors(seed=1), _Texts(seed=2)
+    vectors, texts = SyntheticVectors(seed=1), SyntheticTexts(seed=2)
     with Store.open(folder, _SETTINGS) as store:
         index, lexicon = derived.open_index(store, _SETTINGS), derived.open_lexicon(store)
         took_s = 0.0
         for start in range(0, size, _BATCH):
             batch_vectors = vectors.draw(_BATCH)
-            records = [_record(number, texts.draw()) for number in range(start, start + _BATCH)]
+            records = [synthetic_record(number, texts.draw()) for number in range(start, start + _BATCH)]
             begun = time.perf_counter()
             with store.batch() as batch:
                 for record, vector in zip(records, batch_vectors, strict=True):
@@ -127,8 +105,8 @@ def _resident_apart(folder: Path) -> float:
 def _resident(folder: Path) -> float:
     with Store.open(folder, _SETTINGS) as store:
         index, lexicon = derived.open_index(store, _SETTINGS), derived.open_lexicon(store)
-        texts = _Texts(seed=3)
-        for query in _Vectors(seed=1).draw(50, seed=4):
+        texts = SyntheticTexts(seed=3)
+        for query in SyntheticVectors(seed=1).draw(50, seed=4):
             store.records(index.search(query, 50)[0])
             lexicon.search(texts.draw(), 50)
         lexicon.close()
@@ -136,8 +114,8 @@ def _resident(folder: Path) -> float:
 
 
 def _searches(store: Store, index: VectorIndex, lexicon: Lexicon) -> dict[str, Any]:
-    queries = _Vectors(seed=1).draw(_QUERIES, seed=4)
-    texts = _Texts(seed=3)
+    queries = SyntheticVectors(seed=1).draw(_QUERIES, seed=4)
+    texts = SyntheticTexts(seed=3)
     questions = [texts.draw(words=12) for _ in range(_QUERIES)]
     tagged = MemoryFilter(tags=("auth",))
     within = lexicon.matching_rows(tagged)
@@ -170,60 +148,6 @@ def _times(action: Callable[[int], object]) -> dict[str, float]:
         action(i)
         taken.append((time.perf_counter() - begun) * 1000)
     return {"p50": round(float(np.quantile(taken, 0.5)), 3), "p99": round(float(np.quantile(taken, 0.99)), 3)}
-
-
-class _Vectors:
-    """Unit vectors around 300 centres, of rank 32 within each and with noise in all directions."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._centres = self._rng.normal(size=(300, _NDIM))
-        self._spreads = 0.35 * self._rng.normal(size=(300, 32, _NDIM)).astype(np.float32)
-
-    def draw(self, count: int, seed: int | None = None) -> Embedding:
-        rng = self._rng if seed is None else np.random.default_rng(seed)
-        topics = rng.integers(300, size=count)
-        within = np.stack([rng.normal(size=32) @ self._spreads[topic] for topic in topics])
-        vectors = self._centres[topics] + within + 0.3 * rng.normal(size=(count, _NDIM))
-        units: Embedding = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-        return units
-
-
-class _Texts:
-    """Sentences in which three words in ten are stop words and the others follow Zipf's law."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        letters = np.random.default_rng(0)
-        self._words = ["".join(letters.choice(list("aeioulnrstdmkp"), letters.integers(3, 10))) for _ in range(20_000)]
-        weights = 1 / np.arange(10, 20_010)
-        self._weights = weights / weights.sum()
-
-    def draw(self, words: int | None = None) -> str:
-        length = words or int(np.clip(self._rng.lognormal(3.3, 0.65), 5, 400))
-        rare = self._rng.choice(len(self._words), length, p=self._weights)
-        stop = self._rng.integers(len(_STOP), size=length)
-        is_stop = self._rng.random(length) < 0.3
-        return " ".join(
-            _STOP[s] if common else self._words[r] for r, s, common in zip(rare, stop, is_stop, strict=True)
-        )
-
-
-def _record(number: int, text: str) -> MemoryRecord:
-    return MemoryRecord(
-        id=f"01JM{number:022d}",
-        event_id=f"01JN{number:022d}",
-        text=text,
-        source="worker_result",
-        kind="finding" if number % 3 else "episode",
-        timestamp=_START + timedelta(minutes=number),
-        session_id=f"session-{number // 30:06d}",
-        run_id=f"run_{number // 10}",
-        agent_id=f"worker:{number % 7}",
-        quality_score=None if number % 4 else 0.8,
-        tags=("auth",) if number % 10 == 0 else (),
-        metadata={"event_type": "worker.report.received"},
-    )
 
 
 def main(arguments: list[str]) -> None:

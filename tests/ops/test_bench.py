@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
-from ops.bench import recall, resident
+from ops.bench import filters, recall, resident
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.filled_store import filled_store
 from ops.bench.machine import describe_machine
-from ops.bench.rows import Row, all_rows, ingest_rows, recall_rows
+from ops.bench.rows import Row, all_rows, filters_rows, ingest_rows, recall_rows
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import MEAN_TOKENS, events, passages, queries
 from ops.process_memory import measure_tree, process_tree, still_running
@@ -90,6 +90,19 @@ def test_recall_reaches_its_targets_at_the_targets(ratio: float, tail: float, re
         "in_process_p99_ms": 1.0,
     }
     assert [row.reached for row in recall_rows(figures)] == [None, *reached]
+
+
+def test_filters_of_every_share_are_measured_by_every_way_and_miss_nothing() -> None:
+    figures = filters.measure((100, 1_000))
+    rows = list(filters_rows(figures))
+    assert [row.reached for row in rows] == [None, None, True] * 2
+    for size, one in figures.items():
+        kept = [figure["matching"] for figure in one["filters"]]
+        assert max(kept) == int(size)
+        assert min(kept) <= 10
+        assert all(figure[f"{way}_ms"] > 0 for figure in one["filters"] for way in ("filter_first", "search_first"))
+    figures["100"]["recall"] = 0.999
+    assert [row.reached for row in filters_rows(figures)][2] is False
 
 
 def test_the_results_say_when_on_what_and_which_targets_were_missed() -> None:
