@@ -24,7 +24,7 @@ from memory_agent.transport import RequestSocket
 _FIRST_WAIT_S = 1.0
 _LEAST_WAIT_S = 0.001  # sockets count milliseconds: what remains of one is no time to ask again
 _CHUNK = 64
-_SILENT_AFTER_S = 1.0  # ten times what the longest text takes
+_SILENT_AFTER_S = 0.4  # four times what the longest text takes
 _SILENT_PATIENCE_S = 0.05
 
 

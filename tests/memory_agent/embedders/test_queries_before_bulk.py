@@ -205,7 +205,7 @@ def test_while_the_server_is_silent_one_query_waits_for_it_and_the_others_hardly
     embedder.embed_query("before")
     server.process.send_signal(signal.SIGSTOP)
     with pytest.raises(EmbedderUnavailableError):
-        embedder.embed_query("finds out", timeout_s=1.2)
+        embedder.embed_query("finds out", timeout_s=0.6)
     answers: list[Embedding] = []
     failed = threading.Semaphore(0)
 
