@@ -180,3 +180,16 @@ def test_all_fields_are_tried_here() -> None:
 def test_an_empty_name_is_no_condition(filled: Memory) -> None:
     nothing_asked = MemoryFilter(session_id="", run_id="", channel_id="", agent_id="")
     assert len(filled.recall("auth", top_k=5, filter=nothing_asked).memories) == 5
+
+
+def test_each_result_says_how_its_filter_was_applied(filled: Memory, everything: list[MemoryRecord]) -> None:
+    chosen = MemoryFilter(tags=("rare",))
+    for memory in filled.recall("keys", top_k=3, filter=chosen).memories:
+        plan = memory.explanation["plan"]
+        right = sum(passes(record, chosen) for record in everything)
+        assert memory.explanation["filter"] == "exact"
+        assert memory.explanation["matching"] == plan["matching"] == plan["estimated_matching"] == right
+        assert plan["strategy"] == "filter_first"
+        assert {*plan["cost_ms"]} == {"filter_first", "search_first"}
+    unfiltered = filled.recall("keys", top_k=1).memories[0].explanation
+    assert (unfiltered["filter"], unfiltered["matching"], unfiltered["plan"]) == ("none", None, None)
