@@ -70,9 +70,9 @@ class RankedSearch:
         """Return the memories in `rows` that are still stored, reading none twice."""
         wanted = list(rows)
         missing = [row for row in wanted if row not in self.records]
-        for row, record in zip(missing, self._archive.store.records(missing), strict=True):
-            if record is not None:
-                self.records[row] = record
+        if missing:
+            found = zip(missing, self._archive.store.records(missing), strict=True)
+            self.records |= {row: record for row, record in found if record is not None}
         return {row: self.records[row] for row in wanted if row in self.records}
 
     def _within_dates(self, limit: int) -> Candidates:

@@ -111,9 +111,11 @@ class Lexicon:
             return _rows(()), np.empty(0, dtype=np.float32)
         where, values = condition(filter)
         among, bounds = ("", []) if rows is None else filtered_rows.among("words.rowid", rows)
-        # CROSS JOIN fixes the order: the words first. The other way FTS5 would start anew for each row.
+        # CROSS JOIN fixes the order: the words first. The other way FTS5 would start anew for each row. The columns cost
+        # a fifth of the search, so they are left out where nothing asks for them.
+        columns = "" if filter is None else "CROSS JOIN memories ON memories.row = words.rowid"
         found = self._read(
-            "SELECT words.rowid, -bm25(words) AS score FROM words CROSS JOIN memories ON memories.row = words.rowid "
+            f"SELECT words.rowid, -bm25(words) AS score FROM words {columns} "
             f"WHERE words MATCH ? {among} AND {where} ORDER BY score DESC, words.rowid LIMIT ?",
             [match_expression(words), *bounds, *values, limit],
         )

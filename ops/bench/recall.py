@@ -1,7 +1,8 @@
-"""Recall through the daemon, beside the same recall in process: one store, copied; the same questions.
+"""Recall through the daemon, beside the same recall in process and beside vectors alone: one store, copied.
 
 In process is `Memory.recall`: embedding and search, nothing between. Through RPC adds the client's socket, the gateway,
-Ray's call to the user's actor and the embedder's socket. The two take turns, in blocks; every question is new to both.
+Ray's call to the user's actor and the embedder's socket. Vectors alone is the mode `vector` through RPC: what a plain
+vector store would answer, on the same way. They take turns, in blocks; every question is new to all.
 
 Run alone: `python -m ops.bench.recall [--quick]`.
 """
@@ -22,6 +23,7 @@ from typing import Any
 from memory_agent import Memory, MemoryClient, RecallResult
 from memory_agent.config import EmbedderSettings
 from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.records import Mode
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
@@ -30,6 +32,7 @@ from ops.bench.texts import queries
 
 TARGET_P50_RATIO = 2.5
 TARGET_P99_RATIO = 5.0
+TARGET_OVER_VECTORS = 1.5
 
 _USER = "bench"
 _TURNS = 6
@@ -50,13 +53,13 @@ def measure(store: Path) -> dict[str, Any]:
             Memory.open(near, embedder_settings=settings) as memory,
             MemoryClient(_USER, data_dir=data_dir) as client,
         ):
-            ways = {"in_process": _asking(memory), "rpc": _asking(client)}
+            ways = {"in_process": _asking(memory), "rpc": _asking(client), "vectors": _asking(client, "vector")}
             assert client.stats().memories == memory.stats().memories
             return {"memories": memory.stats().memories} | _take_turns(ways)
 
 
-def _asking(memory: Memory | MemoryClient) -> Ask:
-    return lambda question: memory.recall(question, _TOP_K)
+def _asking(memory: Memory | MemoryClient, mode: Mode | None = None) -> Ask:
+    return lambda question: memory.recall(question, _TOP_K, mode=mode)
 
 
 def _take_turns(ways: dict[str, Ask]) -> dict[str, Any]:
@@ -67,22 +70,30 @@ def _take_turns(ways: dict[str, Ask]) -> dict[str, Any]:
             block = [_milliseconds(ask, question) for question in questions]
             if turn >= 0:
                 taken_ms[name].append(block)
-    return _report(taken_ms["in_process"], taken_ms["rpc"])
+    return _report(taken_ms["in_process"], taken_ms["rpc"], taken_ms["vectors"])
 
 
-def _report(near: list[list[float]], far: list[list[float]]) -> dict[str, Any]:
-    ratios = [statistics.median(theirs) / statistics.median(ours) for ours, theirs in zip(near, far, strict=True)]
+def _report(near: list[list[float]], far: list[list[float]], vectors: list[list[float]]) -> dict[str, Any]:
+    ratios = _ratios(near, far)
     p50, p99 = (percentile(list(chain.from_iterable(far)), percent) for percent in (50, 99))
     return {
         "in_process_p50_ms": spread([statistics.median(block) for block in near]),
         "in_process_p99_ms": round(percentile(list(chain.from_iterable(near)), 99), 2),
         "rpc_p50_ms": spread([statistics.median(block) for block in far]),
         "rpc_p99_ms": round(p99, 2),
+        "vectors_p50_ms": spread([statistics.median(block) for block in vectors]),
         "p50_ratio": spread(ratios),
+        "p50_over_vectors": spread(_ratios(vectors, far)),
+        "target_over_vectors": TARGET_OVER_VECTORS,
         "p99_over_p50": round(p99 / p50, 2),
         "target_p50_ratio": TARGET_P50_RATIO,
         "target_p99_over_p50": TARGET_P99_RATIO,
     }
+
+
+def _ratios(base: list[list[float]], other: list[list[float]]) -> list[float]:
+    """Return, block by block, the median of `other` over that of `base`."""
+    return [statistics.median(theirs) / statistics.median(ours) for ours, theirs in zip(base, other, strict=True)]
 
 
 def _milliseconds(ask: Ask, question: str) -> float:
