@@ -75,8 +75,11 @@ def test_ingest_reaches_its_target_at_the_target(share: float, reached: bool) ->
     assert [row.reached for row in ingest_rows(figures)] == [None, reached]
 
 
-@pytest.mark.parametrize(("ratio", "tail", "reached"), [(2.5, 5.0, [True, True]), (2.51, 5.1, [False, False])])
-def test_recall_reaches_its_targets_at_the_targets(ratio: float, tail: float, reached: list[bool]) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "over", "tail", "reached"),
+    [(2.5, 1.5, 5.0, [True, True, True]), (2.51, 1.51, 5.1, [False, False, False])],
+)
+def test_recall_reaches_its_targets_at_the_targets(ratio: float, over: float, tail: float, reached: list[bool]) -> None:
     one = {"median": ratio, "least": ratio, "most": ratio}
     figures = {
         "memories": 10_000,
@@ -84,6 +87,9 @@ def test_recall_reaches_its_targets_at_the_targets(ratio: float, tail: float, re
         "in_process_p50_ms": one,
         "p50_ratio": one,
         "target_p50_ratio": recall.TARGET_P50_RATIO,
+        "vectors_p50_ms": one,
+        "p50_over_vectors": {"median": over, "least": over, "most": over},
+        "target_over_vectors": recall.TARGET_OVER_VECTORS,
         "p99_over_p50": tail,
         "target_p99_over_p50": recall.TARGET_P99_RATIO,
         "rpc_p99_ms": 1.0,
