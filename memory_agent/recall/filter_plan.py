@@ -24,11 +24,11 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 LISTED_WITHOUT_ASKING = 1_000
 """With so few memories listing takes .15 ms at most, which is what an estimate takes."""
 
-# Microseconds, by `python -m ops.bench.filters --constants`, 10,000 and 100,000 memories, as those in `effort`.
-_GO_THROUGH_US = 0.09  # a memory against the conditions, in order: .06 and .09
-_LIST_US = 0.12  # one that passes, handed over: .09 and .14
-_BY_INDEX_US = 0.6  # one that an index leaves: .25 by time or session, 1.0 by tag
-_LOOK_UP_US = 1.7  # one that was found, against the conditions: .7 and 1.7
+# Microseconds, by `python -m ops.bench.filters --large --constants`: with 10,000 and with 100,000 memories.
+_GO_THROUGH_US = 0.12  # a memory against the conditions, in order: .12 and .12
+_LIST_US = 0.19  # one that passes, handed over: .16 and .23
+_BY_INDEX_US = 0.7  # one that an index leaves: .12 to .23 by time, .9 to 1.5 by tag
+_LOOK_UP_US = 1.9  # one that was found, against the conditions: .8 and 2.1
 
 _WIDER = 2.5  # of `limit`, scanned for: roundings and the share being an estimate
 _PATIENCE = 2.0  # times what listing costs, that a search may cost before it gives up
