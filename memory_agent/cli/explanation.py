@@ -32,7 +32,7 @@ def print_explanation(result: RecallResult, now: datetime) -> None:
         return
     rows = [_row(place, memory, now) for place, memory in enumerate(result.memories, 1)]
     print_table("score = fused + date + context + lent - alike", _COLUMNS, rows)
-    numbers = {memory.record.id: place for place, memory in enumerate(result.memories, 1)}
+    numbers = {id_: place for place, memory in enumerate(result.memories, 1) for id_ in _ids(memory)}
     for place, memory in enumerate(result.memories, 1):
         emit(Text.assemble((f"\n{place:>2} ", "bold cyan"), (memory.record.id, "dim")))
         for line in _details(memory, numbers, now):
@@ -99,6 +99,11 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     yield from (
         f"also {age(origin.timestamp, now)}: {_origin(origin.id, origin.session_id)}" for origin in memory.origins
     )
+
+
+def _ids(memory: RetrievedMemory) -> list[str]:
+    """The record that is shown, and those that say the same."""
+    return [memory.record.id, *(origin.id for origin in memory.origins)]
 
 
 def _named(record_id: str, numbers: Mapping[str, int]) -> str:

@@ -1,0 +1,103 @@
+"""`recall --explain`, `--dates`, `--at` and `--profile`: why each memory is there, for a person to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from memory_agent.memory import Memory
+from memory_agent.storage.folders import user_folder
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+HANGS = "The deploy of the billing service hangs at the health check"
+VPN = "It was the tunnel: reconnecting fixed it"
+
+
+def said(day: int, session: str, text: str) -> dict[str, Any]:
+    return {
+        "event_type": "chat.user_msg",
+        "timestamp": f"2026-02-{day:02}T10:{len(text) % 60:02}:00Z",
+        "user_id": "default",
+        "session_id": session,
+        "payload": {"text": text},
+    }
+
+
+@pytest.fixture
+def diary(data_dir: Path) -> None:
+    """Two weeks in which the same thing is said twice, and answered once."""
+    with Memory.open(user_folder(data_dir, "default"), user_id="default") as memory:
+        memory.ingest(
+            [
+                said(10, "s-1", VPN),
+                said(10, "s-1", HANGS),
+                said(17, "s-2", HANGS.lower() + "!"),
+                said(18, "s-3", "Write the release notes of version three"),
+            ]
+        )
+
+
+QUESTION = ("recall", "why did the deploy hang last week", "--at", "2026-02-25")
+
+
+@pytest.mark.usefixtures("diary")
+def test_a_table_shows_the_parts_the_dates_the_filters_and_who_lent(run: Run) -> None:
+    result = run(*QUESTION, "--explain", "--kind", "episode")
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "dates understood last week = 2026-02-16 … 2026-02-22" in lines
+    assert "filters kinds episode" in lines
+    assert "filter worked filter first" in lines
+    assert "memories that pass 4" in lines
+    assert "# score cosine words fused date context lent alike when what" in lines
+    assert any("**deploy**" in line and line.startswith("matched: ") for line in lines)
+    assert "seen 2 times, first 2 weeks ago" in lines
+    assert any(line.startswith("lent by #") for line in lines)
+    assert any(line.startswith("also ") and line.endswith("in session s-1") for line in lines)
+
+
+@pytest.mark.usefixtures("diary")
+def test_the_columns_of_a_row_add_up_to_its_score(run: Run) -> None:
+    shown = run(*QUESTION, "--explain").stdout.splitlines()
+    rows = [line.split() for line in shown if line[:1].isdigit()]
+    assert len(rows) == 3
+    for _, score, _cosine, _words, *parts in rows:
+        fused, date, context, lent, alike = map(float, parts[:5])
+        assert float(score) == pytest.approx(fused + date + context + lent - alike, abs=0.003)
+
+
+@pytest.mark.usefixtures("diary")
+def test_a_time_in_the_query_filters_on_request(run_json: RunJson) -> None:
+    document = run_json(*QUESTION, "--dates", "filter")
+    assert [memory["record"]["session_id"] for memory in document["memories"]] == ["s-2", "s-3"]
+    assert document["dates"] == [
+        {"phrase": "last week", "since": "2026-02-16T00:00:00Z", "until": "2026-02-23T00:00:00Z"}
+    ]
+    assert run_json(*QUESTION, "--dates", "ignore")["dates"] == []
+
+
+@pytest.mark.usefixtures("diary")
+def test_a_profile_says_what_is_fetched(run: Run, run_json: RunJson) -> None:
+    assert run_json("recall", "deploy", "--profile", "document")["memories"] == []
+    assert len(run_json("recall", "deploy", "--profile", "before_planning")["memories"]) == 3
+    refused = run("recall", "deploy", "--profile", "bedtime")
+    assert (refused.exit_code, "before_planning" in refused.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("diary")
+def test_nothing_found_is_explained_too(run: Run) -> None:
+    result = run("recall", "deploy", "--explain", "--session", "none")
+    assert result.exit_code == 0
+    assert "dates understood" in result.stdout
+
+
+def test_no_memory_moves_the_cursor_of_the_terminal(run: Run, data_dir: Path) -> None:
+    with Memory.open(user_folder(data_dir, "default"), user_id="default") as memory:
+        memory.remember("deploy \x1b[2J\x07 gone \u202e txt", title="a\x1b]0;b")
+    assert not {"\x1b", "\x07", "\u202e"} & set(run("recall", "deploy", "--explain").stdout)
