@@ -111,8 +111,8 @@ class Lexicon:
             return _rows(()), np.empty(0, dtype=np.float32)
         where, values = condition(filter)
         among, bounds = ("", []) if rows is None else filtered_rows.among("words.rowid", rows)
-        # CROSS JOIN fixes the order: the words first. The other way FTS5 would start anew for each row. The columns cost
-        # a fifth of the search, so they are left out where nothing asks for them.
+        # CROSS JOIN fixes the order: the words first. The other way FTS5 would start anew for each row. The columns
+        # cost a fifth of the search, so they are left out where nothing asks for them.
         columns = "" if filter is None else "CROSS JOIN memories ON memories.row = words.rowid"
         found = self._read(
             f"SELECT words.rowid, -bm25(words) AS score FROM words {columns} "
