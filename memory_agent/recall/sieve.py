@@ -5,8 +5,8 @@ more and more of them until enough have passed; when that costs more than listin
 floor, a least cosine with the raw query, is a list where few reach it, and else asked of what was found. What this does
 not do: decide which way (`filter_plan`), or know what a filter means (`storage/conditions`).
 
-Rejected: asking the graph for more and keeping what passes. Of the best 200 of 100,000 it returns .974, and a filter that
-misses a memory is wrong.
+Rejected: asking the graph for more and keeping what passes. Of the best 200 of 100,000 it returns .974, and a filter
+that misses a memory is wrong.
 
 Shapes: n rows, d dimensions.
 """
