@@ -22,15 +22,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench import embedding, filters, ingest, journal, recall, resident, storage
+from ops.bench import embedding, filters, ingest, journal, load, recall, resident, storage
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.rows import Row, all_rows
 
 RESULTS = Path(__file__).with_name("results.md")
-PARTS = ("embedding", "journal", "ingest", "recall", "resident", "storage", "filters")
+PARTS = ("embedding", "journal", "ingest", "recall", "load", "resident", "storage", "filters")
 
-_ON_STORE = ("recall", "resident")
+_ON_STORE = ("recall", "load", "resident")
 _QUICK_EVENTS = 1_200
 _PIPE_WIDTH = 160
 _MARKS = {True: "yes", False: "NO", None: ""}
@@ -41,9 +41,9 @@ def main(now: datetime) -> int:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # nothing but the measured work
     options = _parse()
     started_s = time.monotonic()
-    load = load_per_core()
+    busy = load_per_core()
     parts = _measure(options, lambda text: print(f"[{time.monotonic() - started_s:4.0f} s] {text}", file=sys.stderr))
-    machine = describe_machine() | {"load per core before and after": f"{load:g}, {load_per_core():g}"}
+    machine = describe_machine() | {"load per core before and after": f"{busy:g}, {load_per_core():g}"}
     rows = all_rows(parts)
     if options.json:
         print(json.dumps({"date": now.isoformat(), "machine": machine, "parts": parts}, indent=2))
@@ -91,7 +91,7 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
 
 
 def _measure_on_store(names: list[str], quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
-    measures = {"recall": recall.measure, "resident": resident.measure}
+    measures = {"recall": recall.measure, "load": load.measure, "resident": resident.measure}
     parts = {}
     with filled_store(QUICK_MEMORIES if quick else MEMORIES, lambda text: tell(f"filling a store: {text}")) as store:
         for name in names:

@@ -27,6 +27,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "journal": journal_rows,
         "ingest": ingest_rows,
         "recall": recall_rows,
+        "load": load_rows,
         "resident": resident_rows,
         "storage": storage_rows,
         "filters": filters_rows,
@@ -109,6 +110,21 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         f"≤ {figures['target_p99_over_p50']:g} times",
         tail <= figures["target_p99_over_p50"],
     )
+
+
+def load_rows(figures: Figures) -> Iterator[Row]:
+    """Queries beside bulk work, in the lanes and through RPC, and their delay in embeddings of the longest text."""
+    target, longest = figures["target_embeddings"], f"longest text {figures['longest_ms']:g} ms"
+    for way, kinds in (("in the lanes", figures["lanes"]), ("recall through RPC", figures["rpc"])):
+        for name, one in kinds.items():
+            rate, alone = one.get("bulk_per_s"), one.get("bulk_alone_per_s")
+            beside = "" if rate is None else f"{_spread(rate)} a second in bulk"
+            beside += "" if alone is None else f", without queries {_spread(alone)}"
+            yield Row(f"load, {way}, {name}", f"{_spread(one['p50_ms'])} ms, p99 {one['p99_ms']} ms", beside)
+            if name != "idle":
+                late = one["delay_in_embeddings"]
+                yield Row(f"load, {way}, {name}, delay", f"{late['p50']:g} embeddings, p99 {late['p99']:g}", longest,
+                          f"≤ {target:g}", max(late.values()) <= target)  # fmt: skip
 
 
 def resident_rows(figures: Figures) -> Iterator[Row]:

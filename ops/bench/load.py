@@ -1,0 +1,202 @@
+"""Queries while texts are embedded in bulk: how long they take, beside a lane that is idle, and what the bulk loses.
+
+In process: one model, its two lanes, texts of 256 tokens in the bulk lane, with as many bulk threads as there are cores
+and with one fewer. Through RPC: recalls of a user whose events are being published and ingested meanwhile. The kinds
+take turns, so that a busy machine hits all of them, and no query comes twice. What is promised is that a query is
+delayed by one embedding at the most: so the delay, of the median and of the 99th percentile, stands beside what the
+longest text takes alone.
+
+Run alone: `python -m ops.bench.load [--quick]`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from memory_agent import MemoryClient
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
+from memory_agent.embedders.minilm import MiniLM, open_minilm
+from memory_agent.embedders.weights import PACKAGE, cache_folder
+from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation.publishing import publish_events
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import events, passages, queries
+
+TARGET_EMBEDDINGS = 1.0
+
+_USER = "bench"
+_TURNS = 4
+_QUESTIONS = 60
+_RPC_TURNS = 3
+_RPC_QUESTIONS = 120
+_EVENTS = 1_500  # a turn; more than are ingested while it asks
+_PAUSE_S = (0.01, 0.04)  # between two queries, so that the bulk lane works
+_ALONE_S = 2.0
+_BULK_TEXTS = 400
+_LONGEST_OF = 16  # passages make one text of 256 tokens and more
+_TIMEOUT_S = 600.0
+
+Ask = Callable[[str], object]
+Block = list[float]
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return the figures of both; the filled store stays as it is."""
+    model = open_minilm(EmbedderSettings(allow_download=False), cache_folder(), PACKAGE)
+    longest_ms = statistics.median(_milliseconds(model.embed, text) for text in _longest(20, seed=1))
+    return {
+        "longest_ms": round(longest_ms, 1),
+        "target_embeddings": TARGET_EMBEDDINGS,
+        "lanes": _measure_lanes(model, longest_ms),
+        "rpc": _measure_rpc(store, longest_ms),
+    }
+
+
+def _measure_lanes(model: MiniLM, longest_ms: float) -> dict[str, Any]:
+    cores = usable_cores()
+    kinds = {"idle": 0, f"{cores} bulk threads": cores} | (
+        {f"{cores - 1} bulk threads": cores - 1} if cores > 1 else {}
+    )
+    blocks: dict[str, list[Block]] = {name: [] for name in kinds}
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+    for turn in range(_TURNS):
+        for place, (name, threads) in enumerate(kinds.items()):
+            block, *rate = _in_lanes(model, threads, seed=100 + 10 * turn + place)
+            blocks[name].append(block)
+            rates[name].append((rate[0], rate[1]))
+    return {
+        name: _figures(blocks["idle"], blocks[name], longest_ms) | (_rates(rates[name]) if threads else {})
+        for name, threads in kinds.items()
+    }
+
+
+def _rates(pairs: list[tuple[float, float]]) -> dict[str, Any]:
+    alone, beside = zip(*pairs, strict=True)
+    return {"bulk_alone_per_s": spread(alone), "bulk_per_s": spread(beside)}
+
+
+def _in_lanes(model: MiniLM, bulk_threads: int, seed: int) -> tuple[Block, float, float]:
+    """Return what each query took, and the bulk texts per second before the queries came and beside them."""
+    lanes = LanedEmbedder(model, bulk_threads=max(bulk_threads, 1))
+    try:
+        done = [0]
+        if bulk_threads:
+            lanes.submit_texts(_longest(_BULK_TEXTS, seed), lambda number: done.__setitem__(0, number))
+        alone = _rate(lambda: time.sleep(_ALONE_S if bulk_threads else 0.0), done)
+        block: Block = []
+        beside = _rate(lambda: block.extend(_asked(lanes.embed_query, queries(_QUESTIONS, seed))), done)
+        assert done[0] < _BULK_TEXTS, "the bulk load ended too early"
+        return block, alone, beside
+    finally:
+        lanes.close()
+
+
+def _rate(run: Callable[[], object], done: list[int]) -> float:
+    before, started_s = done[0], time.perf_counter()
+    run()
+    return (done[0] - before) / (time.perf_counter() - started_s)
+
+
+def _measure_rpc(store: Path, longest_ms: float) -> dict[str, Any]:
+    idle: list[Block] = []
+    loaded: list[Block] = []
+    rates: Block = []
+    with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(store, user_folder(data_dir, _USER))
+        with MemoryClient(_USER, data_dir=data_dir) as client:
+            _asked(client.recall, queries(_QUESTIONS, seed=1))
+            for turn in range(_RPC_TURNS):
+                idle.append(_asked(client.recall, queries(_RPC_QUESTIONS, seed=200 + turn)))
+                block, rate = _while_ingesting(client, data_dir, Path(scratch) / "events.jsonl", turn)
+                loaded.append(block)
+                rates.append(rate)
+    return {
+        "idle": _figures(idle, idle, longest_ms),
+        "ingesting": _figures(idle, loaded, longest_ms) | {"bulk_per_s": spread(rates, 0)},
+    }
+
+
+def _while_ingesting(client: MemoryClient, data_dir: Path, file: Path, turn: int) -> tuple[Block, float]:
+    """Return what each recall took while events were ingested, and the events per second of the whole load."""
+    rates: list[float] = []
+    ended = threading.Event()
+
+    def publish() -> None:
+        try:
+            made = events(passages(_EVENTS, seed=300 + turn), _USER, f"load-{turn}")
+            rates.append(_EVENTS / (publish_events(made, file, data_dir, _TIMEOUT_S).recallable_s or float("inf")))
+        finally:
+            ended.set()
+
+    before = client.stats().memories
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    while client.stats().memories == before and not ended.is_set():
+        time.sleep(0.05)
+    block = _asked(client.recall, queries(_RPC_QUESTIONS, seed=400 + turn), ended.is_set)
+    publisher.join()
+    assert len(block) > _RPC_QUESTIONS // 4, "the load ended too early"
+    return block, rates[0]
+
+
+def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: False) -> Block:
+    """Return the milliseconds of each query, with pauses between them; `is_over` ends it early."""
+    pauses = random.Random(len(texts))
+    block: Block = []
+    for text in texts:
+        time.sleep(pauses.uniform(*_PAUSE_S))
+        taken_ms = _milliseconds(ask, text)
+        if is_over():
+            break
+        block.append(taken_ms)
+    return block
+
+
+def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
+    """Return p50 and p99, and their delay over `idle` in embeddings of the longest text."""
+    pooled, base = list(chain.from_iterable(blocks)), list(chain.from_iterable(idle))
+    delays = {f"p{at}": percentile(pooled, at) - percentile(base, at) for at in (50, 99)}
+    return {
+        "p50_ms": spread([statistics.median(block) for block in blocks]),
+        "p99_ms": round(percentile(pooled, 99), 2),
+        "delay_in_embeddings": {name: round(delay / longest_ms, 2) for name, delay in delays.items()},
+    }
+
+
+def _milliseconds(ask: Ask, text: str) -> float:
+    started_s = time.perf_counter()
+    answer = ask(text)
+    taken_ms = (time.perf_counter() - started_s) * 1000
+    assert not getattr(answer, "degraded", ()), "a recall was degraded"
+    return taken_ms
+
+
+def _longest(count: int, seed: int) -> list[str]:
+    """Return texts that are cut at 256 tokens."""
+    parts = passages(count * _LONGEST_OF, seed)
+    return [" ".join(parts[start::count]) for start in range(count)]
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
