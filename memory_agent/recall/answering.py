@@ -20,7 +20,6 @@ from memory_agent.recall.selection import Choice
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.codec import microseconds, time_of
-from memory_agent.storage.passages import Passages
 
 _MOST_ORIGINS = 8
 
@@ -32,14 +31,12 @@ class Answering:
         self,
         archive: Archive,
         search: RankedSearch,
-        passages: Passages,
         inquiry: Inquiry,
         vector: QueryVector | None,
         dates: Sequence[UnderstoodDate],
     ) -> None:
         self._archive = archive
         self._search = search
-        self._passages = passages
         self._inquiry = inquiry
         self._vector = vector
         self._dates = dates
@@ -48,7 +45,7 @@ class Answering:
         """Return the memories of the answer, in the order of the choices."""
         rows = [int(scored.rows[choice.place]) for choice in choices]
         records = self._search.load(rows)
-        marked = self._passages.marked(records)
+        marked = self._marked(records)
         raw = self._raw_cosines(np.array(rows, dtype=np.int64))
         said = self._said(choices)
         return tuple(
@@ -126,6 +123,12 @@ class Answering:
             )
             for record in self._search.load(rows[:_MOST_ORIGINS]).values()
         )
+
+    def _marked(self, records: dict[int, MemoryRecord]) -> dict[int, tuple[str, ...]]:
+        try:
+            return self._archive.lexicon.passages(self._inquiry.query, records)
+        except IndexDamagedError:
+            return dict.fromkeys(records, ())
 
     def _raw_cosines(self, rows: Rows) -> list[float]:
         if self._vector is None:

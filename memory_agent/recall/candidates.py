@@ -17,6 +17,7 @@ import numpy.typing as npt
 from memory_agent.recall import ranking
 from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.contiguity import REACH, Window
+from memory_agent.recall.coverage import Hits
 from memory_agent.recall.filter_plan import Strategy
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector
@@ -91,6 +92,11 @@ class CandidateSearch:
         nothing: list[tuple[int, ...]] = []
         around = self._sides.ask("lexicon", lambda: self._archive.lexicon.around(wanted, REACH), nothing)
         return [Window(centre, rows) for centre, rows in zip(wanted, around, strict=False)]
+
+    def hits(self, rows: Rows) -> Hits:
+        """Return (w, m) which of `rows` (m,) has which word of the query; none where the lexicon does not answer."""
+        nothing = np.zeros((0, len(rows)), dtype=np.bool_)
+        return self._sides.ask("lexicon", lambda: self._archive.lexicon.hits(self._inquiry.query, rows), nothing)
 
     def widen(self, found: Candidates, vector: QueryVector | None, rows: Iterable[int]) -> Candidates:
         """Return the candidates with those of `rows` among them that pass the filter."""

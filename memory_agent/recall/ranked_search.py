@@ -26,7 +26,6 @@ from memory_agent.recall.scoring import Scored, score, with_context, with_loans
 from memory_agent.records import MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.conditions import spanned
-from memory_agent.storage.passages import Passages
 
 _MOST_OF_A_TIME = 50
 """Candidates from each side that are looked for within the times of the query, besides the usual ones."""
@@ -43,7 +42,6 @@ class RankedSearch:
         attempt: Attempt,
         vector: QueryVector | None,
         dates: Sequence[UnderstoodDate],
-        passages: Passages,
     ) -> None:
         """Search by `vector` and words. A filter by `dates` is in the inquiry already."""
         self.records: dict[int, MemoryRecord] = {}
@@ -53,7 +51,6 @@ class RankedSearch:
         self._attempt = attempt
         self._vector = vector
         self._boosting = dates if inquiry.dates == "boost" and inquiry.mode == "hybrid" else ()
-        self._passages = passages
 
     def find(self, limit: int) -> Scored:
         """Return the candidates, at most about `limit` from each side, and what they are worth."""
@@ -102,12 +99,13 @@ class RankedSearch:
             return alone
         scored = self._weigh(search.widen(alone.found, self._vector, around))
         if self._settings.context_words:
-            scored = self._with_context_words(scored, windows, around)
+            scored = self._with_context_words(search, scored, windows, around)
         loans = contiguity.loans(scored.total, scored.rows, windows, self._settings.contiguity)
         return with_loans(scored, loans, alone.rows)
 
-    def _with_context_words(self, scored: Scored, windows: list[Window], around: set[int]) -> Scored:
+    def _with_context_words(
+        self, search: CandidateSearch, scored: Scored, windows: list[Window], around: set[int]
+    ) -> Scored:
         rows = np.intersect1d(scored.rows, np.array(sorted(around), dtype=np.int64))
-        self._passages.add(self.load(rows.tolist()))
-        covered = coverage(self._passages.hits(rows), rows, windows)
+        covered = coverage(search.hits(rows), rows, windows)
         return with_context(scored, rows, self._settings.context_words * covered)

@@ -68,11 +68,10 @@ class Recollection:
         self, inquiry: Inquiry, attempt: Attempt, dates: Sequence[UnderstoodDate], now: datetime
     ) -> tuple[RetrievedMemory, ...]:
         vector = self._vector(inquiry, attempt)
-        with self._archive.lexicon.passages(inquiry.query) as passages:
-            search = RankedSearch(self._archive, self._settings, inquiry, attempt, vector, dates, passages)
-            scored, choices = self._choose(search, inquiry, attempt)
-            self._archive.store.touch([int(scored.rows[choice.place]) for choice in choices], now)
-            return Answering(self._archive, search, passages, inquiry, vector, dates).memories(scored, choices)
+        search = RankedSearch(self._archive, self._settings, inquiry, attempt, vector, dates)
+        scored, choices = self._choose(search, inquiry, attempt)
+        self._archive.store.touch([int(scored.rows[choice.place]) for choice in choices], now)
+        return Answering(self._archive, search, inquiry, vector, dates).memories(scored, choices)
 
     def _choose(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt) -> tuple[Scored, list[Choice]]:
         """Look further while what was found says the same over and over, and there is more."""

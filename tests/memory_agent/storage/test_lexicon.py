@@ -159,10 +159,8 @@ def test_equal_scores_come_in_order_of_rows(tmp_path: Path) -> None:
 def test_no_query_does_harm(lexicon: Lexicon, query: str) -> None:
     rows, scores = lexicon.search(query, 10)
     assert len(rows) == len(scores)
-    with lexicon.passages(query) as passages:
-        passages.add({7: memory("a race")})
-        assert passages.hits(np.array([7])).shape[1] == 1
-        assert list(passages.marked({7: memory("a race")})) == [7]
+    assert lexicon.hits(query, np.array([1, 3])).shape[1] == 2
+    assert list(lexicon.passages(query, {7: memory("a race")})) == [7]
     assert len(lexicon) == 4
 
 
@@ -179,18 +177,21 @@ def test_stop_words_count_only_when_there_is_nothing_else() -> None:
 
 def test_the_best_passage_of_each_record_is_marked(lexicon: Lexicon) -> None:
     records = {3: memory("the auth race, fixed"), 5: memory("unrelated"), 8: memory("RACES")}
-    with lexicon.passages("auth races") as passages:
-        passages.add({3: records[3]})
-        assert passages.marked(records) == {3: ("the **auth** **race**, fixed",), 5: (), 8: ("**RACES**",)}
-        assert passages.hits(np.array([3, 5, 8])).tolist() == [[True, False, False], [True, False, True]]
+    assert lexicon.passages("auth races", records) == {3: ("the **auth** **race**, fixed",), 5: (), 8: ("**RACES**",)}
 
 
-def test_the_passage_of_a_long_memory_is_found_beyond_its_head(lexicon: Lexicon) -> None:
-    records = {1: memory("filler words " * 400 + "and then the auth race"), 2: memory("auth")}
-    with lexicon.passages("auth race") as passages:
-        passages.add(records)
-        assert passages.hits(np.array([1, 2])).tolist() == [[False, True], [False, False]]
-        assert "**auth** **race**" in passages.marked(records)[1][0]
+def test_hits_say_which_row_has_which_word_whatever_its_form(tmp_path: Path) -> None:
+    memories = [
+        memory("Races are lost"),
+        memory("the auth race"),
+        memory("auth", title="x"),
+        memory("nothing", tags=("race",)),
+    ]
+    with built(tmp_path, memories) as lexicon:
+        rows = np.array([1, 2, 4])
+        assert lexicon.hits("the auth races", rows).tolist() == [[False, True, False], [True, True, True]]
+        assert lexicon.hits("", rows).shape == (0, 3)
+        assert lexicon.hits("auth", np.array([], dtype=np.int64)).shape == (1, 0)
 
 
 def test_a_filter_by_a_time_without_zone_is_refused(lexicon: Lexicon) -> None:
