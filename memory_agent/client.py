@@ -74,7 +74,8 @@ def recall_call(
     options: RecallOptions,
 ) -> Call[RecallResult]:
     """Return the request of a recall."""
-    params = RecallParams(query=query, top_k=top_k, filter=filter, mode=mode, **options)
+    usual = deadline_ms is None
+    params = RecallParams(query=query, top_k=top_k, filter=filter, mode=mode, usual_deadline=usual, **options)
     return Call("recall", params, RecallResult, _TIMEOUT_MS if deadline_ms is None else _checked_ms(deadline_ms))
 
 

@@ -140,6 +140,11 @@ class Memory:
         """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), checked when they came in."""
         return self._ingest([partial(read_event, event) for event in events], seqs)
 
+    @property
+    def usual_deadline_ms(self) -> float:
+        """How long a recall may take whose caller does not say."""
+        return self._recall_settings.deadline_ms
+
     def recall(
         self,
         query: str,

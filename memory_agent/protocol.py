@@ -53,7 +53,8 @@ class NoParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Parameters of `recall`."""
+    """Parameters of `recall`. With `usual_deadline` the caller named none, and that of the settings holds, if it is
+    shorter than the request's."""
 
     query: str
     top_k: int | None = None
@@ -64,6 +65,7 @@ class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     dates: Dates | None = None
     reference_time: datetime | None = None
     context_tokens: int | None = None
+    usual_deadline: bool = False
 
 
 class RememberParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

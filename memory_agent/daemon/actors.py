@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ log = structlog.get_logger()
 NAMESPACE = "memory-agent"
 _FOLDER_PREFIX = "memory-ray-"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
+_GRACE_S = 0.1
+"""How much longer than it is told a host is waited for, so that what it has at its deadline arrives."""
 _OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes through it
 
 
@@ -51,14 +54,14 @@ class HostActor:
         )
 
     @ray.method(concurrency_group="answer")
-    def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """As `MemoryHost.call`."""
-        return self._host.call(user_id, method, params, deadline_ms)
+    def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
+        """As `MemoryHost.call`; the time since it was sent, in Ray's queue above all, is taken off the deadline."""
+        return self._host.call(user_id, method, params, _remaining_ms(deadline_ms, sent_at_s))
 
     @ray.method(concurrency_group="answer")
-    def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """As `MemoryHost.call_awake`."""
-        return self._host.call_awake(user_id, method, params, deadline_ms)
+    def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
+        """As `MemoryHost.call_awake`, with the deadline of `call`."""
+        return self._host.call_awake(user_id, method, params, _remaining_ms(deadline_ms, sent_at_s))
 
     @ray.method(concurrency_group="ingest")
     def ingest(self, user_id: str, batch: bytes) -> bytes:
@@ -159,8 +162,8 @@ class Host:
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         """Return the encoded reply. Raises `HostDiedError`, `DeadlineExceededError`, `MemoryAgentError` for a bug."""
-        reference = self._actor.call.remote(user_id, method, params, deadline_ms)
-        return bytes(await self._answer(reference, deadline_ms / 1000))
+        reference = self._actor.call.remote(user_id, method, params, deadline_ms, time.time())
+        return bytes(await self._answer(reference, deadline_ms / 1000 + _GRACE_S))
 
     async def ingest(self, user_id: str, batch: bytes, timeout_s: float) -> bytes:
         """Return the encoded reply. Raises `HostDiedError`, `DeadlineExceededError`."""
@@ -202,7 +205,7 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
     """
     try:
         actor = ray.get_actor(address.actor, namespace=address.namespace)
-        reply = actor.call_awake.remote(user_id, method, params, deadline_ms)
+        reply = actor.call_awake.remote(user_id, method, params, deadline_ms, time.time())
         return bytes(ray.get(reply, timeout=deadline_ms / 1000 + 1))
     except ray.exceptions.GetTimeoutError as error:
         raise DeadlineExceededError(f"{address.actor} did not answer") from error
@@ -215,3 +218,8 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
     """Return our error for an exception that nobody foresaw: the host lives, and asking again would not help."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
+
+
+def _remaining_ms(deadline_ms: float, sent_at_s: float) -> float:
+    """Return what is left of a deadline that was sent then, by the clock on the wall, which processes share."""
+    return deadline_ms - max(0.0, time.time() - sent_at_s) * 1000

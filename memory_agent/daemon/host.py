@@ -63,7 +63,7 @@ class MemoryHost:
             arguments = decode(params, params_type)
             memory = self._awake(user_id)
             remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
-            return encode_result(answer(memory, arguments, max(1.0, remaining_ms)))
+            return encode_result(answer(memory, arguments, remaining_ms))
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
 
@@ -174,7 +174,7 @@ def _recall(memory: Memory, params: RecallParams, deadline_ms: float) -> RecallR
         params.top_k,
         params.filter,
         params.mode,
-        deadline_ms,
+        min(deadline_ms, memory.usual_deadline_ms) if params.usual_deadline else deadline_ms,
         profile=params.profile,
         dates=params.dates,
         reference_time=params.reference_time,

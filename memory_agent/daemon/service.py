@@ -10,12 +10,19 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
+from ulid import ULID
 
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.host import USER_METHODS
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
-from memory_agent.errors import InvalidInputError, MemoryAgentError, UnavailableError, UnknownMethodError
+from memory_agent.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    MemoryAgentError,
+    UnavailableError,
+    UnknownMethodError,
+)
 from memory_agent.protocol import (
     DaemonStatus,
     HostAddress,
@@ -32,7 +39,7 @@ from memory_agent.protocol import (
     encode_result,
 )
 from memory_agent.quarantine import describe
-from memory_agent.records import IngestReport
+from memory_agent.records import IngestReport, RecallResult
 from relay import AsyncSubscriber, MalformedEventError, QuarantineEntry, RelayError, validate_user_id
 
 log = structlog.get_logger()
@@ -72,6 +79,8 @@ class Service:
 
     async def _answer(self, request: Request) -> bytes:
         user_id = _checked(request.user_id)
+        if request.method == "recall":
+            return await self._recall(user_id, request)
         if request.method in USER_METHODS:
             return await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
         verb = _VERBS.get(request.method)
@@ -79,6 +88,17 @@ class Service:
             raise UnknownMethodError(request.method)
         params_type, answer = verb
         return encode_result(await answer(self, request, decode(request.params, params_type)))
+
+    async def _recall(self, user_id: str, request: Request) -> bytes:
+        """Return the answer of the user's memory, or an empty one where it does not come in time: recall is advice."""
+        started_s = time.monotonic()
+        try:
+            return await self._hosts.call(user_id, "recall", bytes(request.params), request.deadline_ms)
+        except DeadlineExceededError:
+            took_ms = (time.monotonic() - started_s) * 1000
+            log.warning("recall.not_answered", user_id=user_id, took_ms=round(took_ms, 2))
+            nothing = RecallResult(recall_id=str(ULID()), memories=(), degraded=("deadline",), took_ms=took_ms)
+            return encode_result(nothing)
 
     def _note_recall(self, user_id: str, took_ms: float) -> None:
         self.recall_latency.add(took_ms)

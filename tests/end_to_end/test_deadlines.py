@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -171,3 +172,43 @@ def test_recalls_outlive_the_embedder_under_load(own_daemon: DaemonProcess) -> N
         assert {reason for result in results for reason in result.degraded} <= {"embedder_timeout", "no_model"}
         assert client.stats().memories == 61
         await_fact(lambda: client.stats().without_vector == 0)
+
+
+@pytest.mark.parametrize("deadline_ms", [0.0, 0.001, 1.0])
+def test_through_the_daemon_a_deadline_that_nothing_can_meet_is_an_empty_answer_and_no_error(
+    daemon: DaemonProcess, deadline_ms: float
+) -> None:
+    with MemoryClient("tilda", data_dir=daemon.data_dir) as client:
+        client.remember(DOUGH)
+        result = client.recall("sourdough", deadline_ms=deadline_ms)
+        assert (result.memories, result.degraded[-1]) == ((), "deadline")
+
+
+def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_and_answers_later(daemon: DaemonProcess) -> None:
+    with MemoryClient("aurora", data_dir=daemon.data_dir) as client:
+        assert client.recall("anything", deadline_ms=20.0).degraded == ("deadline",)
+        await_fact(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
+
+
+def test_a_host_whose_threads_all_wait_for_the_embedder_answers_everybody(daemon: DaemonProcess) -> None:
+    """Three times as many as it has threads: those that waited in its queue have that taken off their deadline."""
+    with MemoryClient("theo", data_dir=daemon.data_dir) as client, ThreadPoolExecutor(24) as threads:
+        client.remember(DOUGH)
+        with stopped(part_pid(client, "embedder")) as process:
+            asked = [threads.submit(client.recall, f"sourdough {n}", deadline_ms=700.0) for n in range(24)]
+            results = [future.result(60.0) for future in asked]
+            assert process.status() == psutil.STATUS_STOPPED
+            assert all(result.degraded for result in results)
+            assert [DOUGH] in [[found.record.text for found in result.memories] for result in results]
+            late = client.recall("sourdough once more", deadline_ms=5_000.0)  # nobody is left in the queue before it
+            assert [found.record.text for found in late.memories] == [DOUGH]
+
+
+def test_a_caller_who_names_no_deadline_waits_as_long_as_the_settings_say(daemon: DaemonProcess) -> None:
+    with MemoryClient("ulla", data_dir=daemon.data_dir) as client, ThreadPoolExecutor(1) as threads:
+        client.remember(DOUGH)
+        with stopped(part_pid(client, "embedder")):
+            patient = threads.submit(client.recall, "sourdough for the patient", deadline_ms=20_000.0)
+            assert client.recall("sourdough").degraded == ("embedder_timeout",)
+            assert not patient.done()
+        assert patient.result(60.0).degraded == ()
