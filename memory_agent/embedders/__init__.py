@@ -93,8 +93,11 @@ class Embedder(Protocol):
         """Return the (n, d) vectors of `texts`, at low priority. Either all are embedded or an error is raised."""
         ...
 
-    def count_tokens(self, text: str) -> int:
-        """Return how many tokens `text` has, the special ones left out and nothing cut off."""
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """Return how many tokens `text` has, the special ones left out and nothing cut off.
+
+        Raises `EmbedderUnavailableError` after `timeout_s`, where it has to ask another process.
+        """
         ...
 
     def close(self) -> None:

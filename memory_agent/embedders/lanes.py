@@ -112,8 +112,8 @@ class LanedEmbedder:
         finally:
             future.cancel()  # where `progress` raised: what is left of the job is dropped
 
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of `text`, uncut."""
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """Return the number of tokens of `text`, uncut; it waits for nothing."""
         return self._model.count_tokens(text)
 
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[Embedding]:

@@ -71,10 +71,11 @@ class RemoteEmbedder:
                 progress(start + len(chunk), len(texts))
         return np.concatenate(chunks) if chunks else np.empty((0, self.info.ndim), dtype=np.float32)
 
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of `text`, uncut."""
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """Return the number of tokens of `text`, uncut; errors as of `Embedder.count_tokens`."""
         check_text("text", text)
-        return wire.decode_answer(self._ask(wire.TokensQuestion(), (text,), self._timeout_s)).tokens
+        patience_s = self._timeout_s if timeout_s is None else timeout_s
+        return wire.decode_answer(self._ask(wire.TokensQuestion(), (text,), patience_s)).tokens
 
     def close(self) -> None:
         """Close the sockets; questions under way end with their answer or their time."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memory_agent.errors import IndexDamagedError
+from memory_agent.errors import DeadlineExceededError, IndexDamagedError
 from memory_agent.recall.explanation import explain, number
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector
@@ -99,7 +99,7 @@ class Answering:
             wanted = {fingerprint for choice in choices for fingerprint in choice.fingerprints}
             for fingerprint, row, time_us in self._archive.lexicon.saying(wanted, self._inquiry.filter):
                 said.setdefault(fingerprint, []).append((row, time_us))
-        except IndexDamagedError:
+        except (IndexDamagedError, DeadlineExceededError):
             said.clear()  # what was folded is counted all the same
         return said
 

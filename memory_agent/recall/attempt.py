@@ -33,6 +33,11 @@ class Attempt:
         return time.monotonic() - self._started_s
 
     @property
+    def ends_at_s(self) -> float:
+        """When the deadline is (monotonic)."""
+        return self._started_s + self.deadline_s
+
+    @property
     def remaining_s(self) -> float:
         """Seconds until the deadline; negative after it."""
         return self.deadline_s - self.elapsed_s

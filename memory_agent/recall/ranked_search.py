@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from memory_agent.config import RecallSettings
-from memory_agent.errors import IndexDamagedError
+from memory_agent.errors import DeadlineExceededError, IndexDamagedError
 from memory_agent.recall import contiguity
 from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.candidates import Candidates, CandidateSearch, merge
@@ -84,7 +84,7 @@ class RankedSearch:
             return np.zeros(rows.shape)
         try:
             times = self._archive.lexicon.times(rows)
-        except IndexDamagedError:
+        except (IndexDamagedError, DeadlineExceededError):
             return np.zeros(rows.shape)
         known = np.array([times.get(row, 0) for row in rows.tolist()], dtype=np.int64)
         return self._settings.date_weight * nearness(known, self._boosting)

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from ulid import ULID
 
 from memory_agent.config import RecallSettings
-from memory_agent.errors import EmbedderUnavailableError, IndexDamagedError, ModelError
+from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, IndexDamagedError, ModelError
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.recall.answering import Answering
 from memory_agent.recall.attempt import Attempt
-from memory_agent.recall.context import CountTokens, context_block
+from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
@@ -62,16 +62,17 @@ class Recollection:
             took_ms=attempt.elapsed_s * 1000,
             dates=dates,
         )
-        return self._with_context(result, inquiry)
+        return self._with_context(result, inquiry, attempt)
 
     def _search(
         self, inquiry: Inquiry, attempt: Attempt, dates: Sequence[UnderstoodDate], now: datetime
     ) -> tuple[RetrievedMemory, ...]:
         vector = self._vector(inquiry, attempt)
-        search = RankedSearch(self._archive, self._settings, inquiry, attempt, vector, dates)
-        scored, choices = self._choose(search, inquiry, attempt)
-        self._archive.store.touch([int(scored.rows[choice.place]) for choice in choices], now)
-        return Answering(self._archive, search, inquiry, vector, dates).memories(scored, choices)
+        with self._archive.lexicon.until(attempt.ends_at_s):
+            search = RankedSearch(self._archive, self._settings, inquiry, attempt, vector, dates)
+            scored, choices = self._choose(search, inquiry, attempt)
+            self._archive.store.touch([int(scored.rows[choice.place]) for choice in choices], now)
+            return Answering(self._archive, search, inquiry, vector, dates).memories(scored, choices)
 
     def _choose(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt) -> tuple[Scored, list[Choice]]:
         """Look further while what was found says the same over and over, and there is more."""
@@ -115,7 +116,7 @@ class Recollection:
     def _fingerprints(self, rows: Rows, records: dict[int, MemoryRecord]) -> Rows:
         try:
             known = self._archive.lexicon.fingerprints(rows)
-        except IndexDamagedError:
+        except (IndexDamagedError, DeadlineExceededError):
             known = {}
         prints = [known.get(row) or fingerprint(records[row].text) for row in rows.tolist()]
         return np.array(prints, dtype=np.int64)
@@ -128,11 +129,18 @@ class Recollection:
             attempt.degrade("vectors_pending")
         return vector
 
-    def _with_context(self, result: RecallResult, inquiry: Inquiry) -> RecallResult:
+    def _with_context(self, result: RecallResult, inquiry: Inquiry, attempt: Attempt) -> RecallResult:
+        """Add the block for a prompt; tokens are estimated where the model's tokenizer is not there, or not in time."""
         if inquiry.context_tokens is None:
             return result
         try:
-            count: CountTokens = self._embedder.get(0).count_tokens
+            embedder = self._embedder.get(0)
+
+            def count(text: str) -> int:
+                if attempt.remaining_s <= 0:
+                    raise EmbedderUnavailableError("no time to count tokens")
+                return embedder.count_tokens(text, attempt.remaining_s)
+
             block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time, count_tokens=count)
         except (EmbedderUnavailableError, ModelError):
             block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time)

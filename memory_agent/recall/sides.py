@@ -1,11 +1,11 @@
-"""The two indexes as far as they answer: a damaged one is mended in the background, and the other answers alone."""
+"""The two indexes as far as they answer, and in time: a damaged one is mended in the background, the other answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from memory_agent.errors import IndexDamagedError
+from memory_agent.errors import DeadlineExceededError, IndexDamagedError
 from memory_agent.recall.attempt import Attempt
 from memory_agent.storage.archive import Archive, Side
 
@@ -20,10 +20,13 @@ class Sides:
         self.attempt = attempt
 
     def ask(self, side: Side, question: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Return the answer of an index; `otherwise` when it is damaged or being built anew, which is noted."""
+        """Return the answer of an index; `otherwise` when it is damaged, being built anew, or late, which is noted."""
         if not self.archive.is_mending(side):
             try:
                 return question()
+            except DeadlineExceededError:
+                self.attempt.degrade("deadline")
+                return otherwise
             except IndexDamagedError:
                 self.archive.mend_soon(side)
         self.attempt.degrade("index_rebuilding")

@@ -212,3 +212,13 @@ def test_a_caller_who_names_no_deadline_waits_as_long_as_the_settings_say(daemon
             assert client.recall("sourdough").degraded == ("embedder_timeout",)
             assert not patient.done()
         assert patient.result(60.0).degraded == ()
+
+
+def test_a_block_for_a_prompt_is_made_without_the_embedder_when_it_is_stopped(daemon: DaemonProcess) -> None:
+    with MemoryClient("viola", data_dir=daemon.data_dir) as client:
+        client.remember(DOUGH)
+        with stopped(part_pid(client, "embedder")) as process:
+            result = client.recall("does sourdough want time", deadline_ms=1_000, context_tokens=200)
+            assert process.status() == psutil.STATUS_STOPPED
+        assert DOUGH in (result.context or "")
+        assert result.degraded == ("embedder_timeout",)
