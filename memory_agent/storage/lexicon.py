@@ -14,7 +14,6 @@ Rejected: filters on arrays in memory (40 bytes per memory and per column set, a
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +33,15 @@ from memory_agent.storage import filtered_rows
 from memory_agent.storage.changes import Changes, Rows, Scores
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.conditions import condition
+from memory_agent.storage.database import (
+    ENGINE_VERSION,
+    Connection,
+    connect,
+    connect_in_memory,
+    remove,
+    set_aside,
+    translating,
+)
 from memory_agent.storage.lexicon_rows import SCHEMA, SCHEMA_VERSION, follow, insert, put_state
 from memory_agent.storage.passages import mark_passages
 from memory_agent.storage.seal import boot_id, break_seal, put_seal
@@ -61,8 +69,8 @@ class Lexicon:
         self._reading = threading.Lock()
         self._writing = threading.RLock()
         self._patience = threading.local()
-        self._reader: sqlite3.Connection | None = None
-        self._writer: sqlite3.Connection | None = None
+        self._reader: Connection | None = None
+        self._writer: Connection | None = None
         self._left_by: str | None = None  # the run of the machine in which it was last in use
         self.applied = 0
         self.lineage = ""
@@ -94,8 +102,8 @@ class Lexicon:
         """Set the file aside, adding `.damaged` to its name, and start an empty one. Reads raise until `rebuild`."""
         with self._writing, self._reading:
             self._disconnect()
-            _set_aside(self.path)
-            with _translating(self.path), closing(_connection(self.path)) as connection:
+            set_aside(self.path)
+            with translating(self.path), closing(connect(self.path)) as connection:
                 connection.executescript(SCHEMA)
                 put_state(connection, "schema", _identity())
             self._connect()
@@ -221,7 +229,7 @@ class Lexicon:
 
     def passages(self, query_text: str, records: Mapping[int, MemoryRecord]) -> dict[int, tuple[str, ...]]:
         """Return for each row its best passage for the query, words **marked**; nothing where no word is shared."""
-        with _translating(self.path), closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        with translating(self.path), closing(connect_in_memory()) as connection:
             return mark_passages(connection, query_text, records)
 
     def apply(self, changes: Changes) -> None:
@@ -247,14 +255,14 @@ class Lexicon:
         """
         with self._writing:
             path = self.path.with_name(self.path.name + ".new")
-            _remove(path)
+            remove(path)
             with Lexicon.fresh(path) as built:
                 built._fill(records, through, lineage)
             with self._reading:
                 self._disconnect()
-                _remove(self.path)
+                remove(self.path)
                 path.replace(self.path)
-                _remove(path)  # its seal
+                remove(path)  # its seal
                 self._connect()
 
     def compact(self) -> None:
@@ -268,7 +276,7 @@ class Lexicon:
             if self._writer is None:
                 return
             try:
-                with _translating(self.path):
+                with translating(self.path):
                     self._writer.execute("DELETE FROM state WHERE name = 'boot'")
                     self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except (IndexDamagedError, StoreFullError):
@@ -285,8 +293,8 @@ class Lexicon:
         self.close()
 
     def _connect(self) -> None:
-        with _translating(self.path):
-            self._writer, self._reader = _connection(self.path), _connection(self.path)
+        with translating(self.path):
+            self._writer, self._reader = connect(self.path), connect(self.path)
             state = dict(self._writer.execute("SELECT name, value FROM state"))
             if state.get("schema") != _identity():
                 raise IndexDamagedError(f"{self.path.name} is of another version")
@@ -299,7 +307,7 @@ class Lexicon:
         if not self._left_by or self._left_by != boot_id():
             raise IndexDamagedError(f"{self.path.name} was in use when the machine stopped")
         assert self._writer is not None
-        with _translating(self.path):
+        with translating(self.path):
             if self._writer.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise IndexDamagedError(f"{self.path.name} is not consistent")
             self._writer.execute("INSERT INTO words (words) VALUES ('integrity-check')")
@@ -312,7 +320,7 @@ class Lexicon:
 
     def _read(self, sql: str, values: list[object]) -> list[tuple[Any, ...]]:
         end_s: float = getattr(self._patience, "end_s", inf)
-        with self._reading_before(end_s), _translating(self.path):
+        with self._reading_before(end_s), translating(self.path):
             if self._reader is None or not self.lineage:
                 raise IndexDamagedError(f"{self.path.name} is closed, or not built yet")
             is_over = None if end_s == inf else lambda: time.monotonic() >= end_s
@@ -330,11 +338,11 @@ class Lexicon:
             self._reading.release()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[Connection]:
         """Give the writer in a transaction, which is undone when the block raises."""
         if self._writer is None:
             raise IndexDamagedError(f"{self.path.name} is closed")
-        with _translating(self.path):
+        with translating(self.path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
@@ -355,50 +363,10 @@ class Lexicon:
             put_state(connection, "lineage", lineage)
 
 
-def _connection(path: Path) -> sqlite3.Connection:
-    """A connection under our rules: each statement its own transaction, nothing fsynced, little memory."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
-    for setting in (
-        "journal_mode = WAL",
-        "synchronous = OFF",
-        "cache_size = -1024",  # KiB
-        "journal_size_limit = 1048576",
-        "wal_autocheckpoint = 256",  # pages
-        "temp_store = MEMORY",
-    ):
-        connection.execute(f"PRAGMA {setting}")
-    return connection
-
-
 def _identity() -> str:
     """What must be the same for the file to be usable: another SQLite may split words in another way."""
-    return f"{SCHEMA_VERSION} sqlite {sqlite3.sqlite_version}"
-
-
-def _set_aside(path: Path) -> None:
-    if path.exists():
-        damaged = path.with_name(path.name + ".damaged")
-        path.replace(damaged)
-    _remove(path)
-
-
-def _remove(path: Path) -> None:
-    """Remove a database with all that belongs to it; what is not there does no harm."""
-    for suffix in ("", "-wal", "-shm", ".seal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return f"{SCHEMA_VERSION} {ENGINE_VERSION}"
 
 
 def _rows(found: Iterable[tuple[Any, ...]]) -> Rows:
     return np.array([line[0] for line in found], dtype=np.int64)
-
-
-@contextmanager
-def _translating(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
-            raise DeadlineExceededError("the search was not through in time") from error
-        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
-            raise StoreFullError(str(path), path.stat().st_size) from error
-        raise IndexDamagedError(f"{path.name}: {error}") from error

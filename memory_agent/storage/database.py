@@ -1,0 +1,63 @@
+"""A database file under our rules, and one in memory: connecting, errors in our terms, setting a file aside.
+
+What is kept in it is the lexicon's business. Nothing is fsynced: the file is a cache.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from memory_agent.errors import DeadlineExceededError, IndexDamagedError, StoreFullError
+
+Connection = sqlite3.Connection
+ENGINE_VERSION = f"sqlite {sqlite3.sqlite_version}"
+
+
+def connect(path: Path) -> Connection:
+    """A connection under our rules: each statement its own transaction, nothing fsynced, little memory."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
+    for setting in (
+        "journal_mode = WAL",
+        "synchronous = OFF",
+        "cache_size = -1024",  # KiB
+        "journal_size_limit = 1048576",
+        "wal_autocheckpoint = 256",  # pages
+        "temp_store = MEMORY",
+    ):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+def connect_in_memory() -> Connection:
+    """An empty database of its own, gone when it is closed."""
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+def set_aside(path: Path) -> None:
+    """Rename a database, adding `.damaged`, and remove what belongs to it."""
+    if path.exists():
+        damaged = path.with_name(path.name + ".damaged")
+        path.replace(damaged)
+    remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a database with all that belongs to it; what is not there does no harm."""
+    for suffix in ("", "-wal", "-shm", ".seal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+@contextmanager
+def translating(path: Path) -> Iterator[None]:
+    """Raise what the engine says in our terms: `DeadlineExceededError`, `StoreFullError`, `IndexDamagedError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+            raise DeadlineExceededError("the search was not through in time") from error
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+            raise StoreFullError(str(path), path.stat().st_size) from error
+        raise IndexDamagedError(f"{path.name}: {error}") from error
