@@ -7,13 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
-from embedder_inputs import INT8, OFFLINE
+import pytest
+from embedder_inputs import FLOAT32, INT8, OFFLINE
 
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import fetch_model, model_status, obtain
 from memory_agent.embedders.minilm import MiniLM
+from memory_agent.embedders.schemes import Scheme, choose_scheme
 from memory_agent.errors import ModelMissingError
+
+_GRAPH_BYTES: dict[Scheme, tuple[float, float]] = {"int8": (20e6, 25e6), "float32": (85e6, 95e6)}
 
 
 def graph_file(cache: Path) -> Path:
@@ -21,12 +26,25 @@ def graph_file(cache: Path) -> Path:
     return path
 
 
-def test_fetch_makes_a_start_need_nothing_more(tmp_path: Path) -> None:
-    assert model_status(INT8, cache=tmp_path).state == "unbuilt"
-    status = fetch_model(INT8, cache=tmp_path)
-    assert (status.state, status.origin, status.scheme) == ("ready", "package", "int8")
-    assert 20e6 < status.graph_bytes < 25e6
-    open_embedder(OFFLINE, cache=tmp_path, package="").close()
+@pytest.mark.parametrize("setting", ["auto", "int8", "float32"])
+def test_fetch_makes_a_start_need_nothing_more(tmp_path: Path, setting: str) -> None:
+    settings = msgspec.structs.replace(OFFLINE, scheme=setting)
+    scheme = choose_scheme(setting).scheme  # what auto means depends on the processor
+    assert model_status(settings, cache=tmp_path).state == "unbuilt"
+    status = fetch_model(settings, cache=tmp_path)
+    assert (status.state, status.origin, status.scheme) == ("ready", "package", scheme)
+    smallest, largest = _GRAPH_BYTES[scheme]
+    assert smallest < status.graph_bytes < largest
+    embedder = open_embedder(settings, cache=tmp_path, package="")
+    assert embedder.info.scheme == scheme
+    embedder.close()
+
+
+def test_a_graph_of_one_scheme_is_not_taken_for_the_other(tmp_path: Path) -> None:
+    fetch_model(INT8, cache=tmp_path)
+    assert model_status(FLOAT32, cache=tmp_path, package="").state == "missing"
+    with pytest.raises(ModelMissingError):
+        open_embedder(FLOAT32, cache=tmp_path, package="").close()
 
 
 def test_a_damaged_graph_is_built_again_and_gives_the_same_bits(tmp_path: Path, int8_model: MiniLM) -> None:
