@@ -72,6 +72,10 @@ def locomo(trial: Trial, file: Path | None, conversations: tuple[int, ...] | Non
       NDCG@10        gain 2^grade - 1, discount log2(place + 1), over the best order
       MRR            1 / place of the first relevant memory or session, 0 without one
 
+    A memory that stands for several turns that say the same counts as all of them, at its one place. That is the
+    headline: the rows "all", in JSON recall_at and so on. A turn folded wrongly could only raise it, so the row "all,
+    shown records alone" (recall_at_shown) counts no turn but the one that is shown: a lower bound for turns.
+
     Questions without evidence in the conversation are not asked. The last two rows of the sessions follow the custom
     of others: such questions count as answered, over all questions and over categories 1 to 4 alone.
 
@@ -97,8 +101,8 @@ def beam(trial: Trial, folder: Path | None) -> None:
     FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
     folders at any depth (chats/100K, or chats). One user per chat, named by its path below FOLDER; each message is a
     memory, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions have none and
-    are left out. What is counted is the same as in `eval locomo`; no language model judges answers, so these are not
-    the scores that BEAM publishes.
+    are left out; a chat without messages or without questions is refused. What is counted is the same as in `eval
+    locomo`; no language model judges answers, so these are not the scores that BEAM publishes.
 
     \b
     Examples:
@@ -124,10 +128,11 @@ def jsonl(trial: Trial, file: Path | None) -> None:
        "timestamp": "2026-03-01", "category": "people", "user": "alice"}
 
     (each on one line). `relevant` lists ids, or grades them: 1 or more, 0 for not relevant. A query is answered from
-    the records of its own user; without relevant ids it is left out. `timestamp` says when a record happened and when
-    a query is asked; `category` makes a row of its own. Records become events of a type that keeps their kind, with
-    the word "Feedback:" before the text for `pattern`. A line that cannot be used is refused by number and field.
-    What is counted is the same as in `eval locomo`, with records for turns, and sessions where records name them.
+    the records of its own user; without relevant ids it is left out. `timestamp` says when a record happened and when a
+    query is asked; `category` makes a row of its own, `none` that of queries without one. Records become events of a
+    type that keeps their kind, with the word "Feedback:" before the text for `pattern`. A line that cannot be used is
+    refused by number and field. What is counted is the same as in `eval locomo`, with records for turns, and sessions
+    where records name them.
 
     \b
     Examples:

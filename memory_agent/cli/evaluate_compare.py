@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 
 import click
+import msgspec
 
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.render import print_document, print_figures, print_table
-from memory_agent.evaluation.compare import RESAMPLES, SEED, UNITS, Comparison, MetricDifference, Unit
+from memory_agent.evaluation.compare import FEWEST, RESAMPLES, SEED, UNITS, Comparison, MetricDifference, Unit
 from memory_agent.evaluation.compare import compare as compare_results
 from memory_agent.evaluation.results import read_results
+from memory_agent.evaluation.trial import SHOWN
 
 _COLUMNS = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "above 0", "B better", "worse")
 
@@ -35,7 +39,10 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
 
     Questions of one conversation are not independent of each other. By question, the interval holds for more questions
     about these conversations; for a claim about other conversations draw whole conversations: --by conversation. With
-    a handful of them that interval is coarse.
+    a handful of them that interval is coarse, and with fewer than 3 there is none: "-", in JSON null.
+
+    Metrics named shown_… count the shown records alone, without the others that a memory stands for (see eval locomo);
+    the table leaves them out where that makes no difference in either run.
 
     Runs over other questions (another dataset, another file, other evidence) are refused. What differs between the
     runs, settings and all, is printed too. The share above 0 and the counts say nothing about the size of a gain.
@@ -61,7 +68,7 @@ def _print(comparison: Comparison) -> None:
         f"{comparison.dataset}: differences in %, {comparison.resamples:,} resamples by {comparison.unit}, "
         f"seed {comparison.seed}"
     )
-    print_table(title, _COLUMNS, map(_row, comparison.metrics))
+    print_table(title, _COLUMNS, map(_row, _telling(comparison.metrics)))
     click.echo()
     click.echo(_caution(comparison))
 
@@ -73,13 +80,23 @@ def _figures(comparison: Comparison) -> dict[str, object]:
     return figures | (changed or {"changed": "nothing"})
 
 
+def _telling(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
+    """Return the metrics without those of the shown records that say what their counterparts say."""
+    facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN equals no NaN
+    return [
+        metric
+        for metric in metrics
+        if not metric.metric.startswith(SHOWN) or facts[metric.metric] != facts.get(metric.metric.removeprefix(SHOWN))
+    ]
+
+
 def _row(metric: MetricDifference) -> tuple[object, ...]:
     return (
         metric.metric,
         metric.questions,
         *(f"{100 * share:.1f}" for share in (metric.mean_a, metric.mean_b)),
-        *(f"{100 * share:+.1f}" for share in (metric.difference, metric.low, metric.high)),
-        f"{100 * metric.share_above_0:.1f}",
+        *("-" if isnan(share) else f"{100 * share:+.1f}" for share in (metric.difference, metric.low, metric.high)),
+        "-" if isnan(metric.share_above_0) else f"{100 * metric.share_above_0:.1f}",
         metric.better,
         metric.worse,
     )
@@ -88,4 +105,5 @@ def _row(metric: MetricDifference) -> tuple[object, ...]:
 def _caution(comparison: Comparison) -> str:
     if comparison.unit == "question":
         return "by question: holds for these conversations; for others see eval compare --by conversation"
-    return f"by conversation: {comparison.units} were drawn from; few make a coarse interval"
+    few = "too few for an interval" if comparison.units < FEWEST else "few make a coarse interval"
+    return f"by conversation: {comparison.units} were drawn from; {few}"

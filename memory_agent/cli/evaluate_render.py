@@ -12,6 +12,9 @@ from memory_agent.evaluation.report import Averages, Figures, Report
 
 _ITEMS = {"locomo": "evidence turns", "beam": "evidence messages", "jsonl": "relevant records"}
 _RANKED_AT = "10"
+_SHOWN_ALONE = "all, shown records alone"
+
+Row = tuple[object, ...]
 
 
 def print_report(report: Report, results: Path | None) -> None:
@@ -31,29 +34,29 @@ def _columns(report: Report) -> Sequence[str]:
     return ("questions", "number", *(f"at {k}" for k in report.recall_at), f"NDCG@{_RANKED_AT}", "MRR")
 
 
-def _item_rows(report: Report) -> list[tuple[object, ...]]:
-    return [_item_row(*part) for part in _parts(report)]
+def _item_rows(report: Report) -> list[Row]:
+    rows = [_row(name, part, part.recall_at, part.ndcg_at, part.mrr) for name, part in _parts(report)]
+    shown = _row(_SHOWN_ALONE, report, report.recall_at_shown, report.ndcg_at_shown, report.mrr_shown)
+    return [*rows, shown]
 
 
-def _item_row(name: str, figures: Figures) -> tuple[object, ...]:
-    return (name, figures.questions, *_percents(figures.recall_at), *_ranking(figures.ndcg_at, figures.mrr))
-
-
-def _session_rows(report: Report) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = [
-        (
-            name,
-            part.questions,
-            *_percents(part.session_recall_at),
-            *_ranking(part.session_ndcg_at, part.session_mrr),
-        )
+def _session_rows(report: Report) -> list[Row]:
+    rows = [
+        _row(name, part, part.session_recall_at, part.session_ndcg_at, part.session_mrr)
         for name, part in _parts(report)
     ]
+    ranking = report.session_ndcg_at_shown, report.session_mrr_shown
+    rows.append(_row(_SHOWN_ALONE, report, report.session_recall_at_shown, *ranking))
     for name, part in _parts(report)[-1 - len(report.main_categories) :]:
         if part.session_recall_at_all is not None:
             asked = part.questions + part.questions_without_evidence
             rows.append((f"{name}, no evidence counts 1", asked, *_percents(part.session_recall_at_all), "-", "-"))
     return rows
+
+
+def _row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages, mrr: float | None) -> Row:
+    ranking = _percent(ndcg_at.get(_RANKED_AT)), "-" if mrr is None else f"{mrr:.3f}"
+    return (name, part.questions, *_percents(recall_at), *ranking)
 
 
 def _parts(report: Report) -> list[tuple[str, Figures]]:
@@ -63,10 +66,6 @@ def _parts(report: Report) -> list[tuple[str, Figures]]:
         *((f"categories {name}", part) for name, part in report.main_categories.items()),
         ("all", report),
     ]
-
-
-def _ranking(ndcg_at: Averages, mrr: float | None) -> tuple[str, str]:
-    return _percent(ndcg_at.get(_RANKED_AT)), "-" if mrr is None else f"{mrr:.3f}"
 
 
 def _figures(report: Report, results: Path | None) -> dict[str, object]:

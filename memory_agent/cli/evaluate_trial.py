@@ -45,7 +45,7 @@ class Trial:
         elif source is None:
             raise click.UsageError(f"Missing argument '{metavar}' (or compare two files of results: --compare A B).")
         else:
-            self._measure(read(source))
+            self._measure(_with_questions(read(source), source))
 
     def _measure(self, dataset: Dataset) -> None:
         plan = Plan(
@@ -141,6 +141,12 @@ def trial_options(verb: Verb) -> Verb:
     for option in reversed(_OPTIONS):
         decorated = option(decorated)
     return decorated
+
+
+def _with_questions(dataset: Dataset, source: Path) -> Dataset:
+    if not any(history.answerable for history in dataset.histories):
+        raise InvalidInputError(str(source), "has no question with evidence; there is nothing to measure")
+    return dataset
 
 
 def _results_of(dataset: str, file: Path) -> Results:

@@ -95,6 +95,10 @@ def _read(chat: Path, user: str) -> History:
     items, of_messages = _items(batches)
     asked_at = next((item.timestamp for item in reversed(items) if item.timestamp), None)
     cited = [(type_, place, probe) for type_, of_type in probes.items() for place, probe in enumerate(of_type)]
+    if not items:
+        raise InvalidInputError(str(chat_file), "holds no messages")
+    if not cited:
+        raise InvalidInputError(str(question_file), "holds no questions")
     questions = tuple(
         Question(
             id=f"{user}:{type_}:{place}",

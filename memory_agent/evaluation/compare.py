@@ -27,6 +27,8 @@ RESAMPLES = 10_000
 SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
+FEWEST = 3
+"""Units that an interval needs: one is drawn again and again, two give three means, and both look certain."""
 
 Array = npt.NDArray[np.float64]
 
@@ -35,6 +37,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One metric. `difference` is B less A; `low` and `high` bound 95 % of the resampled differences.
 
     `share_above_0` is the share of resamples in which B is better; `better` and `worse` count questions in which it is.
+    Fewer than 3 units with the metric bound nothing: then `low`, `high` and `share_above_0` are NaN, null in JSON.
     """
 
     metric: str
@@ -90,7 +93,9 @@ def compare(
         resamples=resamples,
         seed=seed,
         changed=_changed(a.header, b.header),
-        metrics=tuple(_difference(name, own[:, i], other[:, i], resampled[:, i]) for i, name in enumerate(metrics)),
+        metrics=tuple(
+            _difference(name, own[:, i], other[:, i], units, resampled[:, i]) for i, name in enumerate(metrics)
+        ),
     )
 
 
@@ -148,22 +153,31 @@ def _units(lines: Sequence[Line], unit: Unit) -> npt.NDArray[np.intp]:
     return np.array([numbers[line.user] for line in lines])
 
 
-def _difference(metric: str, own: Array, other: Array, resampled: Array) -> MetricDifference:
+def _difference(
+    metric: str, own: Array, other: Array, units: npt.NDArray[np.intp], resampled: Array
+) -> MetricDifference:
     measured = ~np.isnan(own) & ~np.isnan(other)
     difference = (other - own)[measured]
-    low, high = np.nanpercentile(resampled, _INTERVAL)
+    low, high, above_0 = _bounds(resampled) if len(set(units[measured])) >= FEWEST else (np.nan,) * 3
     return MetricDifference(
         metric=metric,
         questions=int(measured.sum()),
         mean_a=float(own[measured].mean()),
         mean_b=float(other[measured].mean()),
         difference=float(difference.mean()),
-        low=float(low),
-        high=float(high),
-        share_above_0=float(np.nanmean(np.where(np.isnan(resampled), np.nan, resampled > 0))),
+        low=low,
+        high=high,
+        share_above_0=above_0,
         better=int((difference > 0).sum()),
         worse=int((difference < 0).sum()),
     )
+
+
+def _bounds(resampled: Array) -> tuple[float, float, float]:
+    """Return the interval of the means of one metric, and the share of them above 0."""
+    known = resampled[~np.isnan(resampled)]
+    low, high = np.percentile(known, _INTERVAL)
+    return float(low), float(high), float((known > 0).mean())
 
 
 def _changed(a: Header, b: Header) -> dict[str, tuple[Any, Any]]:

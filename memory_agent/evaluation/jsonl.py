@@ -4,10 +4,11 @@
     {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
 
 A record may have `user`, `session_id`, `timestamp` and `kind`; a query may have `user`, `category` and `timestamp` (the
-moment at which it is asked). `relevant` is a list of ids, or an object of ids and grades, whole numbers, 0 for not
-relevant, as TREC has them. Lines without a user belong to one user; a query is answered from the records of its own.
-Records are remembered in their order; otherwise the order of the lines is free. Bad lines are refused by number and
-field, unknown fields too: a benchmark with a typing error measures something else.
+moment at which it is asked); without a category it is in the one called none. `relevant` is a list of ids, or an object
+of ids and grades, whole numbers, 0 for not relevant, as TREC has them. Lines without a user belong to one user; a query
+is answered from the records of its own. Records are remembered in their order; otherwise the order of the lines is
+free. Bad lines are refused by number and field, unknown fields too: a benchmark with a typing error measures something
+else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from relay.errors import MalformedEventError
 from relay.validation import validate_id, validate_timestamp, validate_user_id
 
 _USER = "default"
-_CATEGORY = "all"
+_CATEGORY = "none"
 _MAX_ID_BYTES = 120  # an event's id holds the user's too
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY_TIME_S = 1e12  # dates are the data's own; what lies in the future the memory itself refuses

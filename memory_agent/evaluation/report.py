@@ -12,7 +12,7 @@ import msgspec
 
 from memory_agent.evaluation.metrics import distinct, mean, quantiles_ms
 from memory_agent.evaluation.plan import Run
-from memory_agent.evaluation.trial import Answer, cutoffs
+from memory_agent.evaluation.trial import SHOWN, Answer, cutoffs
 from memory_agent.records import Mode
 
 _SESSIONS = 10
@@ -25,7 +25,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Averages over some questions. `questions` had evidence and were asked; the others were left out.
 
     `session_recall_at_all` is the recall of sessions over both, one without evidence counted as answered; None where
-    that is not the dataset's custom.
+    that is not the dataset's custom. Those named `_shown` count the shown items alone, not what else they stand for.
     """
 
     questions: int
@@ -37,6 +37,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     session_ndcg_at: Averages
     session_mrr: float | None
     session_recall_at_all: Averages | None
+    recall_at_shown: Averages
+    ndcg_at_shown: Averages
+    mrr_shown: float | None
+    session_recall_at_shown: Averages
+    session_ndcg_at_shown: Averages
+    session_mrr_shown: float | None
 
 
 class Report(Figures, frozen=True, kw_only=True):
@@ -96,19 +102,29 @@ def _figures(run: Run, categories: Collection[str]) -> Figures:
     unanswerable = sum(not question.relevant for question in questions if question.category in categories)
     answers = [answer for answer in run.answers if answer.question.category in categories]
     average = _averager(answers)
+
+    def at_each(metric: str) -> Averages:
+        return {str(k): average(f"{metric}@{k}") for k in ks}
+
     counted_as_found = _averager(answers, unanswerable)
     return Figures(
         questions=len(answers),
         questions_without_evidence=unanswerable,
-        recall_at={str(k): average(f"recall@{k}") for k in ks},
-        ndcg_at={str(k): average(f"ndcg@{k}") for k in ks},
+        recall_at=at_each("recall"),
+        ndcg_at=at_each("ndcg"),
         mrr=average("mrr"),
-        session_recall_at={str(k): average(f"session_recall@{k}") for k in ks},
-        session_ndcg_at={str(k): average(f"session_ndcg@{k}") for k in ks},
+        session_recall_at=at_each("session_recall"),
+        session_ndcg_at=at_each("session_ndcg"),
         session_mrr=average("session_mrr"),
         session_recall_at_all=(
             {str(k): counted_as_found(f"session_recall@{k}") for k in ks} if dataset.main_categories else None
         ),
+        recall_at_shown=at_each(f"{SHOWN}recall"),
+        ndcg_at_shown=at_each(f"{SHOWN}ndcg"),
+        mrr_shown=average(f"{SHOWN}mrr"),
+        session_recall_at_shown=at_each(f"{SHOWN}session_recall"),
+        session_ndcg_at_shown=at_each(f"{SHOWN}session_ndcg"),
+        session_mrr_shown=average(f"{SHOWN}session_mrr"),
     )
 
 

@@ -50,7 +50,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question: what came back, best first with its session, what was relevant with its grade, and the figures.
 
-    `same` says which other items a memory stood for.
+    `same` says which other items a memory stood for; metrics named `shown_…` are those without them.
     """
 
     id: str

@@ -1,6 +1,9 @@
 """Asks a memory the questions of a history, and judges what comes back, for items and for their sessions.
 
-A memory that stands for several items that say the same answers for each of them, at its one place. Sessions are ranked
+A memory that stands for several items that say the same answers for each of them, at its one place. An item that was
+folded wrongly could so only raise the recall of items; hence every figure is taken twice, the second time for the shown
+items alone, and the truth lies between the two. Rejected: the second alone, which calls an answer that says it once and
+names the others worse than one that repeats itself. Sessions are ranked
 by their best item: the order of the answer, each session at its first place. So the first k sessions are k distinct
 ones, and a session none of whose items is in the answer has no place. A question's evidence sessions are those of its
 relevant items, each with the best grade among them.
@@ -21,6 +24,8 @@ from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_a
 from memory_agent.records import MemoryRecord, Mode, RecallResult
 
 CUTOFFS = (1, 5, 10, 50)
+SHOWN = "shown_"
+"""Before the name of a metric: of the shown items alone."""
 
 Ranked = tuple[tuple[str, str | None], ...]
 """Ids of items and their sessions, best first."""
@@ -32,8 +37,9 @@ LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one question. `ranked` has an item for each memory, `same` the others that a memory stands for.
 
-    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on, and with `session_` before them those of sessions, where the
-    evidence has any. `took_ms` is the caller's waiting time.
+    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on, with `session_` before them those of sessions, where the
+    evidence has any, and with `shown_` before all that those of `ranked` without `same`. `took_ms` is the
+    caller's waiting time.
     """
 
     user: str
@@ -106,6 +112,17 @@ def judge(
     ks: Sequence[int],
 ) -> dict[str, float]:
     """Return every figure of one answer, at each of `ks`. `sessions` maps items to their sessions."""
+    of_shown = _judge(ranked, {}, grades, sessions, ks)
+    return _judge(ranked, same, grades, sessions, ks) | {f"{SHOWN}{name}": value for name, value in of_shown.items()}
+
+
+def _judge(
+    ranked: Ranked,
+    same: Mapping[str, Ranked],
+    grades: Mapping[str, int],
+    sessions: Mapping[str, str | None],
+    ks: Sequence[int],
+) -> dict[str, float]:
     places = [((id_, session), *same.get(id_, ())) for id_, session in ranked]
     metrics = _figures("", [tuple(id_ for id_, _ in place) for place in places], grades, ks)
     of_sessions: dict[str, int] = {}

@@ -125,6 +125,18 @@ def test_a_folder_without_a_chat_is_refused(tmp_path: Path) -> None:
         read_beam(tmp_path)
 
 
+@pytest.mark.parametrize("chat", [[], [{"batch_number": 1, "turns": []}], {"plan-1": []}])
+def test_a_chat_without_messages_is_refused_by_file(tmp_path: Path, chat: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"chat.json: holds no messages"):
+        read(tmp_path, chat)
+
+
+@pytest.mark.parametrize("probes", [{}, {"abstention": []}])
+def test_a_chat_without_questions_is_refused_by_file(tmp_path: Path, probes: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"probing_questions.json: holds no questions"):
+        read(tmp_path, BATCHES, probes=probes)
+
+
 def test_two_folders_that_would_be_one_user_are_refused(tmp_path: Path) -> None:
     write_chat(tmp_path / "a b", BATCHES)
     write_chat(tmp_path / "a_b", BATCHES)

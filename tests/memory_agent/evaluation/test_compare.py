@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,7 +94,7 @@ def test_swapping_the_runs_swaps_the_signs(values: list[tuple[float, float]]) ->
     a, b = results([own for own, _ in values]), results([other for _, other in values])
     (there,), (back,) = compare(a, b, resamples=300).metrics, compare(b, a, resamples=300).metrics
     assert there.difference == pytest.approx(-back.difference)
-    assert (there.low, there.high) == (pytest.approx(-back.high), pytest.approx(-back.low))
+    assert (there.low, there.high) == (pytest.approx(-back.high, nan_ok=True), pytest.approx(-back.low, nan_ok=True))
     assert (there.better, there.worse) == (back.worse, back.better)
 
 
@@ -116,6 +120,35 @@ def test_the_interval_is_wider_when_the_questions_of_a_conversation_go_together(
     assert alone.difference == whole.difference == pytest.approx(0.4)
     assert whole.high - whole.low > 2 * (alone.high - alone.low)
     assert compare(a, b, "conversation").units == 5
+
+
+@pytest.mark.parametrize("conversations", [1, 2, 3])
+def test_fewer_than_three_conversations_bound_nothing(conversations: int) -> None:
+    users = [str(number % conversations) for number in range(30)]
+    a, b = results([0.0] * 30, users=users), results([0.5] * 30, users=users)
+    (metric,) = compare(a, b, "conversation").metrics
+    bounds = (metric.low, metric.high, metric.share_above_0)
+    if conversations < 3:
+        assert all(map(math.isnan, bounds))
+        assert json.loads(msgspec.json.encode(metric))["low"] is None
+    else:
+        assert bounds == (0.5, 0.5, 1.0)
+    assert (metric.difference, metric.better) == (0.5, 30)
+
+
+def test_a_metric_that_two_conversations_have_is_bounded_by_two_and_not_by_all() -> None:
+    users = ["0", "1", "2", "3"]
+    a, b = results([0.0] * 4, users=users), results([1.0] * 4, users=users)
+    rare = [
+        replace(run, lines=tuple(
+            msgspec.structs.replace(line, metrics=line.metrics | ({"mrr": 1.0} if line.user < "2" else {}))
+            for line in run.lines
+        ))
+        for run in (a, b)
+    ]  # fmt: skip
+    everywhere, in_two = compare(*rare, "conversation").metrics
+    assert (everywhere.metric, everywhere.low, in_two.metric, in_two.questions) == ("recall@1", 1.0, "mrr", 2)
+    assert math.isnan(in_two.low)
 
 
 def test_only_questions_that_both_asked_are_compared() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chats import write_beam
+from chats import BATCHES, write_beam, write_chat
 from click.testing import CliRunner, Result
 from conversations import TURNS, write_locomo
 
@@ -81,7 +81,9 @@ def test_a_table_is_for_people(tmp_path: Path) -> None:
     result = run("locomo", write_locomo(tmp_path, 1), "--embedded")
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith("all")]
-    turns, sessions, with_all = rows
+    turns, shown, sessions, shown_sessions, with_all = rows
+    assert shown == ["all,", "shown", "records", "alone", *turns[1:]]  # nothing was folded
+    assert shown_sessions[4:] == sessions[1:]
     assert turns[:6] == ["all", "3", "83.3", "100.0", "100.0", "100.0"]
     assert turns[-1] == sessions[-1] == "1.000"
     assert (sessions[2], with_all[-6:-2]) == ("83.3", ["87.5", "100.0", "100.0", "100.0"])
@@ -133,7 +135,14 @@ def test_two_runs_are_compared_by_the_verb_that_made_them_and_by_the_verb_for_it
     assert table.exit_code == 0, table.output
     assert "hybrid -> lexical" in table.stdout
     by_conversation = run("compare", a, b, "--by", "conversation", "--json", "--resamples", "100")
-    assert json.loads(by_conversation.stdout)["units"] == 1
+    compared = json.loads(by_conversation.stdout)
+    assert compared["units"] == 1
+    assert {metric["low"] for metric in compared["metrics"]} == {None}
+    whole = run("compare", a, b, "--by", "conversation")
+    row = next(line.split() for line in whole.stdout.splitlines() if line.startswith("recall@1 "))
+    assert row[-5:-2] == ["-", "-", "-"]
+    assert "too few for an interval" in whole.stdout
+    assert "shown_" not in whole.stdout  # they say the same: nothing was folded
 
 
 @pytest.mark.parametrize(
@@ -191,4 +200,35 @@ def test_data_of_ones_own_is_asked_by_user_and_graded(tmp_path: Path) -> None:
     assert [line["ranked"][0] for line in lines_of(kept)[1:]] == [["r1", None], ["r1", None]]
     words = ["stats", "--user", "jsonl-default", "--data-dir", str(folder), "--json"]
     assert json.loads(CliRunner().invoke(cli, words).stdout)["by_kind"] == {"finding": 1, "pattern": 1}
-    assert "sessions found" not in run("jsonl", file, "--embedded").stdout
+    table = run("jsonl", file, "--embedded").stdout
+    assert "sessions found" not in table
+    rows = [line.split("  ")[0] for line in table.splitlines() if line.startswith(("all", "category"))]
+    assert rows == ["category none", "all", "all, shown records alone"]
+
+
+def test_turns_that_say_the_same_are_credited_and_told_apart_from_the_shown_one(tmp_path: Path) -> None:
+    text = "The nightly deploy of the billing service failed: no VPN"
+    records = [{"type": "record", "id": f"r{n}", "text": text, "session_id": f"s{n}"} for n in range(4)]
+    query = {"type": "query", "id": "q", "text": "why did the deploy fail?", "relevant": [f"r{n}" for n in range(4)]}
+    file, kept = tmp_path / "own.jsonl", tmp_path / "kept.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in (*records, query)))
+    report = evaluate("jsonl", file, "--results", kept)
+    assert (report["recall_at"]["1"], report["recall_at_shown"]["50"]) == (1.0, 0.25)
+    assert (report["session_recall_at"]["10"], report["session_recall_at_shown"]["10"]) == (1.0, 0.25)
+    assert (report["mrr"], report["mrr_shown"]) == (1.0, 1.0)
+    metrics = lines_of(kept)[1]["metrics"]
+    assert (metrics["recall@1"], metrics["shown_recall@1"]) == (1.0, 0.25)
+    compared = run("compare", kept, kept).stdout
+    assert "shown_recall@1 " in compared
+    assert "shown_mrr" not in compared
+
+
+def test_without_a_question_that_has_evidence_nothing_is_measured(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"type": "record", "id": "r1", "text": "Lunch is at noon"}\n')
+    only_abstention = write_chat(tmp_path / "chat", BATCHES, {"abstention": [{"question": "Which school?"}]})
+    for verb, source in (("jsonl", file), ("beam", only_abstention)):
+        result = run(verb, source, "--embedded")
+        assert result.exit_code == 1
+        assert "has no question with evidence" in " ".join(result.stderr.split())
+        assert result.stdout == ""

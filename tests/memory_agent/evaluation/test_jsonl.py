@@ -34,6 +34,7 @@ def test_everything_that_a_line_may_say_is_kept(tmp_path: Path) -> None:
     assert (history.user, item.session, item.kind) == ("default", "s-1", "finding")
     assert item.timestamp == datetime(2026, 2, 16, 9, tzinfo=UTC)
     assert (question.category, question.relevant) == ("people", {"r1": 1})
+    assert read(tmp_path, RECORD, QUERY).histories[0].questions[0].category == "none"
     assert question.asked_at == datetime(2026, 3, 1, tzinfo=UTC)
 
 

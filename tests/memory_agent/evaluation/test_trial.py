@@ -44,7 +44,9 @@ def test_a_session_has_the_best_grade_of_its_items() -> None:
 
 def test_evidence_without_a_session_leaves_the_sessions_unjudged() -> None:
     metrics = judge(places("loose", "a1"), {}, {"loose": 1}, SESSIONS, [1])
-    assert metrics == {"recall@1": 1, "ndcg@1": 1, "mrr": 1}
+    assert metrics == {
+        name: 1 for kind in ("", "shown_") for name in (f"{kind}recall@1", f"{kind}ndcg@1", f"{kind}mrr")
+    }
 
 
 def test_a_memory_that_stands_for_several_items_answers_for_each_at_its_place() -> None:
@@ -53,6 +55,31 @@ def test_a_memory_that_stands_for_several_items_answers_for_each_at_its_place() 
     assert [metrics[f"recall@{k}"] for k in (1, 2)] == [0.5, 0.5]
     assert (metrics["mrr"], metrics["ndcg@1"]) == (1, 1)
     assert [metrics[f"session_recall@{k}"] for k in (1, 2, 3)] == [0, 0, 1]
+
+
+def test_the_shown_items_alone_are_judged_as_if_nothing_had_been_folded() -> None:
+    evidence, folded = {"c1": 1, "a2": 1}, {"a1": (("b1", "B"), ("c1", "C"))}
+    metrics = judge(places("a1", "a2"), folded, evidence, SESSIONS, [1, 2, 3])
+    unfolded = judge(places("a1", "a2"), {}, evidence, SESSIONS, [1, 2, 3])
+    shown = {name: value for name, value in metrics.items() if name.startswith("shown_")}
+    assert shown == {name: value for name, value in unfolded.items() if name.startswith("shown_")}
+    assert shown == {f"shown_{name}": unfolded[name] for name in unfolded if not name.startswith("shown_")}
+    assert (metrics["recall@2"], shown["shown_recall@2"], shown["shown_mrr"]) == (1, 0.5, 0.5)
+    assert (metrics["session_recall@3"], shown["shown_session_recall@3"]) == (1, 0.5)
+
+
+@given(
+    ranked=ranked, graded=graded, k=st.integers(1, 7), folds=st.dictionaries(st.sampled_from(sorted(SESSIONS)), ranked)
+)
+def test_the_shown_items_alone_never_find_more_items_than_all_that_they_stand_for(
+    ranked: tuple[tuple[str, str | None], ...],
+    graded: dict[str, int],
+    k: int,
+    folds: dict[str, tuple[tuple[str, str | None], ...]],
+) -> None:
+    metrics = judge(ranked, folds, graded, SESSIONS, [k])
+    assert metrics[f"shown_recall@{k}"] <= metrics[f"recall@{k}"]
+    assert metrics["shown_mrr"] <= metrics["mrr"]
 
 
 def test_a_memory_that_is_no_item_takes_its_place_and_belongs_to_no_session() -> None:
