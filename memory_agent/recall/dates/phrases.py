@@ -55,6 +55,12 @@ def floats(kind: str, match: Match) -> bool:
     return kind in _FLOATING and not _is_fixed(match)
 
 
+def is_dated(match: Match) -> bool:
+    """Tell whether the phrase names the year, or the week, in which it lies: "May 2025", "Monday last week"."""
+    groups = match.groupdict()
+    return any(groups.get(name) for name in ("year", "of_week"))
+
+
 def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
     """Return the time `number` units before (`sign` -1) or after the calendar's moment."""
     near, far = (calendar.shifted([(n, words.unit_of(unit))], sign) for n in words.count(number))

@@ -1,7 +1,9 @@
 """Which phrases of a text are times, and what they say together: "from March to May 2023".
 
 A phrase that is weak by itself ("March", "2022", "Monday") counts only where a preposition makes it a time, and any
-month only where what follows makes no verb, name or number of it. What this does not do: find phrases (`contexts`).
+month only where what follows makes no verb, name or number of it. What and, or, a comma join to such a time counts too:
+"in March, April and May 2025". A time that is left out ("not last week") is none: what is meant is all the others.
+What this does not do: find phrases (`contexts`).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from memory_agent.recall.dates.contexts import REACH, Phrase, find_phrases
-from memory_agent.recall.dates.phrases import floats
+from memory_agent.recall.dates.phrases import floats, is_dated
 from memory_agent.recall.dates.windows import Calendar, Window
 from memory_agent.recall.dates.words import compiled, word_set
 
@@ -44,6 +46,15 @@ _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
 _SPOKEN_OF = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
 """Before a bare weekday: a word for a day, and no time."""
+_LISTED = compiled(r"\s?,(?: and| or| nor)? | (?:and|or|nor|and/or|&) ")
+_AND = compiled(r"(?:\s?,)? (?:and|or|nor|and/or|&) ")
+_LEFT_OUT = compiled(
+    r"(?:(?<!\w)(?:(?<!or\s)not|nor|except(?:ing)?(?: for)?|excluding|exclud(?:e|es)|other than|apart from|aside from|"
+    r"rather than|instead of|outside(?: of)?|besides|without|ignoring|ignore|skip(?:ping)?|"
+    r"(?:all|any|everything|anything|every day|any day) but)|(?P<short>n['’]t)) \Z"
+)
+"""Before a time that is not meant; the short form only before a preposition: "weren't in March", not "why didn't
+yesterday's build pass"."""
 _JOINT = compiled(r"\s?[-–—]\s?| (?P<word>to|and|until|till|through|thru) (?:the )?")
 
 
@@ -53,6 +64,8 @@ class Reading(NamedTuple):
     start: int
     end: int
     windows: tuple[Window, ...]
+    has_lead: bool
+    """Whether it begins with a preposition."""
 
 
 def read(text: str, now: datetime) -> list[Reading]:
@@ -60,22 +73,102 @@ def read(text: str, now: datetime) -> list[Reading]:
     calendar = Calendar(now)
     phrases = find_phrases(text)
     readings: list[Reading] = []
-    place = 0
-    while place < len(phrases):
-        reading = _range(text, phrases[place : place + 2], calendar)
-        place += 2 if reading else 1
-        reading = reading or _single(text, phrases[place - 1], calendar)
-        if reading:
-            readings = [other for other in readings if other.end <= reading.start]  # "the Sunday" before 7 May
-            readings.append(reading)
+    left_out: Reading | None = None
+    while phrases:
+        taken, found = _together(text, phrases, calendar)
+        phrases = phrases[taken:]
+        if not found:
+            continue
+        readings = [other for other in readings if other.end <= found[0].start]  # "the Sunday" before 7 May
+        left_out = found[-1] if _is_left_out(text, found[0], left_out) else None
+        readings += [] if left_out else found
     return readings
 
 
-def _single(text: str, phrase: Phrase, calendar: Calendar) -> Reading | None:
-    if (phrase.is_weak and not _is_backed(text, phrase)) or _is_doubtful(text, phrase):
+def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int, list[Reading]]:
+    """Return how many of the first phrases belong together, one at least, and the times that they name."""
+    if reading := _range(text, phrases[:2], calendar):
+        return 2, [reading]
+    listed = _listed(text, phrases)
+    return len(listed), _all_of(text, listed, calendar)
+
+
+def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
+    """Return the first phrase, and those of its kind that are named after it without words of their own."""
+    lead, count = phrases[0].lead, 1
+    if lead is not None and lead["direction"]:  # since one of two is no list
+        return phrases[:1]
+    while count < len(phrases) and _continues(text, phrases[count - 1], phrases[count]):
+        if _is_range_ahead(text, phrases[count : count + 2]):
+            break
+        count += 1
+    return phrases[:count]
+
+
+def _continues(text: str, before: Phrase, phrase: Phrase) -> bool:
+    if phrase.lead is not None or phrase.rule.kind != before.rule.kind:
+        return False
+    return _LISTED.fullmatch(text, before.end, phrase.start) is not None
+
+
+def _is_range_ahead(text: str, pair: list[Phrase]) -> bool:
+    return len(pair) == 2 and _is_range(text, *pair)
+
+
+def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
+    """Return the times of a list: one that counts makes the next one count, and a year at its end is that of all.
+
+    A year on the way is not that of what follows, so nobody can tell which one that has.
+    """
+    last = phrases[-1]
+    end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
+    seen = calendar if end is None else Calendar(_begin(end))
+    readings: list[Reading] = []
+    is_backed = False
+    for phrase, following in zip(phrases, [*phrases[1:], None], strict=True):
+        counts = _may_follow(text, phrase, following) if is_backed else end is not None and not _is_homonym(phrase)
+        own = seen if floats(phrase.rule.kind, phrase.match) else calendar
+        reading = _single(text, phrase, own, counts)
+        is_backed = reading is not None and (end is not None or not is_dated(phrase.match))
+        readings += [reading] if reading else []
+    return readings
+
+
+def _begin(reading: Reading) -> datetime:
+    since = reading.windows[0].since
+    assert since is not None  # only a direction opens a window, and a list has none
+    return since
+
+
+def _may_follow(text: str, phrase: Phrase, following: Phrase | None) -> bool:
+    """Tell whether the phrase reads on as a list: not as in "in April, may I ask" and "on Monday and sat down"."""
+    goes_on = following is not None or _ends_clause(text, phrase)
+    if _is_homonym(phrase):
+        return goes_on
+    if phrase.rule.kind == "weekday" and len(phrase.match["weekday"]) < _WEEKDAY_CHARS:
+        return goes_on or _GOES_ON.match(text, phrase.end) is not None
+    return True
+
+
+def _is_homonym(phrase: Phrase) -> bool:
+    word = _word(phrase)
+    return word.islower() and word in _HOMONYMS
+
+
+def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
+    """Tell whether the time is named as one that is not meant, or joined to the one `before` that is not."""
+    if before is not None and _AND.fullmatch(text, before.end, reading.start):
+        return True
+    words = _LEFT_OUT.search(text, max(0, reading.start - REACH), reading.start)
+    return words is not None and (not words["short"] or reading.has_lead)
+
+
+def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
+    """Return the time that one phrase names; `counts` when others make a time of a weak one."""
+    if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
     with suppress(ValueError, OverflowError):
-        return Reading(phrase.start, phrase.end, phrase.windows(calendar))
+        return Reading(phrase.start, phrase.end, phrase.windows(calendar), phrase.lead is not None)
     return None
 
 
@@ -88,7 +181,7 @@ def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
         end = last.spans(calendar)[0]
         begin = first.spans(Calendar(end.since) if floats(first.rule.kind, first.match) else calendar)[0]
         if begin.since < end.until:
-            return Reading(first.start, last.end, (Window(begin.since, end.until),))
+            return Reading(first.start, last.end, (Window(begin.since, end.until),), first.lead is not None)
     return None
 
 

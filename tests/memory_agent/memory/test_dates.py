@@ -62,6 +62,83 @@ def test_a_time_is_found_within_a_sentence_about_something_else() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("query", "understood"),
+    [
+        ("in january and february", ["in january = 2023-01-01 … 2023-01-31", "february = 2023-02-01 … 2023-02-28"]),
+        ("in 2021 or 2022", ["in 2021 = 2021-01-01 … 2021-12-31", "2022 = 2022-01-01 … 2022-12-31"]),
+        ("on Monday and Tuesday", ["on Monday = 2023-11-13", "Tuesday = 2023-11-14"]),
+        ("on Monday, Friday and Tuesday?", ["on Monday = 2023-11-13", "Friday = 2023-11-10", "Tuesday = 2023-11-14"]),
+        ("on Mon and Tuesday last week", ["on Mon = 2023-11-06", "Tuesday last week = 2023-11-07"]),
+        ("last Monday or Tuesday", ["last Monday = 2023-11-13", "Tuesday = 2023-11-14"]),
+        ("in Q1, or Q2 2022", ["in Q1 = 2022-01-01 … 2022-03-31", "Q2 2022 = 2022-04-01 … 2022-06-30"]),
+        (
+            "in March, April and May 2022",
+            [
+                "in March = 2022-03-01 … 2022-03-31",
+                "April = 2022-04-01 … 2022-04-30",
+                "May 2022 = 2022-05-01 … 2022-05-31",
+            ],
+        ),
+        ("March and April 2022", ["March = 2022-03-01 … 2022-03-31", "April 2022 = 2022-04-01 … 2022-04-30"]),
+        (
+            "in december and january 2022",
+            ["in december = 2021-12-01 … 2021-12-31", "january 2022 = 2022-01-01 … 2022-01-31"],
+        ),
+    ],
+)
+def test_every_time_of_a_list_is_understood(query: str, understood: list[str]) -> None:
+    assert [describe(span) for span in understand_dates(query, SEEN_FROM)] == understood
+
+
+@pytest.mark.parametrize(
+    ("query", "phrase"),
+    [
+        ("in April, may I ask you", "in April"),
+        ("in March and may fail again", "in March"),
+        ("on Monday and sat down", "on Monday"),
+        ("in 2021, 2022 rows were deleted", "in 2021"),
+        ("in March 2022 and April", "in March 2022"),
+        ("during the summer and fall apart", "during the summer"),
+        ("since January and February", "since January"),
+    ],
+)
+def test_what_only_looks_like_one_more_of_a_list_is_left_alone(query: str, phrase: str) -> None:
+    assert [span.phrase for span in understand_dates(query, SEEN_FROM)] == [phrase]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "what we decided, but not last week",
+        "everything except last week",
+        "any day other than yesterday",
+        "everything but the last two weeks",
+        "bugs that weren't in March",
+        "not in January or February",
+        "all runs except last week and yesterday",
+        "not from March to May 2022",
+        "excluding on Monday, Tuesday and Wednesday",
+    ],
+)
+def test_a_time_that_is_left_out_is_not_looked_for(query: str) -> None:
+    assert understand_dates(query, SEEN_FROM) == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "phrase"),
+    [
+        ("not last week, but yesterday", "yesterday"),
+        ("not only last week", "last week"),
+        ("why didn't yesterday's build pass", "yesterday"),
+        ("whether or not yesterday's build failed", "yesterday"),
+        ("what did not work last week", "last week"),
+    ],
+)
+def test_a_no_to_something_else_leaves_the_time(query: str, phrase: str) -> None:
+    assert [span.phrase for span in understand_dates(query, SEEN_FROM)] == [phrase]
+
+
 def test_a_date_whose_day_and_month_cannot_be_told_apart_means_both() -> None:
     found = understand_dates("on 05/07/2023", SEEN_FROM)
     assert [span.since for span in found] == [moment("2023-05-07"), moment("2023-07-05")]
