@@ -22,11 +22,18 @@ import platformdirs
 from memory_agent.errors import DaemonRunningError, SettingsError
 from memory_agent.transport import ipc_endpoint
 
+DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
 _GLANCE_S = 0.5
 _GLANCE_PAUSE_S = 0.002
 
 
 def default_data_dir() -> Path:
+    """Return the folder that $MEMORY_AGENT_DATA_DIR names, made absolute, else the platform's; as the daemon does."""
+    named = os.environ.get(DATA_DIR_VARIABLE)
+    return Path(named).expanduser().absolute() if named else platform_data_dir()
+
+
+def platform_data_dir() -> Path:
     """Return the platform's folder for this program's data."""
     return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
 

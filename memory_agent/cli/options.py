@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from memory_agent.cli.failure import JSON_KEY
-from memory_agent.layout import Layout, default_data_dir
+from memory_agent.layout import Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
 
@@ -55,7 +55,7 @@ _COMMON = (
     click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
-        help=f"Where memories lie. Default: $MEMORY_AGENT_DATA_DIR, else {default_data_dir()}",
+        help=f"Where memories lie. Default: $MEMORY_AGENT_DATA_DIR, else {platform_data_dir()}",
     ),
     click.option(
         "--config",

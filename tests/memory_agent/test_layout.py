@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memory_agent.errors import DaemonRunningError, SettingsError, UnavailableError
-from memory_agent.layout import Layout
+from memory_agent.layout import Layout, default_data_dir, platform_data_dir
 
 
 def test_only_one_daemon_holds_a_folder(tmp_path: Path) -> None:
@@ -94,3 +97,36 @@ def test_a_client_made_before_the_first_daemon_learns_its_token(tmp_path: Path) 
     token = Layout(tmp_path).make_token()
     assert address.token == token
     assert find_daemon(tmp_path, None, "named").token == "named"
+
+
+def test_a_client_looks_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from memory_agent.client import find_daemon
+
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(tmp_path / "named"))
+    assert default_data_dir() == tmp_path / "named"
+    assert find_daemon(None, None, None).layout.data_dir == tmp_path / "named"
+    assert find_daemon(tmp_path / "given", None, None).layout.data_dir == tmp_path / "given"
+
+
+def test_a_folder_below_home_or_here_is_one_path_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay's endpoints are made of the folder as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for named in ("~/memories", "memories"):
+        monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", named)
+        assert default_data_dir() == tmp_path / "memories"
+
+
+def test_without_the_variable_it_is_the_platforms_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MEMORY_AGENT_DATA_DIR", raising=False)
+    assert default_data_dir() == platform_data_dir()
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", "")
+    assert default_data_dir() == platform_data_dir()
+
+
+def test_the_help_tells_the_platforms_folder_whatever_the_variable_says(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "memory_agent", "stats", "--help"]
+    variables = os.environ | {"MEMORY_AGENT_DATA_DIR": str(tmp_path / "elsewhere"), "COLUMNS": "400"}
+    shown = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+    assert "elsewhere" not in shown
+    assert platform_data_dir().name in shown
