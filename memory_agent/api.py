@@ -1,11 +1,26 @@
-"""The one protocol behind which every way to a memory stands: embedded, over ZeroMQ, or inside Ray."""
+"""The one protocol behind which every way to a memory stands: embedded, over ZeroMQ, or inside Ray.
+
+What a recall may be told is checked here, by the same functions before it is sent and where it is answered, so that
+no way in takes what another one refuses. None means the default; anything else is checked, `0` and `""` too. The
+checks raise `InvalidInputError` naming the argument.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Protocol, TypedDict, Unpack, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, cast, runtime_checkable
 
-from memory_agent.records import Dates, MemoryFilter, Mode, Profile, RecallResult
+from memory_agent.errors import InvalidInputError
+from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile, RecallResult
+
+MOST_CONTEXT_TOKENS = 100_000
+MOST_DEADLINE_MS = 86_400_000.0
+"""A day. A longer deadline means as long as it takes, and clocks and sockets cannot count so far."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Word = TypeVar("Word", bound=str)
 
 
 class RecallOptions(TypedDict, total=False):
@@ -22,7 +37,7 @@ class RecallOptions(TypedDict, total=False):
     dates: Dates | None
     reference_time: datetime | None
     context_tokens: int | None
-    with_embedding: bool
+    with_embedding: bool | None
 
 
 @runtime_checkable
@@ -44,3 +59,65 @@ class MemoryProvider(Protocol):
         and is no error.
         """
         ...
+
+
+def check_options(options: Mapping[str, object]) -> RecallOptions:
+    """Return the options that say something, checked. An unknown one is refused: it would be a wish unheard."""
+    for name in options:
+        if name not in _CHECKS:
+            hint = "it is a field of the filter" if name in MemoryFilter.__struct_fields__ else "there is none such"
+            raise InvalidInputError(name, f"is no option of recall; {hint}")
+    said = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
+    return cast(RecallOptions, said)
+
+
+def check_mode(mode: object) -> Mode | None:
+    """Return the mode, or None for that of the settings."""
+    return None if mode is None else check_choice("mode", mode, MODES)
+
+
+def check_deadline_ms(deadline_ms: object) -> float:
+    """Return the deadline in milliseconds, cut to between nothing and a day."""
+    is_number = isinstance(deadline_ms, int | float) and not isinstance(deadline_ms, bool)
+    if not is_number or (isinstance(deadline_ms, float) and not isfinite(deadline_ms)):
+        raise InvalidInputError("deadline_ms", "must be a finite number")
+    return float(min(max(cast(float, deadline_ms), 0.0), MOST_DEADLINE_MS))
+
+
+def check_choice(field: str, value: object, choices: Sequence[Word]) -> Word:
+    """Return the value, which must be one of the words."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
+    return cast(Word, value)
+
+
+def check_whole(field: str, value: object, most: int) -> int:
+    """Return the value, which must be a whole number from 1 to `most`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InvalidInputError(field, f"must be a whole number from 1 to {most}")
+    return value
+
+
+def check_time(field: str, value: object) -> datetime:
+    """Return the value, which must be a time with a time zone, not before 1970."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidInputError(field, "must be a time with a time zone")
+    if value < _EPOCH:
+        raise InvalidInputError(field, "lies before 1970")
+    return value
+
+
+def _check_flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInputError(field, "must be true or false")
+    return value
+
+
+_CHECKS: dict[str, Callable[[str, object], Any]] = {
+    "profile": lambda field, value: check_choice(field, value, PROFILES),
+    "dates": lambda field, value: check_choice(field, value, DATES),
+    "reference_time": check_time,
+    "context_tokens": lambda field, value: check_whole(field, value, MOST_CONTEXT_TOKENS),
+    "with_embedding": _check_flag,
+}
+assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -10,17 +10,17 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 import msgspec
 
-from memory_agent.api import RecallOptions
+from memory_agent.api import RecallOptions, check_deadline_ms, check_mode, check_options
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, UnavailableError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.protocol import (
     DEFAULT_USER,
+    PROTOCOL_VERSION,
     DaemonStatus,
     HostAddress,
     IdsParams,
@@ -35,6 +35,7 @@ from memory_agent.protocol import (
     WaitParams,
     decode_reply,
     encode_fields,
+    zone_fields,
 )
 from memory_agent.records import (
     Kind,
@@ -57,12 +58,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request: its method, parameters, the type of its result, and the caller's patience."""
+    """One request: its method, parameters, the type of its result, the caller's patience, the protocol it needs."""
 
     method: str
     params: msgspec.Struct
     result: type[T]
     deadline_ms: float = _TIMEOUT_MS
+    version: int = PROTOCOL_VERSION
 
 
 def recall_call(
@@ -73,10 +75,19 @@ def recall_call(
     deadline_ms: float | None,
     options: RecallOptions,
 ) -> Call[RecallResult]:
-    """Return the request of a recall."""
-    usual = deadline_ms is None
-    params = RecallParams(query=query, top_k=top_k, filter=filter, mode=mode, usual_deadline=usual, **options)
-    return Call("recall", params, RecallResult, _TIMEOUT_MS if deadline_ms is None else _checked_ms(deadline_ms))
+    """Return the request of a recall. Raises `InvalidInputError` as an embedded memory does."""
+    said = check_options(options)
+    params = RecallParams(
+        query=query,
+        top_k=top_k,
+        filter=filter,
+        mode=check_mode(mode),
+        usual_deadline=deadline_ms is None,
+        **said,  # type: ignore[arg-type]  # none of them is None any more
+        **zone_fields(said.get("reference_time")),
+    )
+    patience_ms = _TIMEOUT_MS if deadline_ms is None else check_deadline_ms(deadline_ms)
+    return Call("recall", params, RecallResult, patience_ms, params.version)
 
 
 @dataclass(frozen=True)
@@ -119,7 +130,8 @@ class MemoryClient:
         endpoint: str | None = None,
         token: str | None = None,
     ) -> None:
-        """Ask the daemon that serves `data_dir` (default: the platform's folder), or the one at `endpoint`."""
+        """Ask the daemon that serves `data_dir` (default: $MEMORY_AGENT_DATA_DIR, else the platform's
+        folder), or the one at `endpoint`."""
         self.user_id = user_id
         self._address = find_daemon(data_dir, endpoint, token)
         self._guard = threading.Lock()
@@ -303,12 +315,6 @@ class AsyncMemoryClient:
         return decode_reply(frames[0], call.result)
 
 
-def _checked_ms(deadline_ms: object) -> float:
-    if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int | float) or not isfinite(deadline_ms):
-        raise InvalidInputError("deadline_ms", "must be a finite number")
-    return deadline_ms
-
-
 def _listed(field: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the texts; one text is no list of its letters."""
     if isinstance(texts, str):
@@ -319,5 +325,12 @@ def _listed(field: str, texts: Sequence[str]) -> tuple[str, ...]:
 def _encode(call: Call[Any], user_id: str, token: str) -> bytes:
     params = msgspec.Raw(encode_fields(call.params))
     return encode_fields(
-        Request(method=call.method, user_id=user_id, deadline_ms=call.deadline_ms, params=params, token=token)
+        Request(
+            method=call.method,
+            user_id=user_id,
+            deadline_ms=call.deadline_ms,
+            params=params,
+            token=token,
+            version=call.version,
+        )
     )

@@ -2,13 +2,15 @@
 
 A request names a method and carries its parameters undecoded, so that the gateway hands them on to the process that
 owns the user without reading them. A reply is a result or a fault; a fault becomes the same exception on the other
-side, with the same arguments. New fields go last with defaults; the type of a field never changes.
+side, with the same arguments. New fields go last with defaults; the type of a field never changes. What must not be
+passed over by a daemon that does not know it raises the version of the requests that say it, and of no others.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, TypeVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -16,6 +18,11 @@ from memory_agent import errors
 from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile, Provenance, Source
 
 PROTOCOL_VERSION = 1
+"""What a request speaks that does not say; so it stays as it is."""
+OPTIONS_VERSION = 2
+"""Since this, a recall may name a profile, dates, a reference time and the tokens of a block; a daemon that speaks 1
+would answer as if nothing had been said."""
+NEWEST_VERSION = OPTIONS_VERSION
 DEFAULT_USER = "default"
 
 T = TypeVar("T")
@@ -54,7 +61,12 @@ class NoParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Parameters of `recall`. With `usual_deadline` the caller named none, and that of the settings holds, if it is
-    shorter than the request's."""
+    shorter than the request's.
+
+    A time on the wire is UTC, and "yesterday" is not everybody's: `reference_offset_s` is what the zone of
+    `reference_time` is ahead of UTC then, `reference_zone` its IANA name where it has one, which alone knows when the
+    clocks change.
+    """
 
     query: str
     top_k: int | None = None
@@ -66,6 +78,26 @@ class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reference_time: datetime | None = None
     context_tokens: int | None = None
     usual_deadline: bool = False
+    reference_offset_s: float | None = None
+    reference_zone: str | None = None
+
+    @property
+    def local_reference_time(self) -> datetime | None:
+        """The reference time in its zone, as the caller gave it. Raises `InvalidInputError` for an impossible one."""
+        if self.reference_time is None or self.reference_offset_s is None or self.reference_time.tzinfo is None:
+            return self.reference_time
+        try:
+            fixed = self.reference_time.astimezone(timezone(timedelta(seconds=self.reference_offset_s)))
+            named = _in_zone(fixed, self.reference_zone)
+        except (ValueError, OverflowError) as error:
+            raise errors.InvalidInputError("reference_time", f"there is no such zone: {error}") from error
+        return named if named.utcoffset() == fixed.utcoffset() else fixed
+
+    @property
+    def version(self) -> int:
+        """The version of a daemon that understands these."""
+        newer = (self.profile, self.dates, self.reference_time, self.context_tokens)
+        return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
 
 
 class RememberParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -201,9 +233,19 @@ def decode_request(data: bytes) -> Request:
         request = _request_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.ProtocolError(f"not a request: {error}") from error
-    if request.version != PROTOCOL_VERSION:
-        raise errors.ProtocolError(f"protocol version {request.version}, this daemon speaks {PROTOCOL_VERSION}")
+    if not PROTOCOL_VERSION <= request.version <= NEWEST_VERSION:
+        spoken = f"{PROTOCOL_VERSION} to {NEWEST_VERSION}"
+        raise errors.ProtocolError(f"protocol version {request.version}, this daemon speaks {spoken}")
     return request
+
+
+def zone_fields(moment: datetime | None) -> dict[str, Any]:
+    """Return the fields of `RecallParams` that keep the zone of a reference time."""
+    offset = None if moment is None else moment.utcoffset()
+    if moment is None or offset is None:
+        return {}
+    zone = moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) else None
+    return {"reference_offset_s": offset.total_seconds(), "reference_zone": zone}
 
 
 def encode_result(value: object) -> bytes:
@@ -239,6 +281,16 @@ def _raised(fault: Fault) -> errors.MemoryAgentError:
         return error_type(*fault.args)
     except TypeError:
         return errors.MemoryAgentError(fault.message)
+
+
+def _in_zone(moment: datetime, zone: str | None) -> datetime:
+    """Return the moment in the zone, or as it is where this machine does not know the zone."""
+    if zone is None:
+        return moment
+    try:
+        return moment.astimezone(ZoneInfo(zone))
+    except (KeyError, ValueError, OSError):  # not there; no name at all; a folder of zones
+        return moment
 
 
 def _is_unfit(value: object) -> bool:

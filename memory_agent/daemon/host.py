@@ -177,7 +177,7 @@ def _recall(memory: Memory, params: RecallParams, deadline_ms: float) -> RecallR
         min(deadline_ms, memory.usual_deadline_ms) if params.usual_deadline else deadline_ms,
         profile=params.profile,
         dates=params.dates,
-        reference_time=params.reference_time,
+        reference_time=params.local_reference_time,
         context_tokens=params.context_tokens,
         with_embedding=params.with_embedding,
     )

@@ -5,27 +5,27 @@ Checked once, at the edge, so that the parts behind it can rely on it. Raises `I
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from memory_agent.api import RecallOptions
+from memory_agent.api import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
 from memory_agent.config import RecallSettings
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.profiles import Fetch, fetch
-from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode
+from memory_agent.records import Dates, MemoryFilter, Mode
 
 MOST_ANSWERS = 1_000
-MOST_CONTEXT_TOKENS = 100_000
+MOST_VALUES = 1_000
+"""Different values of one field of a filter; each is a parameter of the database's statement, more than once,
+and SQLite takes 32,766 of those."""
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "agent_id")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-Word = TypeVar("Word", bound=str)
+_LISTS = ("kinds", "sources", "tags", "provenance")
 
 
 class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,38 +60,38 @@ def make_inquiry(
     now: datetime,
 ) -> Inquiry:
     """Return what is asked at `now`, with the profile and the settings where the caller says nothing."""
-    profile = options.get("profile")
-    usual_fetch = fetch(None if profile is None else _check_choice("profile", profile, PROFILES))
+    said = check_options(options)
+    usual_fetch = fetch(said.get("profile"))
     chosen = _with_kinds(check_filter(filter), usual_fetch)
-    mode = _check_choice("mode", mode or settings.mode, MODES)
-    reference_time = options.get("reference_time")
-    context_tokens = options.get("context_tokens")
+    mode = check_mode(mode) or settings.mode
     asked = None if chosen is None else chosen.min_score
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     return Inquiry(
         query=_check_query(query, settings.max_query_chars),
-        top_k=_check_whole("top_k", usual_fetch.top_k if top_k is None else top_k, MOST_ANSWERS),
+        top_k=check_whole("top_k", usual_fetch.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
         floor=usual if asked is None else asked,
         insists=asked is not None,
-        deadline_ms=settings.deadline_ms if deadline_ms is None else _check_number("deadline_ms", deadline_ms),
-        dates=_check_choice("dates", options.get("dates") or settings.dates, DATES),
-        reference_time=now if reference_time is None else _check_time("reference_time", reference_time),
-        context_tokens=(
-            None if context_tokens is None else _check_whole("context_tokens", context_tokens, MOST_CONTEXT_TOKENS)
-        ),
-        with_embedding=bool(options.get("with_embedding", False)),
+        deadline_ms=check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
+        dates=said.get("dates") or settings.dates,
+        reference_time=said.get("reference_time") or now,
+        context_tokens=said.get("context_tokens"),
+        with_embedding=said.get("with_embedding") or False,
     )
 
 
 def check_now(now: datetime | None) -> datetime:
     """Return the moment that the caller gave, or the present one. The place where the clock is read."""
-    return datetime.now(UTC) if now is None else _check_time("now", now)
+    return datetime.now(UTC) if now is None else check_time("now", now)
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
-    """Return the filter, or what a mapping of its fields describes, checked; an empty name is no condition."""
+    """Return the filter, or what a mapping of its fields describes, checked; an empty name is no condition.
+
+    What a list names twice it names once. Raises `InvalidInputError` for more than 1,000 different values of a field:
+    the database would refuse them, in words that look like damage.
+    """
     if filter is None:
         return None
     fields = msgspec.structs.asdict(filter) if isinstance(filter, MemoryFilter) else filter
@@ -107,7 +107,15 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
             raise InvalidInputError(f"filter.{field}", "has no time zone")
     _check_floor("min_quality", chosen.min_quality, least=0.0)
     _check_floor("min_score", chosen.min_score, least=-1.0)
-    return msgspec.structs.replace(chosen, **{name: getattr(chosen, name) or None for name in _NAMES})
+    lists = {field: _distinct(field, getattr(chosen, field)) for field in _LISTS}
+    return msgspec.structs.replace(chosen, **lists, **{name: getattr(chosen, name) or None for name in _NAMES})
+
+
+def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    different = tuple(dict.fromkeys(values))
+    if len(different) > MOST_VALUES:
+        raise InvalidInputError(f"filter.{field}", f"has {len(different)} values, at most {MOST_VALUES} are allowed")
+    return different
 
 
 def _with_kinds(filter: MemoryFilter | None, usual: Fetch) -> MemoryFilter | None:
@@ -133,26 +141,6 @@ def _check_query(query: object, most_chars: int) -> str:
     if len(query) > most_chars:
         raise InvalidInputError("query", f"has {len(query)} characters, at most {most_chars} are allowed")
     return query
-
-
-def _check_whole(field: str, value: object, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise InvalidInputError(field, f"must be a whole number from 1 to {most}")
-    return value
-
-
-def _check_choice(field: str, value: Word, choices: Sequence[Word]) -> Word:
-    if value not in choices:
-        raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
-    return value
-
-
-def _check_time(field: str, value: object) -> datetime:
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidInputError(field, "must be a time with a time zone")
-    if value < _EPOCH:
-        raise InvalidInputError(field, "lies before 1970")
-    return value
 
 
 def _check_number(field: str, value: object) -> float:

@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.protocol import encode_result
+from memory_agent.errors import ProtocolError
+from memory_agent.protocol import encode_fault, encode_result
+from memory_agent.records import RecallResult
 from memory_agent.transport import ReplySocket
+
+
+@contextmanager
+def served(tmp_path: Path, answer: Callable[[bytes], bytes]) -> Iterator[str]:
+    """The endpoint of what gives this answer to each request."""
+    socket = ReplySocket(f"ipc://{tmp_path}/gateway.sock")
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            if request := socket.receive(0.05):
+                socket.reply(request, [answer(request.frames[0])])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield socket.endpoint
+    finally:
+        stop.set()
+        thread.join()
+        socket.close()
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    socket = ReplySocket(f"ipc://{tmp_path}/gateway.sock")
-    stop = threading.Event()
+    with served(tmp_path, lambda _: encode_result(3)) as endpoint:
+        yield endpoint
 
-    def answer() -> None:
-        while not stop.is_set():
-            if request := socket.receive(0.05):
-                socket.reply(request, [encode_result(3)])
 
-    thread = threading.Thread(target=answer)
-    thread.start()
-    yield socket.endpoint
-    stop.set()
-    thread.join()
-    socket.close()
+@pytest.fixture
+def first_daemon(tmp_path: Path) -> Iterator[str]:
+    """What the first daemon did: it spoke version 1, took that for granted, and passed over fields it did not know."""
+
+    def answer(data: bytes) -> bytes:
+        version = msgspec.msgpack.decode(data).get("version", 1)
+        if version != 1:
+            return encode_fault(ProtocolError(f"protocol version {version}, this daemon speaks 1"))
+        return encode_result(RecallResult(recall_id="first", memories=()))
+
+    with served(tmp_path, answer) as endpoint:
+        yield endpoint
 
 
 def test_a_client_outlives_any_number_of_threads(endpoint: str) -> None:
@@ -51,3 +80,24 @@ def test_threads_ask_at_the_same_time(endpoint: str) -> None:
         for thread in threads:
             thread.join()
     assert answers == [3] * 20
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dates": "filter"},
+        {"profile": "document"},
+        {"context_tokens": 100},
+        {"reference_time": datetime(2026, 2, 10, tzinfo=UTC)},
+    ],
+)
+def test_a_daemon_too_old_for_an_option_refuses_instead_of_passing_it_over(
+    first_daemon: str, options: dict[str, Any]
+) -> None:
+    with MemoryClient(endpoint=first_daemon, token="t") as client, pytest.raises(ProtocolError, match="version 2"):
+        client.recall("x", **options)
+
+
+def test_an_old_daemon_answers_whatever_it_understands(first_daemon: str) -> None:
+    with MemoryClient(endpoint=first_daemon, token="t") as client:
+        assert client.recall("x", 3, mode="lexical", with_embedding=True, dates=None).recall_id == "first"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -19,6 +21,7 @@ from memory_agent.protocol import (
     encode,
     encode_fault,
     encode_result,
+    zone_fields,
 )
 
 EXAMPLES: dict[str, errors.MemoryAgentError] = {
@@ -79,3 +82,54 @@ def test_a_wrong_parameter_is_named() -> None:
 def test_another_protocol_version_is_refused() -> None:
     with pytest.raises(errors.ProtocolError, match="version 9"):
         decode_request(encode(Request(method="recall", version=9)))
+
+
+def test_both_versions_of_the_protocol_are_understood() -> None:
+    assert [decode_request(encode(Request(method="recall", version=version))).version for version in (1, 2)] == [1, 2]
+    assert decode_request(msgspec.msgpack.encode({"method": "recall"})).version == 1
+
+
+def travelled(moment: datetime) -> datetime | None:
+    params = RecallParams(query="x", reference_time=moment, **zone_fields(moment))
+    return decode(encode(params), RecallParams).local_reference_time
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [UTC, timezone(timedelta(hours=9)), timezone(timedelta(seconds=-12_345)), ZoneInfo("America/New_York")],
+    ids=str,
+)
+@pytest.mark.parametrize("fold", [0, 1])
+def test_a_reference_time_keeps_its_zone(zone: tzinfo, fold: int) -> None:
+    moment = datetime(2023, 11, 5, 1, 30, tzinfo=zone, fold=fold)  # twice in New York
+    arrived = travelled(moment)
+    assert arrived is not None
+    assert (arrived.replace(tzinfo=None), arrived.fold) == (moment.replace(tzinfo=None), arrived.fold)
+    assert arrived.utcoffset() == moment.utcoffset()
+    if isinstance(zone, ZoneInfo):
+        assert arrived.tzinfo is zone
+
+
+def test_a_reference_time_of_an_older_client_is_utc() -> None:
+    moment = datetime(2026, 2, 10, 3, tzinfo=timezone(timedelta(hours=9)))
+    arrived = decode(encode(RecallParams(query="x", reference_time=moment)), RecallParams).local_reference_time
+    assert arrived == moment
+    assert arrived is not None
+    assert arrived.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "America", "../../etc/passwd", "", "\0", "Asia/Tokyo"])
+def test_a_zone_that_does_not_say_the_same_here_leaves_the_offset(zone: str) -> None:
+    moment = datetime(2026, 2, 10, tzinfo=UTC)
+    params = RecallParams(query="x", reference_time=moment, reference_offset_s=-3600.0, reference_zone=zone)
+    arrived = params.local_reference_time
+    assert arrived == moment
+    assert arrived is not None
+    assert arrived.utcoffset() == timedelta(hours=-1)
+
+
+@pytest.mark.parametrize("offset_s", [86_400.0, -1e300, float("nan"), float("inf")])
+def test_an_offset_that_no_zone_has_is_refused_by_name(offset_s: float) -> None:
+    params = RecallParams(query="x", reference_time=datetime(2026, 2, 10, tzinfo=UTC), reference_offset_s=offset_s)
+    with pytest.raises(errors.InvalidInputError, match="reference_time"):
+        _ = params.local_reference_time

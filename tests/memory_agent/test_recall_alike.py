@@ -1,0 +1,185 @@
+"""A recall means the same embedded and through the daemon's protocol: what it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from memory_agent import Memory, MemoryClient, MemoryProvider
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import InvalidInputError, MemoryAgentError
+from memory_agent.protocol import decode_request, encode_fault
+from memory_agent.recall.dates import describe
+from memory_agent.recall.inquiry import MOST_VALUES
+from memory_agent.records import MemoryFilter
+from memory_agent.settings import Settings
+from memory_agent.transport import ReplySocket
+
+TOKYO = timezone(timedelta(hours=9))
+NEW_YORK = ZoneInfo("America/New_York")
+TEXT = "the auth race needed a mutex"
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
+    """The client of an embedder that is not there: memories are found by their words."""
+    folder = tmp_path_factory.mktemp("embedder")
+    embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory, embedder: RemoteEmbedder) -> Iterator[Memory]:
+    with Memory.open(tmp_path_factory.mktemp("embedded") / "alice", embedder=embedder) as memory:
+        memory.remember(TEXT, tags=["auth"])
+        yield memory
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, embedder: RemoteEmbedder) -> Iterator[MemoryClient]:
+    """A client of a real host behind a real socket, without the processes in between."""
+    folder = tmp_path_factory.mktemp("host")
+    host = MemoryHost(folder, Settings(), embedder)
+    socket = ReplySocket(f"ipc://{folder}/gateway.sock")
+    stop = threading.Event()
+
+    def answer(data: bytes) -> bytes:
+        try:
+            request = decode_request(data)
+        except MemoryAgentError as error:
+            return encode_fault(error)
+        return host.call(request.user_id, request.method, bytes(request.params), request.deadline_ms)
+
+    def serve() -> None:
+        while not stop.is_set():
+            if message := socket.receive(0.05):
+                socket.reply(message, [answer(message.frames[0])])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with MemoryClient("alice", endpoint=socket.endpoint, token="t") as client:
+        client.remember(TEXT, tags=["auth"])
+        yield client
+    stop.set()
+    thread.join()
+    socket.close()
+    host.close()
+
+
+@pytest.fixture(params=["embedded", "client"])
+def memory(request: pytest.FixtureRequest) -> MemoryProvider:
+    provider: MemoryProvider = request.getfixturevalue(request.param)
+    return provider
+
+
+@pytest.mark.parametrize(
+    ("moment", "query", "since", "until"),
+    [
+        (datetime(2026, 2, 10, 3, tzinfo=TOKYO), "yesterday", "2026-02-08T15", "2026-02-09T15"),
+        (datetime(2026, 2, 10, 3, tzinfo=ZoneInfo("Asia/Tokyo")), "yesterday", "2026-02-08T15", "2026-02-09T15"),
+        (datetime(2023, 11, 6, 12, tzinfo=NEW_YORK), "yesterday", "2023-11-05T04", "2023-11-06T05"),
+        (datetime(2023, 11, 6, 12, tzinfo=NEW_YORK), "in July 2023", "2023-07-01T04", "2023-08-01T04"),
+        (datetime(2026, 2, 9, 18, tzinfo=UTC), "yesterday", "2026-02-08T00", "2026-02-09T00"),
+    ],
+)
+def test_days_begin_where_the_reference_time_is(
+    memory: MemoryProvider, moment: datetime, query: str, since: str, until: str
+) -> None:
+    """A time on the wire is UTC; the third day has 25 hours, and July is not in the offset of November."""
+    (date,) = memory.recall(f"the auth race {query}", reference_time=moment, mode="lexical").dates
+    expected = [datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (since, until)]
+    assert [date.since, date.until] == expected, describe(date)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"foo": 1}, "foo"),
+        ({"kinds": ["finding"]}, "kinds"),
+        ({"kinds": None}, "kinds"),
+        ({"mode": ""}, "mode"),
+        ({"mode": 0}, "mode"),
+        ({"mode": []}, "mode"),
+        ({"dates": 0}, "dates"),
+        ({"dates": ""}, "dates"),
+        ({"profile": ""}, "profile"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": True}, "top_k"),
+        ({"top_k": 5.0}, "top_k"),
+        ({"with_embedding": "no"}, "with_embedding"),
+        ({"with_embedding": 0}, "with_embedding"),
+        ({"context_tokens": 0}, "context_tokens"),
+        ({"context_tokens": 1e3}, "context_tokens"),
+        ({"reference_time": "2026-02-10T03:00:00Z"}, "reference_time"),
+        ({"reference_time": 0}, "reference_time"),
+        ({"reference_time": datetime(2026, 2, 10)}, "reference_time"),  # noqa: DTZ001
+        ({"reference_time": datetime(1960, 2, 10, tzinfo=UTC)}, "reference_time"),
+        ({"deadline_ms": float("inf")}, "deadline_ms"),
+        ({"deadline_ms": float("nan")}, "deadline_ms"),
+        ({"deadline_ms": True}, "deadline_ms"),
+        ({"deadline_ms": "soon"}, "deadline_ms"),
+        ({"filter": {"tags": [str(number) for number in range(MOST_VALUES + 1)]}}, "filter.tags"),
+        ({"filter": MemoryFilter(tags=tuple(map(str, range(300_000))))}, "filter.tags"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_used_is_refused_by_name(memory: MemoryProvider, arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        memory.recall("the auth race", **arguments)
+    assert caught.value.field == field
+
+
+def test_a_field_of_the_filter_is_told_from_a_word_nobody_knows(memory: MemoryProvider) -> None:
+    with pytest.raises(InvalidInputError, match="field of the filter"):
+        memory.recall("the auth race", session_id="s")  # type: ignore[call-arg]
+
+
+def test_none_is_the_default_everywhere(memory: MemoryProvider) -> None:
+    found = memory.recall(
+        "the auth race",
+        top_k=None,
+        filter=None,
+        mode=None,
+        deadline_ms=None,
+        profile=None,
+        dates=None,
+        reference_time=None,
+        context_tokens=None,
+        with_embedding=None,
+    )
+    assert [memory.record.text for memory in found.memories] == [TEXT]
+    assert found.context is None
+
+
+@pytest.mark.parametrize("deadline_ms", [1e9, 1e12, 1e15, 1e300, 10**400])
+def test_any_long_deadline_is_as_long_as_it_takes(memory: MemoryProvider, deadline_ms: float) -> None:
+    found = memory.recall("the auth race", deadline_ms=deadline_ms, mode="lexical")
+    assert ([memory.record.text for memory in found.memories], found.degraded) == ([TEXT], ())
+
+
+@pytest.mark.parametrize("deadline_ms", [0, -1, -1e300, -(10**400)])
+def test_no_time_at_all_is_an_empty_answer(memory: MemoryProvider, deadline_ms: float) -> None:
+    found = memory.recall("the auth race", deadline_ms=deadline_ms, mode="lexical")
+    assert (found.memories, found.degraded) == ((), ("deadline",))
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        MemoryFilter(kinds=("finding",) * 300_000),
+        MemoryFilter(tags=("auth",) * 300_000, sources=("user_input",) * 300_000),
+        MemoryFilter(tags=("auth", *map(str, range(MOST_VALUES - 1)))),
+    ],
+    ids=["kinds", "tags", "most tags"],
+)
+def test_a_long_filter_filters_and_leaves_the_indexes_alone(memory: MemoryProvider, filter: MemoryFilter) -> None:
+    """Too many parameters for a statement look like damage to whoever reads its error."""
+    found = memory.recall("the auth race", filter=filter, mode="lexical")
+    assert ([memory.record.text for memory in found.memories], found.degraded) == ([TEXT], ())
