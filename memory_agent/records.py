@@ -99,6 +99,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     run_id: str | None = None
     quality_score: float | None = None
+    provenance: Provenance | None = None
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +113,8 @@ class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
 class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` ranked it.
 
-    Records that say the same are one memory here: `count` of them pass the filter, from `first_seen` to `last_seen`,
-    and `origins` are the newest of them, at most eight, `record` aside.
+    Records of one kind and title that say the same are one memory here: `count` of them pass the filter, from
+    `first_seen` to `last_seen`, and `origins` are the newest of them, at most eight, `record` aside.
     """
 
     record: MemoryRecord

@@ -5,23 +5,27 @@ What this does not do: choose (`selection`); say what a score is made of (`expla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from memory_agent.errors import DeadlineExceededError, IndexDamagedError
 from memory_agent.recall.explanation import explain, number
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranked_search import RankedSearch
 from memory_agent.recall.ranking import Rows
 from memory_agent.recall.scoring import Scored
-from memory_agent.recall.selection import Choice
+from memory_agent.recall.selection import Choice, Leader
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.changes import Scores as CosineScores
 from memory_agent.storage.codec import microseconds, time_of
+from memory_agent.storage.lexicon import Lexicon, Saying
 
 _MOST_ORIGINS = 8
+
+Answer = TypeVar("Answer")
 
 
 class Answering:
@@ -45,11 +49,12 @@ class Answering:
         """Return the memories of the answer, in the order of the choices."""
         rows = [int(scored.rows[choice.place]) for choice in choices]
         records = self._search.load(rows)
-        marked = self._marked(records)
+        unmarked: dict[int, tuple[str, ...]] = dict.fromkeys(records, ())
+        marked = self._ask(lambda lexicon: lexicon.passages(self._inquiry.query, records), unmarked)
         raw = self._raw_cosines(np.array(rows, dtype=np.int64))
-        said = self._said(choices)
+        said = self._said(scored, choices)
         return tuple(
-            self._memory(scored, choice, records[row], raw[place], marked[row], said)
+            self._memory(scored, choice, records[row], float(raw[place]), marked[row], said[choice.leader.fingerprint])
             for place, (row, choice) in enumerate(zip(rows, choices, strict=True))
         )
 
@@ -60,11 +65,10 @@ class Answering:
         record: MemoryRecord,
         cosine: float,
         highlights: tuple[str, ...],
-        said: dict[int, list[tuple[int, int]]],
+        said: Saying,
     ) -> RetrievedMemory:
         bm25 = scored.found.bm25[choice.place]
         row = int(scored.rows[choice.place])
-        times = self._times(scored, choice, said)
         return RetrievedMemory(
             record=self._whole(row, record),
             score=number(cosine),
@@ -73,10 +77,10 @@ class Answering:
             retrieval=_retrieval(scored, choice.place),
             highlights=highlights,
             explanation=self._explanation(scored, choice),
-            count=len(times),
-            first_seen=time_of(min(times.values())),
-            last_seen=time_of(max(times.values())),
-            origins=self._origins([other for other in times if other != row]),
+            count=said.number,
+            first_seen=time_of(said.first_us),
+            last_seen=time_of(said.last_us),
+            origins=self._origins([other for other in said.rows if other != row]),
         )
 
     def _explanation(self, scored: Scored, choice: Choice) -> dict[str, object]:
@@ -92,24 +96,22 @@ class Answering:
             like=None if choice.like is None else self._search.records[int(scored.rows[choice.like])].id,
         )
 
-    def _said(self, choices: Sequence[Choice]) -> dict[int, list[tuple[int, int]]]:
-        """Return by fingerprint the rows of all memories with such a text, and when they happened, newest first."""
-        said: dict[int, list[tuple[int, int]]] = {}
-        try:
-            wanted = {fingerprint for choice in choices for fingerprint in choice.fingerprints}
-            for fingerprint, row, time_us in self._archive.lexicon.saying(wanted, self._inquiry.filter):
-                said.setdefault(fingerprint, []).append((row, time_us))
-        except (IndexDamagedError, DeadlineExceededError):
-            said.clear()  # what was folded is counted all the same
-        return said
+    def _said(self, scored: Scored, choices: Sequence[Choice]) -> dict[int, Saying]:
+        """Return by fingerprint what is known of the memories that say what the choices say, and pass the filter.
 
-    def _times(self, scored: Scored, choice: Choice, said: dict[int, list[tuple[int, int]]]) -> dict[int, int]:
-        """Return the rows that say the same as a choice and when they happened, microseconds, newest first."""
-        folded = self._search.load(int(scored.rows[place]) for place in (choice.place, *choice.folded))
-        times = {row: microseconds(record.timestamp, "timestamp") for row, record in folded.items()}
-        for fingerprint in choice.fingerprints:
-            times.update(said.get(fingerprint, ()))
-        return dict(sorted(times.items(), key=lambda item: (-item[1], -item[0])))
+        Under a floor, or where the lexicon does not answer, those that were found.
+        """
+        found = {choice.leader.fingerprint: self._found_saying(scored, choice.leader) for choice in choices}
+        if self._inquiry.floor is not None:
+            return found
+        nothing: dict[int, Saying] = {}
+        return found | self._ask(lambda lexicon: lexicon.saying(found, self._inquiry.filter), nothing)
+
+    def _found_saying(self, scored: Scored, leader: Leader) -> Saying:
+        rows = [int(scored.rows[place]) for place in (leader.place, *leader.folded)]
+        times = {row: microseconds(record.timestamp, "timestamp") for row, record in self._search.load(rows).items()}
+        newest = sorted(times, key=lambda row: (times[row], row), reverse=True)
+        return Saying(len(times), min(times.values()), max(times.values()), newest[: _MOST_ORIGINS + 1])
 
     def _origins(self, rows: Sequence[int]) -> tuple[Origin, ...]:
         return tuple(
@@ -120,23 +122,20 @@ class Answering:
                 session_id=record.session_id,
                 run_id=record.run_id,
                 quality_score=record.quality_score,
+                provenance=record.provenance,
             )
             for record in self._search.load(rows[:_MOST_ORIGINS]).values()
         )
 
-    def _marked(self, records: dict[int, MemoryRecord]) -> dict[int, tuple[str, ...]]:
-        try:
-            return self._archive.lexicon.passages(self._inquiry.query, records)
-        except IndexDamagedError:
-            return dict.fromkeys(records, ())
+    def _raw_cosines(self, rows: Rows) -> CosineScores:
+        vector, index = self._vector, self._archive.index
+        nothing = np.full(rows.shape, np.nan, dtype=np.float32)
+        if vector is None:
+            return nothing
+        return self._search.sides.ask("index", lambda: index.score_rows(vector.raw, rows), nothing)
 
-    def _raw_cosines(self, rows: Rows) -> list[float]:
-        if self._vector is None:
-            return [float("nan")] * len(rows)
-        try:
-            return [float(cosine) for cosine in self._archive.index.score_rows(self._vector.raw, rows)]
-        except IndexDamagedError:
-            return [float("nan")] * len(rows)
+    def _ask(self, question: Callable[[Lexicon], Answer], otherwise: Answer) -> Answer:
+        return self._search.sides.ask("lexicon", lambda: question(self._archive.lexicon), otherwise)
 
     def _whole(self, row: int, record: MemoryRecord) -> MemoryRecord:
         """Return the record with its vector, where that was asked for."""

@@ -119,7 +119,7 @@ class CandidateSearch:
         sieve = Sieve(self._sides, filter, self._limit, strategy=self._strategy)
         if self._inquiry.floor is not None:
             if vector is not None:
-                sieve.raise_floor(vector.raw, self._inquiry.floor)
+                sieve.raise_floor(vector.raw, self._inquiry.floor, insists=self._inquiry.insists)
             elif self._inquiry.insists:
                 sieve.shut()
         return sieve

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import numpy as np
 
 from memory_agent.config import RecallSettings
-from memory_agent.errors import DeadlineExceededError, IndexDamagedError
 from memory_agent.recall import contiguity
 from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.candidates import Candidates, CandidateSearch, merge
@@ -23,9 +23,11 @@ from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranking import Rows, Scores
 from memory_agent.recall.scoring import Scored, score, with_context, with_loans
-from memory_agent.records import MemoryRecord, UnderstoodDate
+from memory_agent.recall.sides import Sides
+from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.conditions import spanned
+from memory_agent.storage.conditions import spanned, unlike
+from memory_agent.storage.lexicon_rows import record_fingerprint
 
 _MOST_OF_A_TIME = 50
 """Candidates from each side that are looked for within the times of the query, besides the usual ones."""
@@ -45,6 +47,7 @@ class RankedSearch:
     ) -> None:
         """Search by `vector` and words. A filter by `dates` is in the inquiry already."""
         self.records: dict[int, MemoryRecord] = {}
+        self.sides = Sides(archive, attempt)
         self._archive = archive
         self._settings = settings
         self._inquiry = inquiry
@@ -57,7 +60,24 @@ class RankedSearch:
         search = CandidateSearch(self._archive, self._inquiry, self._attempt, limit)
         found = search.find(self._vector)
         if self._boosting:
-            found = merge(found, self._within_dates(min(limit, _MOST_OF_A_TIME)))
+            narrowed = spanned(self._inquiry.filter, [(date.since, date.until) for date in self._boosting])
+            found = merge(found, self._narrower(narrowed, min(limit, _MOST_OF_A_TIME)))
+        return self._worth(search, found)
+
+    def find_more(self, before: Scored, said: Iterable[int], limit: int) -> Scored:
+        """Return the candidates of `before` with others that say something else than these fingerprints."""
+        search = CandidateSearch(self._archive, self._inquiry, self._attempt, limit)
+        others = self._narrower(unlike(self._inquiry.filter, said), limit)
+        return self._worth(search, msgspec.structs.replace(merge(before.found, others), more=others.more))
+
+    def fingerprints(self, rows: Rows) -> dict[int, int]:
+        """Return the fingerprint of each of `rows` that is still stored (`lexicon_rows.record_fingerprint`)."""
+        nothing: dict[int, int] = {}
+        known = self.sides.ask("lexicon", lambda: self._archive.lexicon.fingerprints(rows), nothing)
+        unknown = self.load(row for row in rows.tolist() if row not in known)
+        return known | {row: record_fingerprint(record) for row, record in unknown.items()}
+
+    def _worth(self, search: CandidateSearch, found: Candidates) -> Scored:
         scored = self._weigh(found)
         if self._inquiry.mode != "hybrid" or scored.weight == 0.0 or self._attempt.is_over():
             return scored  # by words alone, what shares none with the query has no part in it
@@ -72,9 +92,8 @@ class RankedSearch:
             self.records |= {row: record for row, record in found if record is not None}
         return {row: self.records[row] for row in wanted if row in self.records}
 
-    def _within_dates(self, limit: int) -> Candidates:
-        narrowed = spanned(self._inquiry.filter, [(date.since, date.until) for date in self._boosting])
-        return CandidateSearch(self._archive, self._inquiry, self._attempt, limit).find(self._vector, narrowed)
+    def _narrower(self, filter: MemoryFilter, limit: int) -> Candidates:
+        return CandidateSearch(self._archive, self._inquiry, self._attempt, limit).find(self._vector, filter)
 
     def _weigh(self, found: Candidates) -> Scored:
         return score(found, self._settings.alpha, self._date_boost(found.rows))
@@ -82,10 +101,8 @@ class RankedSearch:
     def _date_boost(self, rows: Rows) -> Scores:
         if not self._boosting or not rows.size:
             return np.zeros(rows.shape)
-        try:
-            times = self._archive.lexicon.times(rows)
-        except (IndexDamagedError, DeadlineExceededError):
-            return np.zeros(rows.shape)
+        nothing: dict[int, int] = {}
+        times = self.sides.ask("lexicon", lambda: self._archive.lexicon.times(rows), nothing)
         known = np.array([times.get(row, 0) for row in rows.tolist()], dtype=np.int64)
         return self._settings.date_weight * nearness(known, self._boosting)
 
@@ -101,7 +118,9 @@ class RankedSearch:
         if self._settings.context_words:
             scored = self._with_context_words(search, scored, windows, around)
         loans = contiguity.loans(scored.total, scored.rows, windows, self._settings.contiguity)
-        return with_loans(scored, loans, alone.rows)
+        said = self.fingerprints(np.array(sorted(around), dtype=np.int64))  # a copy of itself tells nothing of a memory
+        apart = [loan for loan in loans if said.get(loan.lender) != said.get(loan.borrower)]
+        return with_loans(scored, apart, alone.rows)
 
     def _with_context_words(
         self, search: CandidateSearch, scored: Scored, windows: list[Window], around: set[int]

@@ -82,10 +82,16 @@ class Sieve:
         """Let nothing through: better nothing than what was not asked for."""
         self._listed = _NO_ROWS
 
-    def raise_floor(self, raw: Embedding, floor: float) -> None:
-        """Leave out what has a cosine below `floor` with `raw` (d,), and what has no vector."""
+    def raise_floor(self, raw: Embedding, floor: float, *, insists: bool) -> None:
+        """Leave out what has a cosine below `floor` with `raw` (d,), and what has no vector.
+
+        Where the index does not answer, one that the caller `insists` on lets nothing through, and another one all.
+        """
         self._is_floored = True
         found = self.nearest(raw, self._limit)
+        if found is None and not insists:
+            self._is_floored = False
+            return
         rows, scores = NOTHING if found is None else found
         if len(rows) < self._limit or scores[-1] < floor:
             self._listed = np.sort(rows[scores >= floor])

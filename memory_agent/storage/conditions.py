@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -15,16 +17,22 @@ Condition = tuple[str, list[object]]
 _NAMED = "(SELECT id FROM names WHERE name IN ({places}))"
 
 
-class Spanned(MemoryFilter, frozen=True, kw_only=True):
-    """A filter that also asks for one of several spans of time, each (since, until) as in the filter."""
+class Narrowed(MemoryFilter, frozen=True, kw_only=True):
+    """A filter that also asks for one of several spans of time, each (since, until) as in the filter, where there are
+    any, and leaves out what says the same as something (`lexicon_rows.record_fingerprint`)."""
 
     spans: tuple[tuple[datetime | None, datetime | None], ...] = ()
+    unlike: tuple[int, ...] = ()
 
 
-def spanned(chosen: MemoryFilter | None, spans: Iterable[tuple[datetime | None, datetime | None]]) -> Spanned:
+def spanned(chosen: MemoryFilter | None, spans: Iterable[tuple[datetime | None, datetime | None]]) -> Narrowed:
     """Return `chosen` narrowed to what lies in one of `spans`."""
-    fields = {} if chosen is None else msgspec.structs.asdict(chosen)
-    return Spanned(**fields | {"spans": tuple(spans)})
+    return Narrowed(**_fields(chosen) | {"spans": tuple(spans)})
+
+
+def unlike(chosen: MemoryFilter | None, fingerprints: Iterable[int]) -> Narrowed:
+    """Return `chosen` without what has one of these fingerprints."""
+    return Narrowed(**_fields(chosen) | {"unlike": tuple(fingerprints)})
 
 
 def condition(chosen: MemoryFilter | None, *, by_time: bool = True) -> Condition:
@@ -73,7 +81,7 @@ def _columns(chosen: MemoryFilter) -> list[Condition | None]:
         _equal("memories.channel", chosen.channel_id),
         _equal("memories.agent", chosen.agent_id),
         _compared("memories.quality >= ?", chosen.min_quality),
-        _in_one_of(chosen.spans) if isinstance(chosen, Spanned) else None,
+        *(_narrowing(chosen) if isinstance(chosen, Narrowed) else ()),
     ]
 
 
@@ -88,7 +96,19 @@ def _timed(comparison: str, time: datetime | None, field: str) -> Condition | No
     return None if time is None else (comparison, [microseconds(time, field)])
 
 
-def _in_one_of(spans: Iterable[tuple[datetime | None, datetime | None]]) -> Condition | None:
+def _fields(chosen: MemoryFilter | None) -> dict[str, Any]:
+    return {} if chosen is None else msgspec.structs.asdict(chosen)
+
+
+def _narrowing(chosen: Narrowed) -> Iterator[Condition]:
+    if chosen.spans:
+        yield _in_one_of(chosen.spans)
+    if chosen.unlike:
+        told = json.dumps(chosen.unlike)
+        yield "memories.fingerprint NOT IN (SELECT value FROM json_each(?))", [told]
+
+
+def _in_one_of(spans: Iterable[tuple[datetime | None, datetime | None]]) -> Condition:
     """True in any of the spans; there is at least one."""
     conditions = []
     for since, until in spans:

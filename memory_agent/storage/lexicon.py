@@ -22,7 +22,7 @@ from datetime import datetime
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,23 @@ _BESIDE = (
     "ORDER BY centre.row, beside.timestamp {order}, beside.row {order}"
 )
 _BEFORE, _AFTER = _BESIDE.format(side="<", order="DESC"), _BESIDE.format(side=">", order="ASC")
+
+_SAYING = (
+    "SELECT fingerprint, row, number, first, last FROM (SELECT fingerprint, row, timestamp, "
+    "count(*) OVER same AS number, min(timestamp) OVER same AS first, max(timestamp) OVER same AS last, "
+    "row_number() OVER (PARTITION BY fingerprint ORDER BY timestamp DESC, row DESC) AS place "
+    "FROM json_each(?) CROSS JOIN memories ON fingerprint = json_each.value WHERE {where} "
+    "WINDOW same AS (PARTITION BY fingerprint)) WHERE place <= ? ORDER BY fingerprint, place"
+)
+
+
+class Saying(NamedTuple):
+    """Memories that say the same: how many, the first and last time in microseconds, and the newest rows of them."""
+
+    number: int
+    first_us: int
+    last_us: int
+    rows: list[int]
 
 
 class Lexicon:
@@ -116,8 +133,8 @@ class Lexicon:
     ) -> tuple[Rows, Scores]:
         """Return at most `limit` rows that share a word with the query and pass the filter, best first, and their BM25.
 
-        Any text is a query, and is taken as words only. A score is above 0; equal ones come in order of rows. With
-        `rows` (n,), only these are scored, which leaves their scores as they are.
+        Any text is a query, and is taken as words only. A score is above 0; of equal ones the later row comes first.
+        With `rows` (n,), only these are scored, which leaves their scores as they are.
         """
         words = query_words(query_text)
         if not words or limit < 1 or (rows is not None and not len(rows)):
@@ -129,7 +146,7 @@ class Lexicon:
         columns = "" if filter is None else "CROSS JOIN memories ON memories.row = words.rowid"
         found = self._read(
             f"SELECT words.rowid, -bm25(words) AS score FROM words {columns} "
-            f"WHERE words MATCH ? {among} AND {where} ORDER BY score DESC, words.rowid LIMIT ?",
+            f"WHERE words MATCH ? {among} AND {where} ORDER BY score DESC, words.rowid DESC LIMIT ?",
             [match_expression(words), *bounds, *values, limit],
         )
         return _rows(found), np.array([score for _, score in found], dtype=np.float32)
@@ -186,18 +203,24 @@ class Lexicon:
         return dict(self._read(sql, [json.dumps(rows.tolist())]))
 
     def fingerprints(self, rows: Rows) -> dict[int, int]:
-        """Return the fingerprint of each row's text (`terms.fingerprint`); rows that are not held are left out."""
+        """Return the fingerprint of each row (`lexicon_rows.record_fingerprint`); rows not held are left out."""
         sql = "SELECT row, fingerprint FROM json_each(?) CROSS JOIN memories ON row = json_each.value"
         return dict(self._read(sql, [json.dumps(rows.tolist())]))
 
-    def saying(self, fingerprints: Iterable[int], filter: MemoryFilter | None = None) -> list[tuple[int, int, int]]:
-        """Return (fingerprint, row, time in microseconds) of all such texts that pass the filter, newest first."""
+    def saying(
+        self, fingerprints: Iterable[int], filter: MemoryFilter | None = None, newest: int = 9
+    ) -> dict[int, Saying]:
+        """Return by fingerprint what is known of the memories that say so and pass the filter; absent where none does.
+
+        `newest` bounds the rows that are named, not the count.
+        """
         where, values = condition(filter)
-        return self._read(
-            "SELECT fingerprint, row, timestamp FROM json_each(?) CROSS JOIN memories ON fingerprint = json_each.value "
-            f"WHERE {where} ORDER BY timestamp DESC, row DESC",
-            [json.dumps(list(fingerprints)), *values],
-        )
+        found = self._read(_SAYING.format(where=where), [json.dumps(list(fingerprints)), *values, newest])
+        said: dict[int, Saying] = {}
+        for fingerprint, row, number, first, last in found:
+            known = said.setdefault(fingerprint, Saying(number, first, last, []))
+            known.rows.append(row)
+        return said
 
     def count_by(self, column: str) -> dict[str, int]:
         """Return how many memories there are of each `kind` or each `source`."""

@@ -15,7 +15,7 @@ from memory_agent.storage.codec import microseconds
 from memory_agent.storage.terms import fingerprint
 
 TOKENIZER = "tokenize='porter unicode61 remove_diacritics 2'"
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 SCHEMA = f"""
 CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -75,6 +75,11 @@ def put_state(connection: Connection, name: str, value: str) -> None:
     connection.execute("REPLACE INTO state VALUES (?, ?)", (name, value))
 
 
+def record_fingerprint(record: MemoryRecord) -> int:
+    """Return a number that is the same for memories of one kind and title that say the same."""
+    return fingerprint(record.kind, record.title or "", record.text)
+
+
 def _should_be_held(change: Change) -> bool:
     """A row that came and went within one stretch has no words from before."""
     return change.before is not None if change.op == "delete" else change.op != "put"
@@ -108,7 +113,7 @@ def _insert_columns(connection: Connection, row: int, record: MemoryRecord) -> N
             _name(connection, record.source),
             microseconds(record.timestamp, "timestamp"),
             record.quality_score,
-            fingerprint(record.text),
+            record_fingerprint(record),
             *(None if name is None else _name(connection, name) for name in names),
         ),
     )

@@ -48,8 +48,8 @@ def least(scores: Scores, limit: int) -> float:
 
 
 def best(rows: Rows, scores: Scores, limit: int) -> tuple[Rows, Scores]:
-    """Return the rows with the best scores; equal scores in order of rows, those without one left out."""
+    """Return the rows with the best scores; of equal ones the later row first, those without a score left out."""
     present = ~np.isnan(scores)
     rows, scores = rows[present], scores[present]
-    order = np.lexsort((rows, -scores))[:limit]
+    order = np.lexsort((-rows, -scores))[:limit]
     return rows[order], scores[order]

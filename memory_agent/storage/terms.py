@@ -1,4 +1,4 @@
-"""A text as words: a query that can be nothing but words, and what tells two texts of the same words. Pure.
+"""A text as words: a query that can be nothing but words, and what tells whether two texts say the same. Pure.
 
 Whatever is typed, pasted or attacked with (query syntax, SQL, NUL, a megabyte) ends as quoted words joined by OR. Words
 are split as the index's tokenizer splits them, at everything that is neither letter nor digit. No spelling help and no
@@ -8,6 +8,8 @@ phrases: a recall gets whole messages, in which neither is meant.
 from __future__ import annotations
 
 import re
+import unicodedata
+from itertools import dropwhile
 
 import xxhash
 
@@ -24,6 +26,11 @@ _STOP_WORDS = """
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 
+_PUNCTUATION = ".,;:!\"'“”‘’…`"
+_ARTICLES = frozenset({"an", "the"})  # "a" is a name as well: plan A
+_COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure thanks well".split())  # noqa: SIM905
+"""Words that say nothing where a text begins or ends with them; within it they do: "not sure", "works so well"."""
+
 
 def query_words(text: str) -> list[str]:
     """Return the distinct words to search for, in order, lower case; stop words only if there is nothing else."""
@@ -37,11 +44,21 @@ def match_expression(words: list[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
-def words_of(text: str) -> list[str]:
-    """Return all words of `text`, without case; of a text without any, the text itself."""
-    return _WORD.findall(text.casefold()) or [text]
+def said_words(text: str) -> list[str]:
+    """Return what `text` says: its words in order, without case, punctuation at their ends, articles and courtesies.
+
+    Signs, symbols, question marks, emoji and every other word stay: "succeeded" and "almost succeeded", "-5" and "5",
+    "from A to B" and "from B to A" say different things. Of a text of nothing else, all of it.
+    """
+    words = [word.strip(_PUNCTUATION) for word in unicodedata.normalize("NFC", text).casefold().split()]
+    words = [word for word in words if word]
+    bare = [word for word in words if word not in _ARTICLES]
+    while bare and bare[-1] in _COURTESIES:
+        bare.pop()
+    return list(dropwhile(_COURTESIES.__contains__, bare)) or words or [text]
 
 
-def fingerprint(text: str) -> int:
-    """Return a number that is the same for texts of the same words, whatever their case and punctuation: 63 bits."""
-    return xxhash.xxh3_64_intdigest(" ".join(words_of(text)).encode("utf-8", "surrogatepass")) >> 1
+def fingerprint(*texts: str) -> int:
+    """Return a number that is the same for texts that say the same, one by one: 63 bits of XXH3."""
+    said = "\0".join(" ".join(said_words(text)) for text in texts)
+    return xxhash.xxh3_64_intdigest(said.encode("utf-8", "surrogatepass")) >> 1

@@ -114,7 +114,7 @@ def check_vectors(world: World, chosen: MemoryFilter, seed: int, limit: int, flo
     for way in WAYS:
         sieve = sieve_of(world, chosen, limit, way)
         if floor is not None:
-            sieve.raise_floor(raw, floor)
+            sieve.raise_floor(raw, floor, insists=True)
         answer = sieve.nearest(searched, limit)
         assert answer is not None
         found.append(answer)
@@ -124,7 +124,7 @@ def check_vectors(world: World, chosen: MemoryFilter, seed: int, limit: int, flo
     for rows, scores in found:
         assert allowed[rows].all()
         assert np.allclose(scores, cosines[rows], rtol=0, atol=TOLERANCE)
-        assert np.array_equal(np.lexsort((rows, -scores)), np.arange(len(rows)))
+        assert np.array_equal(np.lexsort((-rows, -scores)), np.arange(len(rows)))
         assert np.array_equal(rows, found[0][0])
         assert np.array_equal(scores, found[0][1])
 
@@ -172,7 +172,7 @@ def test_a_floor_alone_is_exact(world: World, floor: float) -> None:
     cosines = world.cosines(raw)
     for searched in (raw, query_of(4)):
         sieve = sieve_of(world, None, LIMIT, None)
-        sieve.raise_floor(raw, floor)
+        sieve.raise_floor(raw, floor, insists=True)
         answer = sieve.nearest(searched, LIMIT)
         assert answer is not None
         right = np.sort(world.cosines(searched)[cosines >= floor])[::-1][:LIMIT]

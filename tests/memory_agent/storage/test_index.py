@@ -191,15 +191,15 @@ def test_among_vectors_that_rounding_cannot_tell_apart_the_nearest_are_found(lim
         assert np.allclose(found[1], source.read(np.array(right)) @ query, atol=1e-6)
 
 
-def test_equal_vectors_come_in_order_of_rows_however_they_are_found() -> None:
+def test_of_equal_vectors_the_later_row_comes_first_however_they_are_found() -> None:
     source = Source(ndim=48)
     index = filled(source, 300, limit=1_000)
     twin = source.vectors[5]
     index.apply(source.put(dict.fromkeys(range(1000, 1100), twin)))
     rows, scores = index.search(twin, 50)
-    assert rows.tolist() == [5, *range(1_000, 1_049)]
+    assert rows.tolist() == [*range(1_099, 1_049, -1)]
     assert len(set(scores.tolist())) == 1
-    assert index.search_within(twin, np.arange(990, 1_100), 50)[0].tolist() == list(range(1_000, 1_050))
+    assert index.search_within(twin, np.arange(990, 1_100), 50)[0].tolist() == list(range(1_099, 1_049, -1))
 
 
 @pytest.mark.parametrize("peaky", [False, True])

@@ -128,9 +128,9 @@ def test_the_limit_and_the_filter_hold_for_words_too(lexicon: Lexicon) -> None:
     assert lexicon.search("race", 0)[0].tolist() == []
 
 
-def test_equal_scores_come_in_order_of_rows(tmp_path: Path) -> None:
+def test_of_equal_scores_the_later_row_comes_first(tmp_path: Path) -> None:
     with built(tmp_path, [memory("same words") for _ in range(20)]) as lexicon:
-        assert lexicon.search("same", 10)[0].tolist() == list(range(1, 11))
+        assert lexicon.search("same", 10)[0].tolist() == list(range(20, 10, -1))
 
 
 @pytest.mark.parametrize(
