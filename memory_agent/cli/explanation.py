@@ -8,30 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
+import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
 from memory_agent.cli.render import emit, plain, print_figures, print_table, shown
 from memory_agent.recall.context import age, endings, repeats
 from memory_agent.recall.dates import describe
-from memory_agent.records import RecallResult, RetrievedMemory
+from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
 
-_COLUMNS = ("#", "score", "cosine", "words", "fused", "date", "context", "lent", "alike", "when", "what")
+_COLUMNS = ("words", "fused", "date", "context", "lent", "alike", "when", "what")
+_SUM = "score = fused + date + context + lent - alike"
+_WORDS = "words: the match of words, as a share of the best one's"
+_CENTRED = "centred: the cosine less what all queries have in common"
 _HEAD_CHARS = 60
 _INDENT = 3
 
 
-def print_explanation(result: RecallResult, now: datetime) -> None:
+class Asked(NamedTuple):
+    """What was asked for, to be told where no memory can: the filter, and what dates do (None: as the settings say)."""
+
+    filter: MemoryFilter
+    dates: Dates | None
+
+
+def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None:
     """Print the answer to a recall with its reasons; ages are relative to `now`."""
-    print_figures("query", _query(result))
+    print_figures("query", _query(result, asked))
     click.echo()
     if not result.memories:
         return
+    centred = bool(result.memories[0].explanation["centred"])
     rows = [_row(place, memory, now) for place, memory in enumerate(result.memories, 1)]
-    print_table("score = fused + date + context + lent - alike", _COLUMNS, rows)
+    legend = "\n".join((_SUM, _WORDS, _CENTRED) if centred else (_SUM, _WORDS))
+    print_table(legend, ("#", "score", "centred" if centred else "cosine", *_COLUMNS), rows)
     numbers = {id_: place for place, memory in enumerate(result.memories, 1) for id_ in _ids(memory)}
     for place, memory in enumerate(result.memories, 1):
         emit(Text.assemble((f"\n{place:>2} ", "bold cyan"), (memory.record.id, "dim")))
@@ -39,20 +52,33 @@ def print_explanation(result: RecallResult, now: datetime) -> None:
             emit(Padding(Text(plain(line)), (0, 0, 0, _INDENT)))
 
 
-def _query(result: RecallResult) -> dict[str, object]:
-    explanation: Mapping[str, Any] = result.memories[0].explanation if result.memories else {}
+def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
     figures: dict[str, object] = {
         "took": f"{result.took_ms:.1f} ms",
         "degraded": result.degraded or "no",
         "dates understood": [describe(date) for date in result.dates] or "none",
     }
-    if explanation:
-        figures["dates do"] = explanation["dates_mode"] if result.dates else "nothing"
-        figures["weight of vectors"] = explanation["alpha"]
-        figures["query centred"] = "yes" if explanation["centred"] else "no"
-        figures["filters"] = _conditions(explanation["filters"]) or "none"
-        figures |= _plan(explanation.get("plan"))
-    return figures
+    return figures | (_found(result) if result.memories else _nothing_found(result, asked))
+
+
+def _found(result: RecallResult) -> dict[str, object]:
+    explanation: Mapping[str, Any] = result.memories[0].explanation
+    return {
+        "dates do": explanation["dates_mode"] if result.dates else "nothing",
+        "weight of vectors": explanation["alpha"],
+        "query centred": "yes" if explanation["centred"] else "no",
+        "filters": _conditions(explanation["filters"]) or "none",
+        **_plan(explanation.get("plan")),
+    }
+
+
+def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
+    """What was asked is all there is to tell: only memories carry how they were found."""
+    return {
+        "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
+        "filters": _conditions(msgspec.structs.asdict(asked.filter)) or "none",
+        "memories that pass": "none was found",
+    }
 
 
 def _plan(plan: Mapping[str, Any] | None) -> dict[str, object]:
@@ -68,7 +94,9 @@ def _plan(plan: Mapping[str, Any] | None) -> dict[str, object]:
 
 
 def _conditions(filters: Mapping[str, Any]) -> list[str]:
-    return [f"{field} {shown(value)}" for field, value in filters.items() if field != "spans"]
+    return [
+        f"{field} {shown(value)}" for field, value in filters.items() if field != "spans" and value not in (None, ())
+    ]
 
 
 def _row(place: int, memory: RetrievedMemory, now: datetime) -> list[object]:
@@ -80,7 +108,7 @@ def _row(place: int, memory: RetrievedMemory, now: datetime) -> list[object]:
         place,
         f"{memory.sona_score:.3f}",
         *("-" if score is None else f"{score:.3f}" for score in scores),
-        age(memory.last_seen or memory.record.timestamp, now),
+        age(memory.record.timestamp, now),
         head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…",
     ]
 
@@ -92,18 +120,25 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     )
     yield from (f"matched: {passage}" for passage in memory.highlights)
     if parts["lent_by"]:
-        yield f"lent by {', '.join(_named(id_, numbers) for id_ in parts['lent_by'])}"
+        yield f"lent by {', '.join(_lender(id_, memory, numbers) for id_ in parts['lent_by'])}"
     if parts["like"]:
         yield f"much like {_named(parts['like'], numbers)}"
-    yield from (fact for fact in (repeats(memory, now), endings(memory)) if fact)
+    yield from (fact for fact in (endings(memory), repeats(memory, now)) if fact)
     yield from (
         f"also {age(origin.timestamp, now)}: {_origin(origin.id, origin.session_id)}" for origin in memory.origins
     )
+    others = memory.count - 1 - len(memory.origins)
+    if others > 0 and memory.origins:
+        yield f"… and {others} more"
 
 
 def _ids(memory: RetrievedMemory) -> list[str]:
     """The record that is shown, and those that say the same."""
     return [memory.record.id, *(origin.id for origin in memory.origins)]
+
+
+def _lender(record_id: str, memory: RetrievedMemory, numbers: Mapping[str, int]) -> str:
+    return "another copy of it" if record_id in _ids(memory) else _named(record_id, numbers)
 
 
 def _named(record_id: str, numbers: Mapping[str, int]) -> str:

@@ -6,13 +6,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+import msgspec
 
 from memory_agent.cli.access import asks_daemon, open_memory
-from memory_agent.cli.explanation import print_explanation
+from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
-from memory_agent.cli.render import print_document, print_memories, result_document
+from memory_agent.cli.render import plain, print_document, print_memories, result_document
 from memory_agent.cli.values import Moment, read_text
+from memory_agent.recall.context import USUAL_TOKENS
+from memory_agent.recall.inquiry import MOST_ANSWERS
 from memory_agent.recall.profiles import fetch
 from memory_agent.records import (
     DATES,
@@ -31,7 +34,9 @@ from memory_agent.records import (
 
 @click.command(short_help="Memories that resemble a text, best first.")
 @click.argument("text")
-@click.option("--top-k", type=click.IntRange(min=1), help="At most so many memories. Default: 5, or the profile's.")
+@click.option(
+    "--top-k", type=click.IntRange(1, MOST_ANSWERS), help="At most so many memories. Default: 5, or the profile's."
+)
 @click.option("--profile", type=click.Choice(PROFILES), help="The moment at which a planner asks; says how many of "
               "which kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
               "and patterns).")  # fmt: skip
@@ -57,7 +62,7 @@ from memory_agent.records import (
 @click.option("--at", "reference_time", type=Moment(), help='What "last week" is relative to. Default: now.')
 @click.option("--explain", "explained", is_flag=True, help="Print why each memory is there, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print the block that a planner would put into its prompt.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Bound of --context. Default: 512, or the profile's.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help=f"Bound of --context. Default: {USUAL_TOKENS}.")
 @click.option("--with-embedding", is_flag=True, help="Keep each record's vector in --json.")
 @daemon_options
 def recall(
@@ -89,17 +94,19 @@ def recall(
       memory-agent recall - --context --max-tokens 300 < task.txt
       memory-agent recall "auth race" --user alice --json
     """
+    _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
+    filter = _filter(**conditions)
     with open_memory(target) as memory:
         result = memory.recall(
             read_text(text),
             top_k,
-            _filter(**conditions),
+            filter,
             mode,
             deadline_ms,
             profile=profile,
             dates=dates,
             reference_time=reference_time,
-            context_tokens=(max_tokens or fetch(profile).context_tokens) if as_context else None,
+            context_tokens=(max_tokens or USUAL_TOKENS) if as_context else None,
             with_embedding=with_embedding,
         )
     if as_context:
@@ -107,10 +114,31 @@ def recall(
     elif target.as_json:
         print_document(result_document(result, with_embedding))
     else:
-        show = print_explanation if explained else print_memories
-        show(result, reference_time or datetime.now(UTC))
+        now = reference_time or datetime.now(UTC)
+        if explained:
+            print_explanation(result, now, Asked(_with_kinds(filter, profile), dates))
+        else:
+            print_memories(result, now)
         if not result.memories and not asks_daemon(target):
             note(f"no daemon runs; this looked in {target.data_dir} for memories of user {target.user_id}")
+
+
+def _refuse_ignored(
+    as_json: bool, explained: bool, as_context: bool, max_tokens: int | None, with_embedding: bool
+) -> None:
+    """Refuse options that would change nothing."""
+    if max_tokens is not None and not as_context:
+        raise click.UsageError("--max-tokens is the bound of --context, which is not given")
+    if with_embedding and (not as_json or as_context):
+        raise click.UsageError("--with-embedding is for the records of --json, and not with --context")
+    if explained and as_context:
+        raise click.UsageError("--explain and --context print different things: give one of them")
+    if explained and as_json:
+        raise click.UsageError("--explain is for people: --json has every explanation anyway")
+
+
+def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:
+    return filter if filter.kinds else msgspec.structs.replace(filter, kinds=fetch(profile).kinds)
 
 
 def _filter(session: str | None, run: str | None, **fields: Any) -> MemoryFilter:
@@ -120,5 +148,8 @@ def _filter(session: str | None, run: str | None, **fields: Any) -> MemoryFilter
 def _print_context(result: RecallResult, as_json: bool) -> None:
     if as_json:
         print_document({"recall_id": result.recall_id, "degraded": result.degraded, "context": result.context})
-    elif result.context:
-        click.echo(result.context)
+        return
+    if result.context:
+        click.echo(plain(result.context))
+    if result.degraded:
+        note(f"degraded: {', '.join(result.degraded)}")

@@ -121,19 +121,26 @@ def plain(text: str) -> str:
     return "".join(character if _is_plain(character) else "�" for character in text)
 
 
+def one_line(text: str) -> str:
+    """Return `text` as `plain` does, on one line."""
+    return plain(" ".join(text.split()))
+
+
 def _is_plain(character: str) -> bool:
     return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
 
 
 def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
+    """What we know stands in the first line; what the memory says of itself below it, where it forges nothing."""
     record = memory.record
-    facts = [age(memory.last_seen or record.timestamp, now), record.kind, record.source, _scores(memory)]
-    facts += [fact for fact in (repeats(memory, now), endings(memory)) if fact]
+    facts = [age(record.timestamp, now), record.kind, record.source, _scores(memory)]
+    facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
     facts += [f"provenance: {record.provenance}"] if record.provenance else []
-    facts += [f"tags: {', '.join(record.tags)}"] if record.tags else []
     heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))
     if record.title:
-        heading.append(f"\n{' ' * _INDENT}{plain(' '.join(record.title.split()))}", "bold")
+        heading.append(f"\n{' ' * _INDENT}{one_line(record.title)}", "bold")
+    if record.tags:
+        heading.append(f"\n{' ' * _INDENT}tags: {one_line(', '.join(record.tags))}", "dim")
     return heading
 
 

@@ -11,7 +11,7 @@ import click
 
 from memory_agent.errors import InvalidInputError
 
-_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_AGO = re.compile(r"(\d{1,18})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -25,20 +25,19 @@ class Moment(click.ParamType[datetime]):
             return value
         try:
             return parse_moment(value, datetime.now(UTC))
+        except OverflowError:
+            self.fail(f"{value!r} is longer ago than the calendar goes back", param, ctx)
         except ValueError:
             self.fail(f"{value!r} is neither an ISO date such as 2026-02-16 nor an age such as 7d or 12h", param, ctx)
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """Return the moment that `text` means. Raises `ValueError`."""
+    """Return the moment that `text` means. Raises `ValueError`, `OverflowError` for an age before the calendar."""
     ago = _AGO.fullmatch(text.strip())
     if ago is None:
         moment = datetime.fromisoformat(text.strip())
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    try:
-        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    except OverflowError as error:
-        raise ValueError(text) from error
+    return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
 
 
 def read_text(text: str) -> str:

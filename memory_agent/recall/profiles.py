@@ -11,23 +11,22 @@ from memory_agent.records import Kind, Profile
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a profile fetches: how many, of which kinds (empty: all), and how many tokens its block may take."""
+    """What a profile fetches: how many, of which kinds (empty: all)."""
 
     top_k: int
     kinds: tuple[Kind, ...] = ()
-    context_tokens: int
 
 
-USUAL = Fetch(top_k=5, context_tokens=512)
+USUAL = Fetch(top_k=5)
 """What is fetched without a profile."""
 
 FETCHES: dict[Profile, Fetch] = {
     # New input, before anything is planned: whatever it resembles.
-    "before_planning": Fetch(top_k=5, context_tokens=512),
+    "before_planning": Fetch(top_k=5),
     # A document comes into being: what is known, not what was said along the way.
-    "document": Fetch(top_k=3, kinds=("finding", "pattern"), context_tokens=384),
+    "document": Fetch(top_k=3, kinds=("finding", "pattern")),
     # A run has ended: how such runs were planned and how they ended, to learn from.
-    "trajectory": Fetch(top_k=5, kinds=("strategy", "pattern"), context_tokens=512),
+    "trajectory": Fetch(top_k=5, kinds=("strategy", "pattern")),
 }
 
 

@@ -28,7 +28,13 @@ FULL_DEVICE = Path("/dev/full")
         (["recall", "x", "--kind", "idea"], 2, "'idea' is not one of"),
         (["recall", "x", "--mode", "magic"], 2, "--mode"),
         (["recall", "x", "--top-k", "0"], 2, "--top-k"),
+        (["recall", "x", "--top-k", "1001"], 2, "--top-k"),
+        (["recall", "x", "--max-tokens", "300"], 2, "--max-tokens is the bound of --context"),
+        (["recall", "x", "--with-embedding"], 2, "--with-embedding is for the records of --json"),
+        (["recall", "x", "--with-embedding", "--context"], 2, "--with-embedding is for the records of --json"),
+        (["recall", "x", "--explain", "--context"], 2, "--explain and --context print different things"),
         (["recall", "x", "--since", "yesterday"], 2, "--since"),
+        (["recall", "x", "--since", "99999999d"], 2, "'99999999d' is longer ago than the calendar goes back"),
         (["recall", "x", "--min-quality", "7"], 2, "--min-quality"),
         (["recall", "x", "--set", "recall.alpha"], 2, "NAME=VALUE"),
         (["recall", "x", "--set", "recall.alpah=1"], 1, "setting recall.alpah: there is no such setting"),
@@ -71,6 +77,12 @@ def test_with_json_the_line_is_a_document_with_a_stable_code(run: Run) -> None:
     fault = json.loads(result.stderr)["error"]
     assert (fault["code"], fault["retryable"]) == ("invalid_input", False)
     assert "user_id" in fault["message"]
+
+
+def test_an_explanation_is_not_asked_for_beside_a_document_that_has_it(run: Run) -> None:
+    result = run("recall", "x", "--explain", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--json has every explanation anyway" in result.stderr
 
 
 def test_a_bad_request_leaves_no_folder_behind(run: Run, data_dir: Path) -> None:

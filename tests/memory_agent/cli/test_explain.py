@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.memory import Memory
+from memory_agent.records import MemoryFilter, MemoryRecord, Origin, RecallResult, RetrievedMemory
 from memory_agent.storage.folders import user_folder
 
 Run = Callable[..., Result]
@@ -56,8 +59,9 @@ def test_a_table_shows_the_parts_the_dates_the_filters_and_who_lent(run: Run) ->
     assert "filter worked filter first" in lines
     assert "memories that pass 4" in lines
     assert "# score cosine words fused date context lent alike when what" in lines
+    assert "words: the match of words, as a share of the best one's" in lines
     assert any("**deploy**" in line and line.startswith("matched: ") for line in lines)
-    assert "seen 2 times, first 2 weeks ago" in lines
+    assert sum(line.startswith("seen 2 times, ") for line in lines) == 1
     assert any(line.startswith("lent by #") for line in lines)
     assert any(line.startswith("also ") and line.endswith("in session s-1") for line in lines)
 
@@ -92,9 +96,81 @@ def test_a_profile_says_what_is_fetched(run: Run, run_json: RunJson) -> None:
 
 @pytest.mark.usefixtures("diary")
 def test_nothing_found_is_explained_too(run: Run) -> None:
-    result = run("recall", "deploy", "--explain", "--session", "none")
+    words = ("--session", "none", "--dates", "filter", "--profile", "document")
+    result = run(*QUESTION, "--explain", *words)
     assert result.exit_code == 0
-    assert "dates understood" in result.stdout
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "dates understood last week = 2026-02-16 … 2026-02-22" in lines
+    assert "dates do filter" in lines
+    assert "filters kinds finding, pattern, session_id none" in lines
+    assert "memories that pass none was found" in lines
+
+
+@pytest.mark.usefixtures("diary")
+def test_what_comes_later_is_told_as_the_future(run: Run) -> None:
+    for words in ((), ("--explain",)):
+        shown = run("recall", "why did the deploy hang", "--at", "2024-02-10", *words).stdout
+        assert "in 2 years" in shown
+        assert "just now" not in shown
+
+
+def memory(record_id: str, day: int, **fields: Any) -> RetrievedMemory:
+    record = MemoryRecord(
+        id=record_id, text="The deploy hangs", source="user_input", kind="episode",
+        timestamp=datetime(2026, 2, day, tzinfo=UTC), quality_score=1.0,
+    )  # fmt: skip
+    parts = dict.fromkeys(
+        ("vector", "lexical", "fused", "date_boost", "context", "contiguity", "likeness", "alpha"), 0.5
+    )
+    explanation: dict[str, Any] = parts | {
+        "centred": False,
+        "lent_by": [],
+        "like": None,
+        "filters": {},
+        "dates_mode": "boost",
+    }
+    explanation |= fields.pop("explanation", {})
+    return RetrievedMemory(
+        record=record,
+        score=0.5,
+        lexical_score=1.0,
+        sona_score=0.5,
+        retrieval="hybrid",
+        explanation=explanation,
+        **fields,
+    )
+
+
+def explained(capsys: pytest.CaptureFixture[str], *memories: RetrievedMemory) -> list[str]:
+    result = RecallResult(recall_id="r", memories=memories)
+    print_explanation(result, datetime(2026, 2, 25, tzinfo=UTC), Asked(MemoryFilter(), None))
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(("centred", "named", "legend"), [(True, "centred", 1), (False, "cosine", 0)])
+def test_a_centred_cosine_is_called_so(
+    capsys: pytest.CaptureFixture[str], centred: bool, named: str, legend: int
+) -> None:
+    lines = explained(capsys, memory("a", 10, explanation={"centred": centred}))
+    assert f"# score {named} words fused date context lent alike when what" in lines
+    assert sum(line.startswith("centred: ") for line in lines) == legend
+
+
+def test_those_that_are_not_listed_are_counted_and_a_loan_by_a_copy_is_no_loan_by_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    times = [datetime(2026, 2, day, tzinfo=UTC) for day in range(24, 16, -1)]
+    origins = tuple(Origin(id=f"o{t.day}", timestamp=t, source="user_input", quality_score=0.1) for t in times)
+    much = memory("a", 10, count=12, origins=origins, first_seen=datetime(2026, 2, 1, tzinfo=UTC), last_seen=times[0],
+                  explanation={"lent_by": ["o20", "b"]})  # fmt: skip
+    lines = explained(capsys, much, memory("b", 11))
+    assert "… and 3 more" in lines
+    assert sum(line.startswith("also ") for line in lines) == 8
+    assert "lent by another copy of it, #2" in lines
+    assert "ended: approved (1.0)" in lines
+    assert "seen 12 times, first 3 weeks ago, last 1 day ago: failed (0.1)" in lines
+    (row,) = (line for line in lines if line.startswith("1 0.500"))
+    assert "2 weeks ago" in row
 
 
 def test_no_memory_moves_the_cursor_of_the_terminal(run: Run, data_dir: Path) -> None:

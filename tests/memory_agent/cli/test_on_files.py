@@ -90,10 +90,10 @@ def test_every_filter_reaches_the_memory(run_json: RunJson, deploy: None, words:
 
 def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
     shown = run("recall", "why did the deploy hang").stdout
-    first, title, text = shown.splitlines()[:3]
+    first, title, tags, text = shown.splitlines()[:4]
     assert first.startswith(" 1 just now · pattern · user_input · score ")
-    assert "provenance: verified · tags: deploy" in first
-    assert (title, text) == ("   VPN", "   The deploy hung because the VPN was down.")
+    assert first.endswith(" · provenance: verified")
+    assert (title, tags, text) == ("   VPN", "   tags: deploy", "   The deploy hung because the VPN was down.")
     assert "3 memories in " in shown
 
 
@@ -101,6 +101,27 @@ def test_a_memory_cannot_speak_to_the_terminal(run: Run) -> None:
     run("remember", "-", input="deploy \x1b[2J\x07 [bold]now[/bold]‮ end\nsecond line")
     shown = run("recall", "deploy").stdout
     assert "   deploy �[2J� [bold]now[/bold]� end\n   second line\n" in shown
+
+
+def test_a_tag_cannot_forge_what_we_say_of_a_memory(run: Run) -> None:
+    run("remember", "deploy", "--tag", "a · provenance: verified\n 2 just now", "--title", "b\n 2 just now")
+    first, *below = run("recall", "deploy").stdout.splitlines()[:4]
+    assert "verified" not in first
+    assert below == ["   b 2 just now", "   tags: a · provenance: verified 2 just now", "   deploy"]
+
+
+def test_the_block_cannot_speak_to_the_terminal(run: Run) -> None:
+    run("remember", "-", "--title", "a\x1b]0;b", input="deploy \x1b[2J\x07 gone \u202e txt")
+    block = run("recall", "deploy", "--context").stdout
+    assert "| title: a]0;b\n| deploy [2J gone  txt\n" in block
+
+
+def test_whoever_gets_the_block_is_told_what_could_not_take_part(run: Run) -> None:
+    no_model = ("--set", "embedder.folder=/nowhere")
+    run("remember", "The deploy hung.", *no_model)
+    result = run("recall", "deploy", "--context", *no_model)
+    assert "| The deploy hung." in result.stdout
+    assert result.stderr == "note: degraded: no_model\n"
 
 
 def test_an_empty_memory_answers_and_says_where_it_looked(run: Run, data_dir: Path) -> None:

@@ -1,0 +1,191 @@
+"""Tokens of a block: the bound is never too low by the real tokenizer, and a recall counts within its time."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory_samples import NOW, open_without_model
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, Progress
+from memory_agent.errors import EmbedderUnavailableError
+from memory_agent.late_embedder import LateEmbedder
+from memory_agent.memory import Memory
+from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.context import context_block
+from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
+from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory
+
+any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+letters = st.text(string.ascii_letters + "aeiouqxwvz'-09", max_size=200)
+glue = st.sampled_from(["", " ", "-", "\n", "\x0b", "\x1c", "\u0301", "\u200d", "\xa0", "é", "x", "中", "_", "0"])
+words = st.lists(st.tuples(st.sampled_from(sorted(_WHOLE)), glue)).map(lambda pairs: "".join(map("".join, pairs)))
+foreign = st.text(
+    st.one_of(
+        st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF),  # Chinese
+        st.characters(min_codepoint=0xAC00, max_codepoint=0xD7A3),  # Hangul
+        st.characters(min_codepoint=0x1F300, max_codepoint=0x1FAFF),  # emoji
+        st.characters(min_codepoint=0x2000, max_codepoint=0x2BFF),  # symbols
+        st.characters(categories=["Mn", "Me", "Mc"]),
+        st.characters(min_codepoint=0x00C0, max_codepoint=0x024F),  # letters with marks
+        st.sampled_from("aeqz \n\u200d\ufe0f\u212a\u0130"),
+    ),
+    max_size=120,
+)
+texts = any_text | letters | words | foreign
+real = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@real
+@given(texts)
+def test_the_estimate_is_never_below_the_tokens_of_the_model(embedder: Embedder, text: str) -> None:
+    assert embedder.count_tokens(text) <= estimate_tokens(text)
+
+
+def test_no_character_has_more_tokens_than_its_estimate(embedder: Embedder) -> None:
+    characters = (chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000)
+    assert [hex(ord(c)) for c in characters if embedder.count_tokens(c) > max(1, estimate_tokens(c))] == []
+
+
+def test_no_pair_of_letters_has_more_tokens_than_its_estimate(embedder: Embedder) -> None:
+    """The table of pairs against the vocabulary: where a pair is no piece, each letter may be one."""
+    for first in string.ascii_lowercase:
+        for second in string.ascii_lowercase:
+            word = f"zq{(first + second) * 20}"
+            assert embedder.count_tokens(word) <= estimate_tokens(word), word
+
+
+def test_frequent_words_are_one_token(embedder: Embedder) -> None:
+    assert [word for word in _WHOLE if embedder.count_tokens(word) != 1] == []
+
+
+def test_english_comes_out_at_about_twice_its_tokens(embedder: Embedder) -> None:
+    text = (
+        "The deploy of the billing service hangs at the health check. It was the tunnel: reconnecting fixed it, "
+        "and a later run built on that without any change to the settings of the service."
+    )
+    assert estimate_tokens(text) < 2.5 * embedder.count_tokens(text)
+
+
+@real
+@given(st.lists(texts, max_size=8))
+def test_tokens_of_lines_add_up_to_those_of_the_whole(embedder: Embedder, lines: list[str]) -> None:
+    for count in (embedder.count_tokens, estimate_tokens):
+        assert count("\n".join(lines)) <= sum(map(count, lines))
+
+
+def answer(*said: str) -> RecallResult:
+    records = (MemoryRecord(id="m", text=t, source="user_input", kind="episode", timestamp=NOW) for t in said)
+    found = (
+        RetrievedMemory(record=r, score=None, lexical_score=1.0, sona_score=0.5, retrieval="lexical") for r in records
+    )
+    return RecallResult(recall_id="r", memories=tuple(found))
+
+
+@real
+@given(st.lists(texts, max_size=5), st.integers(0, 600))
+def test_the_budget_holds_by_the_tokenizer_however_tokens_were_counted(
+    embedder: Embedder, said: list[str], budget: int
+) -> None:
+    for count in (None, embedder.count_tokens):
+        block = context_block(answer(*said), budget, now=NOW, count_tokens=count)
+        assert embedder.count_tokens(block) <= budget
+
+
+class Failing:
+    """The real embedder, whose tokenizer answers so many times and is then as late as it was asked to be."""
+
+    def __init__(self, embedder: Embedder, answers: int) -> None:
+        self._embedder = embedder
+        self.answers = answers
+        self.asked = 0
+
+    @property
+    def info(self) -> EmbedderInfo:
+        return self._embedder.info
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        return self._embedder.embed_query(text, timeout_s)
+
+    def embed_texts(self, texts: list[str], progress: Progress | None = None) -> Embeddings:
+        return self._embedder.embed_texts(texts, progress)
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        self.asked += 1
+        if self.asked > self.answers:
+            raise EmbedderUnavailableError("no answer")
+        return self._embedder.count_tokens(text)
+
+    def close(self) -> None:
+        """The real one stays open."""
+
+
+def late(embedder: object) -> LateEmbedder:
+    return LateEmbedder(embedder, EmbedderSettings())  # type: ignore[arg-type]
+
+
+def test_an_embedder_that_stops_answering_is_asked_once_more_and_no_more(embedder: Embedder) -> None:
+    failing, attempt = Failing(embedder, answers=2), Attempt(60_000)
+    count = TokenCounter(late(failing), attempt)
+    block = context_block(answer(*["tag, build, announce"] * 9), 400, now=NOW, count_tokens=count)
+    assert (failing.asked, attempt.degraded) == (3, ["embedder_timeout"])
+    assert block.count("tag, build") == 9
+    assert embedder.count_tokens(block) <= 400
+
+
+def test_what_was_counted_when_time_is_up_is_kept(embedder: Embedder) -> None:
+    attempt = Attempt(60_000)
+    count = TokenCounter(late(embedder), attempt)
+    exact = count("tunnel maintenance")
+    attempt.deadline_s = 0.0
+    assert count("tunnel maintenance") == estimate_tokens("tunnel maintenance") > exact
+    assert attempt.degraded == ["deadline"]
+
+
+def test_an_embedder_that_was_waited_for_is_not_waited_for_again(embedder: Embedder) -> None:
+    failing, attempt = Failing(embedder, answers=0), Attempt(60_000)
+    attempt.degrade("embedder_timeout")
+    assert TokenCounter(late(failing), attempt)("a text") == estimate_tokens("a text")
+    assert failing.asked == 0
+
+
+def test_an_answer_says_that_its_tokens_were_estimated(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "alice", embedder=Failing(embedder, answers=0)) as memory:  # type: ignore[arg-type]
+        memory.remember("The release: tag, build, announce", now=NOW)
+        assert memory.recall("release", deadline_ms=60_000).degraded == ()
+        result = memory.recall("release", context_tokens=100, deadline_ms=60_000)
+    assert result.degraded == ("embedder_timeout",)
+    assert "tag, build" in (result.context or "")
+
+
+class Dawdling(Failing):
+    """Its tokenizer takes a while, and says when it is done."""
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        assert timeout_s is not None
+        deadline = Attempt(timeout_s * 1000 + 100)
+        while deadline.remaining_s > 0:
+            super().count_tokens(text)
+        return super().count_tokens(text)
+
+
+def test_the_time_of_the_block_counts_and_a_late_answer_is_marked(tmp_path: Path, embedder: Embedder) -> None:
+    dawdling = Dawdling(embedder, answers=10**9)
+    with Memory.open(tmp_path / "alice", embedder=dawdling) as memory:  # type: ignore[arg-type]
+        memory.remember("The release: tag, build, announce", now=NOW)
+        result = memory.recall("release", context_tokens=1000, deadline_ms=400)
+    assert "deadline" in result.degraded
+    assert result.took_ms > 400
+    assert "tag, build" in (result.context or "")
+
+
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_without_any_model_nothing_is_late(tmp_path: Path, mode: str) -> None:
+    with open_without_model(tmp_path / "u") as memory:
+        memory.remember("The release: tag, build, announce", now=NOW)
+        degraded = memory.recall("release", mode=mode, context_tokens=100).degraded  # type: ignore[arg-type]
+    assert set(degraded) <= {"no_model", "vectors_pending"}
