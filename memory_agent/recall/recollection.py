@@ -17,7 +17,6 @@ import numpy.typing as npt
 from ulid import ULID
 
 from memory_agent.config import RecallSettings
-from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, IndexDamagedError, ModelError
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.recall.answering import Answering
 from memory_agent.recall.attempt import Attempt
@@ -26,17 +25,16 @@ from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.recall.ranked_search import RankedSearch
-from memory_agent.recall.ranking import Rows, best_first
+from memory_agent.recall.ranking import best_first
 from memory_agent.recall.scoring import Scored
-from memory_agent.recall.selection import Choice, Contenders, choose
-from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
+from memory_agent.recall.selection import Choice, Leader, choose, fold
+from memory_agent.recall.tokens import TokenCounter
+from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.conditions import spanned
-from memory_agent.storage.terms import fingerprint
 
 _SPARE = 25
 """Candidates that are looked at beyond those that are asked for, since some may say the same."""
-_WIDER = 4
 
 
 class Recollection:
@@ -55,14 +53,10 @@ class Recollection:
         memories: tuple[RetrievedMemory, ...] = ()
         if not attempt.is_over():
             memories = self._search(_narrowed(inquiry, dates), attempt, dates, now)
-        result = RecallResult(
-            recall_id=str(ULID.from_datetime(now)),
-            memories=memories,
-            degraded=tuple(attempt.degraded),
-            took_ms=attempt.elapsed_s * 1000,
-            dates=dates,
-        )
-        return self._with_context(result, inquiry, attempt)
+        recall_id = str(ULID.from_datetime(now))
+        result = self._with_context(RecallResult(recall_id=recall_id, memories=memories, dates=dates), inquiry, attempt)
+        attempt.is_over()
+        return msgspec.structs.replace(result, degraded=tuple(attempt.degraded), took_ms=attempt.elapsed_s * 1000)
 
     def _search(
         self, inquiry: Inquiry, attempt: Attempt, dates: Sequence[UnderstoodDate], now: datetime
@@ -75,51 +69,39 @@ class Recollection:
             return Answering(self._archive, search, inquiry, vector, dates).memories(scored, choices)
 
     def _choose(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt) -> tuple[Scored, list[Choice]]:
-        """Look further while what was found says the same over and over, and there is more."""
+        """Look for other things to say while what was found says the same over and over, and there is more."""
         limit = max(self._settings.candidates, inquiry.top_k)
+        scored = search.find(limit)
         while True:
-            scored = search.find(limit)
-            choices = self._best(search, scored, inquiry)
-            if len(choices) >= inquiry.top_k or not scored.found.more or attempt.is_over():
-                return scored, choices
-            limit *= _WIDER
+            leaders = self._leaders(search, scored, inquiry)
+            if len(leaders) >= inquiry.top_k or not scored.found.more or attempt.is_over():
+                return scored, self._chosen(scored, leaders, inquiry)
+            known = len(leaders)
+            scored = search.find_more(scored, [leader.fingerprint for leader in leaders], limit)
+            if known == len(self._leaders(search, scored, inquiry)):
+                return scored, self._chosen(scored, self._leaders(search, scored, inquiry), inquiry)
 
-    def _best(self, search: RankedSearch, scored: Scored, inquiry: Inquiry) -> list[Choice]:
-        """Return the best `top_k` candidates that are still stored."""
+    def _leaders(self, search: RankedSearch, scored: Scored, inquiry: Inquiry) -> list[Leader]:
+        """Return the best of each that say the same, enough of them to choose from; only what is stored."""
         order = best_first(scored.total, scored.rows, scored.rows.size)
-        looked_at = inquiry.top_k + max(_SPARE, inquiry.top_k // 2)
-        while True:
-            choices = self._among(search, scored, order[:looked_at], inquiry)
-            if len(choices) >= inquiry.top_k or looked_at >= order.size:
-                return choices
-            looked_at *= _WIDER
+        most = inquiry.top_k + max(_SPARE, inquiry.top_k // 2)
+        leaders = self._fold(search, scored, order[: 2 * most], most)
+        if len(leaders) < most or inquiry.floor is not None:  # under a floor those that were found are counted
+            leaders = self._fold(search, scored, order, most)
+        rows = scored.rows.tolist()
+        present = search.load(rows[leader.place] for leader in leaders)
+        return [leader for leader in leaders if rows[leader.place] in present]
 
-    def _among(
-        self, search: RankedSearch, scored: Scored, places: npt.NDArray[np.intp], inquiry: Inquiry
-    ) -> list[Choice]:
-        """Choose among the candidates at `places`, best first."""
-        records = search.load(scored.rows[places].tolist())
-        present = [int(place) for place in places if int(scored.rows[place]) in records]
-        rows = scored.rows[present]
-        return choose(
-            Contenders(
-                places=tuple(present),
-                records=tuple(records[row] for row in rows.tolist()),
-                fingerprints=self._fingerprints(rows, records),
-                vectors=self._archive.store.vectors(rows),
-                scores=scored.total[present],
-            ),
-            inquiry.top_k,
-            self._settings.diversity if inquiry.mode == "hybrid" else 0.0,
-        )
+    def _fold(self, search: RankedSearch, scored: Scored, order: npt.NDArray[np.intp], most: int) -> list[Leader]:
+        rows = scored.rows.tolist()
+        said = search.fingerprints(np.sort(scored.rows[order]))
+        return fold(((place, said[rows[place]]) for place in order.tolist() if rows[place] in said), most)
 
-    def _fingerprints(self, rows: Rows, records: dict[int, MemoryRecord]) -> Rows:
-        try:
-            known = self._archive.lexicon.fingerprints(rows)
-        except (IndexDamagedError, DeadlineExceededError):
-            known = {}
-        prints = [known.get(row) or fingerprint(records[row].text) for row in rows.tolist()]
-        return np.array(prints, dtype=np.int64)
+    def _chosen(self, scored: Scored, leaders: list[Leader], inquiry: Inquiry) -> list[Choice]:
+        places = [leader.place for leader in leaders]
+        vectors = self._archive.store.vectors(scored.rows[places])
+        diversity = self._settings.diversity if inquiry.mode == "hybrid" else 0.0
+        return choose(leaders, vectors, scored.total[places], inquiry.top_k, diversity)
 
     def _vector(self, inquiry: Inquiry, attempt: Attempt) -> QueryVector | None:
         if inquiry.mode == "lexical" and inquiry.floor is None:
@@ -130,20 +112,11 @@ class Recollection:
         return vector
 
     def _with_context(self, result: RecallResult, inquiry: Inquiry, attempt: Attempt) -> RecallResult:
-        """Add the block for a prompt; tokens are estimated where the model's tokenizer is not there, or not in time."""
+        """Add the block for a prompt, where one was asked for."""
         if inquiry.context_tokens is None:
             return result
-        try:
-            embedder = self._embedder.get(0)
-
-            def count(text: str) -> int:
-                if attempt.remaining_s <= 0:
-                    raise EmbedderUnavailableError("no time to count tokens")
-                return embedder.count_tokens(text, attempt.remaining_s)
-
-            block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time, count_tokens=count)
-        except (EmbedderUnavailableError, ModelError):
-            block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time)
+        count = TokenCounter(self._embedder, attempt)
+        block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time, count_tokens=count)
         return msgspec.structs.replace(result, context=block)
 
 
