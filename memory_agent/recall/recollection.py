@@ -72,14 +72,14 @@ class Recollection:
         """Look for other things to say while what was found says the same over and over, and there is more."""
         limit = max(self._settings.candidates, inquiry.top_k)
         scored = search.find(limit)
-        while True:
-            leaders = self._leaders(search, scored, inquiry)
-            if len(leaders) >= inquiry.top_k or not scored.found.more or attempt.is_over():
-                return scored, self._chosen(scored, leaders, inquiry)
-            known = len(leaders)
-            scored = search.find_more(scored, [leader.fingerprint for leader in leaders], limit)
-            if known == len(self._leaders(search, scored, inquiry)):
-                return scored, self._chosen(scored, self._leaders(search, scored, inquiry), inquiry)
+        leaders = self._leaders(search, scored, inquiry)
+        while len(leaders) < inquiry.top_k and scored.found.more and not attempt.is_over():
+            further = search.find_more(scored, [leader.fingerprint for leader in leaders], limit)
+            found = self._leaders(search, further, inquiry)
+            if len(found) <= len(leaders):
+                break
+            scored, leaders = further, found
+        return scored, self._chosen(scored, leaders, inquiry)
 
     def _leaders(self, search: RankedSearch, scored: Scored, inquiry: Inquiry) -> list[Leader]:
         """Return the best of each that say the same, enough of them to choose from; only what is stored."""
