@@ -36,8 +36,9 @@ def embedder() -> Iterator[Embedder]:
     embedder.close()
 
 
-def part_pid(client: MemoryClient, name: str) -> int:
-    return next(part.pid for part in client.status().parts if part.name == name and part.pid)
+def part_pid(client: MemoryClient, name: str) -> int | None:
+    """The part's process; None between the death of one and the start of its successor."""
+    return next((part.pid for part in client.status().parts if part.name == name and part.pid), None)
 
 
 def await_fact(fact: Callable[[], bool], timeout_s: float = 120.0) -> None:
