@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Unpack
 
 from memory_agent.api import RecallOptions
-from memory_agent.client import Call, MemoryClient, recall_call
+from memory_agent.calls import Call, recall_call
+from memory_agent.client import MemoryClient
 from memory_agent.daemon.actors import ask_host
 from memory_agent.errors import HostDiedError
 from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode_fields

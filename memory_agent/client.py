@@ -11,16 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import msgspec
 
-from memory_agent.api import RecallOptions, check_deadline_ms, check_mode, check_options
-from memory_agent.errors import DeadlineExceededError, InvalidInputError, UnavailableError
+from memory_agent.api import RecallOptions
+from memory_agent.calls import Call, listed, recall_call
+from memory_agent.client_runs import AsyncClientRuns, ClientRuns, feedback_call
+from memory_agent.client_sona import AsyncClientSona, ClientSona
+from memory_agent.errors import DeadlineExceededError, UnavailableError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.protocol import (
     DEFAULT_USER,
-    PROTOCOL_VERSION,
     DaemonStatus,
     HostAddress,
     IdsParams,
@@ -28,14 +30,12 @@ from memory_agent.protocol import (
     QuarantinedEvent,
     QuarantineIdsParams,
     QuarantineParams,
-    RecallParams,
     RememberParams,
     Request,
     RetryReport,
     WaitParams,
     decode_reply,
     encode_fields,
-    zone_fields,
 )
 from memory_agent.records import (
     Kind,
@@ -47,47 +47,14 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
+from memory_agent.run_params import SessionParams
+from memory_agent.trajectory import FeedbackReport
 from memory_agent.transport import AsyncRequestSocket, RequestSocket
 
-_TIMEOUT_MS = 10_000.0
 _GRACE_S = 0.5
 """How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """One request: its method, parameters, the type of its result, the caller's patience, the protocol it needs."""
-
-    method: str
-    params: msgspec.Struct
-    result: type[T]
-    deadline_ms: float = _TIMEOUT_MS
-    version: int = PROTOCOL_VERSION
-
-
-def recall_call(
-    query: str,
-    top_k: int | None,
-    filter: MemoryFilter | None,
-    mode: Mode | None,
-    deadline_ms: float | None,
-    options: RecallOptions,
-) -> Call[RecallResult]:
-    """Return the request of a recall. Raises `InvalidInputError` as an embedded memory does."""
-    said = check_options(options)
-    params = RecallParams(
-        query=query,
-        top_k=top_k,
-        filter=filter,
-        mode=check_mode(mode),
-        usual_deadline=deadline_ms is None,
-        **said,  # type: ignore[arg-type]  # none of them is None any more
-        **zone_fields(said.get("reference_time")),
-    )
-    patience_ms = _TIMEOUT_MS if deadline_ms is None else check_deadline_ms(deadline_ms)
-    return Call("recall", params, RecallResult, patience_ms, params.version)
 
 
 @dataclass(frozen=True)
@@ -136,6 +103,8 @@ class MemoryClient:
         self._address = find_daemon(data_dir, endpoint, token)
         self._guard = threading.Lock()
         self._idle: list[RequestSocket] = []
+        self.runs = ClientRuns(self._send)
+        self.sona = ClientSona(self._send)
 
     def recall(
         self,
@@ -166,7 +135,7 @@ class MemoryClient:
             text=text,
             kind=kind,
             source=source,
-            tags=_listed("tags", tags),
+            tags=listed("tags", tags),
             title=title,
             provenance=provenance,
             metadata=dict(metadata or {}),
@@ -176,11 +145,27 @@ class MemoryClient:
 
     def get(self, ids: Sequence[str]) -> list[MemoryRecord]:
         """Return the records with these ids; unknown ones are left out."""
-        return self._send(Call("get", IdsParams(ids=_listed("ids", ids)), list[MemoryRecord]))
+        return self._send(Call("get", IdsParams(ids=listed("ids", ids)), list[MemoryRecord]))
 
     def forget(self, ids: Sequence[str]) -> int:
         """Delete records, their vectors and words; return how many there were. Durable on return."""
-        return self._send(Call("forget", IdsParams(ids=_listed("ids", ids)), int))
+        return self._send(Call("forget", IdsParams(ids=listed("ids", ids)), int))
+
+    def forget_session(self, session_id: str) -> int:
+        """Delete all that is known of a session, runs too; return how many records there were. Durable on return."""
+        return self._send(Call("forget_session", SessionParams(session_id=session_id), int))
+
+    def feedback(
+        self,
+        recall_id: str,
+        used: Sequence[str] = (),
+        quality: float | None = None,
+        comment: str | None = None,
+        *,
+        event_id: str | None = None,
+    ) -> FeedbackReport:
+        """Tell which memories of a recall were used and how well it ended (0..1). Durable on return."""
+        return self._send(feedback_call(recall_id, used, quality, comment, event_id))
 
     def stats(self) -> MemoryStats:
         """Return the figures of this user's memory."""
@@ -261,6 +246,8 @@ class AsyncMemoryClient:
         self.user_id = user_id
         self._address = find_daemon(data_dir, endpoint, token)
         self._socket: AsyncRequestSocket | None = None
+        self.runs = AsyncClientRuns(self._send)
+        self.sona = AsyncClientSona(self._send)
 
     async def recall(
         self,
@@ -280,11 +267,27 @@ class AsyncMemoryClient:
 
     async def get(self, ids: Sequence[str]) -> list[MemoryRecord]:
         """As `MemoryClient.get`."""
-        return await self._send(Call("get", IdsParams(ids=_listed("ids", ids)), list[MemoryRecord]))
+        return await self._send(Call("get", IdsParams(ids=listed("ids", ids)), list[MemoryRecord]))
 
     async def forget(self, ids: Sequence[str]) -> int:
         """As `MemoryClient.forget`."""
-        return await self._send(Call("forget", IdsParams(ids=_listed("ids", ids)), int))
+        return await self._send(Call("forget", IdsParams(ids=listed("ids", ids)), int))
+
+    async def forget_session(self, session_id: str) -> int:
+        """As `MemoryClient.forget_session`."""
+        return await self._send(Call("forget_session", SessionParams(session_id=session_id), int))
+
+    async def feedback(
+        self,
+        recall_id: str,
+        used: Sequence[str] = (),
+        quality: float | None = None,
+        comment: str | None = None,
+        *,
+        event_id: str | None = None,
+    ) -> FeedbackReport:
+        """As `MemoryClient.feedback`."""
+        return await self._send(feedback_call(recall_id, used, quality, comment, event_id))
 
     async def stats(self) -> MemoryStats:
         """As `MemoryClient.stats`."""
@@ -313,13 +316,6 @@ class AsyncMemoryClient:
         request = _encode(call, self.user_id, self._address.token)
         frames = await self._socket.request(request, call.deadline_ms / 1000 + _GRACE_S)
         return decode_reply(frames[0], call.result)
-
-
-def _listed(field: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts; one text is no list of its letters."""
-    if isinstance(texts, str):
-        raise InvalidInputError(field, "must be a list of texts")
-    return tuple(texts)
 
 
 def _encode(call: Call[Any], user_id: str, token: str) -> bytes:

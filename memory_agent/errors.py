@@ -197,6 +197,13 @@ class UnknownMethodError(MemoryAgentError):
 
     code = "unknown_method"
 
+    def __init__(self, method: str) -> None:
+        super().__init__(method)
+        self.method = method
+
+    def __str__(self) -> str:
+        return f"the daemon has no method {self.method}: it is older than this program, or the name is wrong"
+
 
 class ProtocolError(MemoryAgentError):
     """A message does not have the form that this version of the protocol knows."""

@@ -9,28 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import structlog
 
+from memory_agent.daemon.verbs import VERBS
 from memory_agent.embedders import Embedder
 from memory_agent.errors import FencedError, HostDiedError, MemoryAgentError, StoreError, UnknownMethodError
 from memory_agent.memory import Memory
-from memory_agent.protocol import (
-    IdsParams,
-    IngestBatch,
-    NoParams,
-    RecallParams,
-    RememberParams,
-    decode,
-    encode_fault,
-    encode_result,
-)
-from memory_agent.records import IngestReport, MemoryRecord, MemoryStats, RecallResult
+from memory_agent.protocol import IngestBatch, decode, encode_fault, encode_result
+from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 
@@ -56,7 +44,7 @@ class MemoryHost:
         started_s = time.monotonic()
         memory = None
         try:
-            verb = _VERBS.get(method)
+            verb = VERBS.get(method)
             if verb is None:
                 raise UnknownMethodError(method)
             params_type, answer = verb
@@ -166,44 +154,3 @@ class MemoryHost:
             if memory is not None and self._memories.get(user_id) is memory:
                 del self._memories[user_id]
                 memory.abandon() if isinstance(error, FencedError) else memory.close()
-
-
-def _recall(memory: Memory, params: RecallParams, deadline_ms: float) -> RecallResult:
-    return memory.recall(
-        params.query,
-        params.top_k,
-        params.filter,
-        params.mode,
-        min(deadline_ms, memory.usual_deadline_ms) if params.usual_deadline else deadline_ms,
-        profile=params.profile,
-        dates=params.dates,
-        reference_time=params.local_reference_time,
-        context_tokens=params.context_tokens,
-        with_embedding=params.with_embedding,
-    )
-
-
-def _remember(memory: Memory, params: RememberParams, _: float) -> MemoryRecord:
-    return memory.remember(now=datetime.now(UTC), **msgspec.structs.asdict(params))
-
-
-def _get(memory: Memory, params: IdsParams, _: float) -> list[MemoryRecord]:
-    return [record for id_ in params.ids if (record := memory.get(id_)) is not None]
-
-
-def _forget(memory: Memory, params: IdsParams, _: float) -> int:
-    return memory.forget(params.ids)
-
-
-def _stats(memory: Memory, _params: NoParams, _: float) -> MemoryStats:
-    return memory.stats()
-
-
-_VERBS: dict[str, tuple[type[Any], Callable[[Memory, Any, float], object]]] = {
-    "recall": (RecallParams, _recall),
-    "remember": (RememberParams, _remember),
-    "get": (IdsParams, _get),
-    "forget": (IdsParams, _forget),
-    "stats": (NoParams, _stats),
-}
-USER_METHODS = frozenset(_VERBS)

@@ -128,4 +128,8 @@ class Hosts:
                 self._hosts.pop(unused).end()
 
 
-_REPEATABLE = frozenset({"recall", "get", "stats", "forget"})
+_READS = {"recall", "get", "stats", "run_get", "run_list", "sona_status", "sona_export"}
+_RECOGNISED = {"run_begin", "run_step", "run_end", "feedback"}
+"""What carries the id of its event."""
+_IDEMPOTENT = {"forget", "forget_session", "sona_reset", "sona_import"}
+_REPEATABLE = frozenset(_READS | _RECOGNISED | _IDEMPOTENT)

@@ -13,9 +13,9 @@ import structlog
 from ulid import ULID
 
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.host import USER_METHODS
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
+from memory_agent.daemon.verbs import USER_METHODS
 from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,
