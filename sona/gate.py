@@ -1,0 +1,228 @@
+"""Keeps the learner from acting until contests with the baseline show that it helps, and stops it when it harms.
+
+SHADOW (fewer than 50 credited lessons: learn, do not act) -> TRIAL (every recall interleaved) -> ON (10 % interleaved)
+or OFF (for 100 credited lessons, then TRIAL again). Decided by betting (Shafer 2021): of a wealth of 1, a share is
+staked on the learned ranking's winning each contest, and the mean over the shares .1, .2, .4 and .8 is what counts. If
+the learner is no better than a coin, this ever reaches t with probability 1/t at most, however often one looks (Ville).
+The n-th TRIAL asks for 20 * 2^(n - 1). So a learner that is no better is turned ON with probability 1/20 at most in the
+first TRIAL and 1/20 + 1/40 + ... = 1/10 at most in all TRIALs together.
+
+Harm is the mirror bet, and turns OFF at 20, in TRIAL and in ON, where it starts anew. A long good time makes that bet
+so poor that later harm is seen late (195 contests at a win rate of .3 after 100 at .65, measured). So in ON a second
+bet starts afresh whenever it has lost money (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns OFF at 400:
+after 66 contests in that case. With a learner that is no better than a coin it takes 400 contests or more on average;
+at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
+
+The gate is a pure fold over `credit` and `observe` in their order. What this does not do: weave lists (`interleave`),
+or look at the learner's own logs, which show what the learner chose to show.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, Self
+
+import msgspec
+
+from sona.chance import share
+from sona.errors import DamagedStateError
+from sona.lesson import Contest
+
+GateState = Literal["shadow", "trial", "on", "off"]
+Route = Literal["baseline", "learned", "interleave"]
+
+SHADOW_LESSONS = 50
+COOL_DOWN_LESSONS = 100
+THRESHOLD = 20.0
+DRIFT_THRESHOLD = 400.0
+LONGEST_TRIAL = 500  # decided contests; at a win rate of .6 97 % were turned ON by then, at .55 42 % (measured)
+HOLDOUT = 0.1
+INTERLEAVED = 0.1
+_BETS = (0.1, 0.2, 0.4, 0.8)
+_Z95 = 1.959964
+_VERSION = 1
+_LARGEST_EXPONENT = 700.0
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the gate goes by.
+
+    `won`, `lost` and `tied` are the contests since the `trial`-th TRIAL began; in ON since it was turned ON; in OFF
+    those that turned it OFF. `evidence` and `harm` are what the bets for and against the learner made of them, `drift`
+    the bet against it that starts afresh. `evidence` >= `threshold` turns ON. `credited` counts lessons with credit;
+    after `due` more of them a TRIAL begins, 0 in TRIAL and ON.
+    """
+
+    state: GateState
+    trial: int
+    won: int
+    lost: int
+    tied: int
+    evidence: float
+    harm: float
+    drift: float
+    threshold: float
+    credited: int
+    due: int
+
+
+class Gain(NamedTuple):
+    """The share of decided contests that the learned ranking won, less one half; 95 % interval after Wilson (1927)."""
+
+    share: float
+    low: float
+    high: float
+    decided: int
+
+
+class _State(msgspec.Struct, array_like=True):
+    version: int = _VERSION
+    state: GateState = "shadow"
+    trial: _Count = 0
+    credited: _Count = 0
+    waited: _Count = 0
+    won: _Count = 0
+    lost: _Count = 0
+    tied: _Count = 0
+    drift_won: _Count = 0
+    drift_lost: _Count = 0
+    ever_won: _Count = 0
+    ever_decided: _Count = 0
+
+
+class Gate:
+    """Whether the learner of one user may act. Not thread-safe."""
+
+    def __init__(self) -> None:
+        """Start in SHADOW."""
+        self._state = _State()
+
+    @property
+    def state(self) -> GateState:
+        """Where the gate stands."""
+        return self._state.state
+
+    def route(self, key: str) -> Route:
+        """Return what a recall is answered with, by its key: the same answer for the same key while the state lasts.
+
+        A tenth of the keys is held out: these get the baseline in every state. What they come to is a second opinion.
+        """
+        if self.state in ("shadow", "off"):
+            return "baseline"
+        place = share(key, "route")
+        if place < HOLDOUT:
+            return "baseline"
+        return "interleave" if self.state == "trial" or place < HOLDOUT + INTERLEAVED else "learned"
+
+    def credit(self) -> None:
+        """Count one more credited lesson."""
+        self._state.credited += 1
+        if self.state in ("shadow", "off"):
+            self._state.waited += 1
+            if self._state.waited >= self._patience():
+                self._state.trial += 1
+                self._enter("trial")
+
+    def observe(self, contest: Contest | None) -> None:
+        """Count a contest, and decide. None is no evidence. One that comes late, in SHADOW or OFF, only enters `gain`."""
+        if contest is None:
+            return
+        won, lost = contest.learned > contest.baseline, contest.learned < contest.baseline
+        self._state.ever_won += won
+        self._state.ever_decided += won or lost
+        if self.state in ("trial", "on"):
+            self._bet(won, lost)
+            self._decide()
+
+    def evidence(self) -> Evidence:
+        """Return what the gate goes by."""
+        state = self._state
+        return Evidence(
+            state=state.state,
+            trial=state.trial,
+            won=state.won,
+            lost=state.lost,
+            tied=state.tied,
+            evidence=_wealth(state.won, state.lost),
+            harm=_wealth(state.lost, state.won),
+            drift=_wealth(state.drift_lost, state.drift_won),
+            threshold=self._threshold(),
+            credited=state.credited,
+            due=self._patience() - state.waited if state.state in ("shadow", "off") else 0,
+        )
+
+    def gain(self) -> Gain | None:
+        """Return what all decided contests ever say of the learned ranking; None before the first.
+
+        For people to read. The interval holds for a number of contests that was fixed beforehand; read again and again
+        it is too narrow, and so it is not what the gate decides by.
+        """
+        if not self._state.ever_decided:
+            return None
+        return _wilson(self._state.ever_won, self._state.ever_decided)
+
+    def to_bytes(self) -> bytes:
+        """Return the state: the same bytes after the same facts."""
+        return msgspec.msgpack.encode(self._state)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return the gate that `to_bytes` saved. Raises `DamagedStateError`, also for another version."""
+        gate = cls()
+        try:
+            gate._state = msgspec.msgpack.decode(data, type=_State)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedStateError(f"gate: {error}") from error
+        if gate.to_bytes() != data or gate._state.version != _VERSION:
+            raise DamagedStateError("gate: another version")
+        return gate
+
+    def _patience(self) -> int:
+        return SHADOW_LESSONS if self.state == "shadow" else COOL_DOWN_LESSONS
+
+    def _threshold(self) -> float:
+        return math.ldexp(THRESHOLD, min(max(self._state.trial - 1, 0), 64))
+
+    def _enter(self, state: GateState) -> None:
+        self._state.state = state
+        self._state.waited = 0
+        if state != "off":
+            self._state.won = self._state.lost = self._state.tied = 0
+            self._state.drift_won = self._state.drift_lost = 0
+
+    def _bet(self, won: bool, lost: bool) -> None:
+        state = self._state
+        state.won, state.lost, state.tied = state.won + won, state.lost + lost, state.tied + (not won and not lost)
+        if state.state == "on":
+            state.drift_won, state.drift_lost = state.drift_won + won, state.drift_lost + lost
+            if _wealth(state.drift_lost, state.drift_won) < 1.0:
+                state.drift_won = state.drift_lost = 0
+
+    def _decide(self) -> None:
+        evidence = self.evidence()
+        in_trial = evidence.state == "trial"
+        if evidence.harm >= THRESHOLD or evidence.drift >= DRIFT_THRESHOLD:
+            self._enter("off")
+        elif in_trial and evidence.evidence >= evidence.threshold:
+            self._enter("on")
+        elif in_trial and evidence.won + evidence.lost >= LONGEST_TRIAL:
+            self._enter("off")
+
+
+def _wealth(right: int, wrong: int) -> float:
+    """Return the mean over the bets of (1 + bet)^right (1 - bet)^wrong: what 1 has become. Finite."""
+    exponents = (right * math.log1p(bet) + wrong * math.log1p(-bet) for bet in _BETS)
+    return sum(math.exp(min(exponent, _LARGEST_EXPONENT)) for exponent in exponents) / len(_BETS)
+
+
+def _wilson(won: int, decided: int) -> Gain:
+    """Return the share of wins less one half, within Wilson's score interval (JASA 22, 209; no scipy needed)."""
+    proportion = won / decided
+    shrink = 1.0 + _Z95**2 / decided
+    centre = (proportion + _Z95**2 / (2 * decided)) / shrink
+    spread = _Z95 / shrink * math.sqrt(proportion * (1 - proportion) / decided + _Z95**2 / (4 * decided**2))
+    return Gain(proportion - 0.5, centre - spread - 0.5, centre + spread - 0.5, decided)
