@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from memory_agent.calls import Call
 from memory_agent.client_runs import Send, SendAsync
+from memory_agent.errors import InvalidInputError
 from memory_agent.protocol import NoParams
 from memory_agent.run_params import SonaImportParams
 from memory_agent.trajectory import SonaStatus
 
 _PATIENCE_MS = 60_000.0
 """For what learns everything anew, or carries all that was learnt."""
+_MOST_BYTES = 32 << 20
+"""Many times what a learner may hold; a frame that is larger still would end the connection without a word."""
 _STATUS = Call("sona_status", NoParams(), SonaStatus)
 _RESET = Call("sona_reset", NoParams(), int, _PATIENCE_MS)
 _EXPORT = Call("sona_export", NoParams(), bytes, _PATIENCE_MS)
@@ -64,4 +67,6 @@ class AsyncClientSona:
 
 
 def _load(data: bytes) -> Call[int]:
+    if len(data) > _MOST_BYTES:
+        raise InvalidInputError("data", f"has {len(data)} bytes; nothing that was learned is so large")
     return Call("sona_import", SonaImportParams(data=data), int, _PATIENCE_MS)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.errors import ProtocolError
+from memory_agent.errors import ProtocolError, UnknownMethodError
 from memory_agent.protocol import encode_fault, encode_result
 from memory_agent.records import RecallResult
 from memory_agent.transport import ReplySocket
@@ -60,6 +60,18 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
         yield endpoint
 
 
+@pytest.fixture
+def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
+    """What a daemon from before there were runs answers to what it does not know: the bare name of the method."""
+
+    def answer(data: bytes) -> bytes:
+        method = msgspec.msgpack.decode(data)["method"]
+        return msgspec.msgpack.encode({"fault": {"code": "unknown_method", "args": [method], "message": method}})
+
+    with served(tmp_path, answer) as endpoint:
+        yield endpoint
+
+
 def test_a_client_outlives_any_number_of_threads(endpoint: str) -> None:
     """A socket per thread came to ZeroMQ's limit at the thousandth thread, as in a server that has one per request."""
     answers: list[int] = []
@@ -101,3 +113,23 @@ def test_a_daemon_too_old_for_an_option_refuses_instead_of_passing_it_over(
 def test_an_old_daemon_answers_whatever_it_understands(first_daemon: str) -> None:
     with MemoryClient(endpoint=first_daemon, token="t") as client:
         assert client.recall("x", 3, mode="lexical", with_embedding=True, dates=None).recall_id == "first"
+
+
+@pytest.mark.parametrize(
+    ("ask", "method"),
+    [
+        (lambda client: client.runs.begin("x"), "run_begin"),
+        (lambda client: client.runs.list(), "run_list"),
+        (lambda client: client.feedback("recall", quality=1.0), "feedback"),
+        (lambda client: client.sona.status(), "sona_status"),
+        (lambda client: client.forget_session("s"), "forget_session"),
+    ],
+)
+def test_a_daemon_too_old_for_a_method_is_said_to_be(
+    daemon_without_runs: str, ask: Callable[[MemoryClient], object], method: str
+) -> None:
+    with (
+        MemoryClient(endpoint=daemon_without_runs, token="t") as client,
+        pytest.raises(UnknownMethodError, match=f"no method {method}: it is older"),
+    ):
+        ask(client)

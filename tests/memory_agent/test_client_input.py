@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,20 @@ NOWHERE = "ipc:///nowhere/at-all.sock"
         ("remember", {"text": "x", "tags": "deploy"}, "tags"),
         ("get", {"ids": "01JM0000000000000000000000"}, "ids"),
         ("forget", {"ids": "01JM0000000000000000000000"}, "ids"),
+        ("forget_session", {"session_id": "\ud800"}, "session_id"),
+        ("feedback", {"recall_id": "r", "used": "01JM0000000000000000000000"}, "used"),
+        ("feedback", {"recall_id": "r", "comment": "lone \ud800"}, "comment"),
+        ("runs.begin", {"objective": "lone \ud800"}, "objective"),
+        ("runs.begin", {"objective": "x", "recall_ids": "01JM0000000000000000000000"}, "recall_ids"),
+        ("runs.step", {"run_id": "r", "text": "x", "memory_ids": "01JM0000000000000000000000"}, "memory_ids"),
+        ("runs.end", {"run_id": "r", "memory_ids": "01JM0000000000000000000000"}, "memory_ids"),
+        ("runs.get", {"run_id": "\ud800"}, "run_id"),
+        ("sona.load", {"data": bytes(33 << 20)}, "data"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(method: str, arguments: dict[str, Any], field: str) -> None:
     with MemoryClient("alice", endpoint=NOWHERE, token="t") as client, pytest.raises(InvalidInputError) as caught:
-        getattr(client, method)(**arguments)
+        attrgetter(method)(client)(**arguments)
     assert caught.value.field == field
 
 
