@@ -39,7 +39,7 @@ DRIFT_THRESHOLD = 400.0
 LONGEST_TRIAL = 500  # decided contests; at a win rate of .6 97 % were turned ON by then, at .55 42 % (measured)
 HOLDOUT = 0.1
 INTERLEAVED = 0.1
-_BETS = (0.1, 0.2, 0.4, 0.8)
+_LOGS = [(math.log1p(bet), math.log1p(-bet)) for bet in (0.1, 0.2, 0.4, 0.8)]
 _Z95 = 1.959964
 _VERSION = 1
 _LARGEST_EXPONENT = 700.0
@@ -128,7 +128,7 @@ class Gate:
                 self._enter("trial")
 
     def observe(self, contest: Contest | None) -> None:
-        """Count a contest, and decide. None is no evidence. One that comes late, in SHADOW or OFF, only enters `gain`."""
+        """Count a contest, and decide. None is no evidence. A late one, in SHADOW or OFF, only enters `gain`."""
         if contest is None:
             return
         won, lost = contest.learned > contest.baseline, contest.learned < contest.baseline
@@ -203,20 +203,19 @@ class Gate:
                 state.drift_won = state.drift_lost = 0
 
     def _decide(self) -> None:
-        evidence = self.evidence()
-        in_trial = evidence.state == "trial"
-        if evidence.harm >= THRESHOLD or evidence.drift >= DRIFT_THRESHOLD:
+        state = self._state
+        if _wealth(state.lost, state.won) >= THRESHOLD or _wealth(state.drift_lost, state.drift_won) >= DRIFT_THRESHOLD:
             self._enter("off")
-        elif in_trial and evidence.evidence >= evidence.threshold:
+        elif state.state == "trial" and _wealth(state.won, state.lost) >= self._threshold():
             self._enter("on")
-        elif in_trial and evidence.won + evidence.lost >= LONGEST_TRIAL:
+        elif state.state == "trial" and state.won + state.lost >= LONGEST_TRIAL:
             self._enter("off")
 
 
 def _wealth(right: int, wrong: int) -> float:
     """Return the mean over the bets of (1 + bet)^right (1 - bet)^wrong: what 1 has become. Finite."""
-    exponents = (right * math.log1p(bet) + wrong * math.log1p(-bet) for bet in _BETS)
-    return sum(math.exp(min(exponent, _LARGEST_EXPONENT)) for exponent in exponents) / len(_BETS)
+    exponents = [right * grown + wrong * shrunk for grown, shrunk in _LOGS]
+    return sum([math.exp(min(exponent, _LARGEST_EXPONENT)) for exponent in exponents]) / len(_LOGS)
 
 
 def _wilson(won: int, decided: int) -> Gain:

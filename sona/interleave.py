@@ -3,7 +3,7 @@
 Team-draft interleaving (Radlinski, Kurup, Joachims 2008): in each round a coin says which ranking picks first, then
 each adds its best item that is not listed yet. Where both rankings begin alike, that common prefix is shown as it is
 and belongs to neither: it says nothing of either. The coins depend on a key, so that a recall comes out the same when
-it is computed again. Rejected: balanced interleaving, which favours one ranking where they are nearly alike (shown there).
+it is computed again. Rejected: balanced interleaving, which favours one of two nearly equal rankings (shown there).
 """
 
 from __future__ import annotations
