@@ -1,0 +1,226 @@
+"""Past requests and what answered them, as a kernel ridge: moves a new request towards what helped close to it.
+
+SONA.md 2. Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so
+f(x) = k(x)' P (Y - X), P = (K + lam diag(1/w))^-1. One exemplar more, less, or of another weight is an exact update
+of P, of rank one; `solve` is the same from nothing. P (Y - X) is multiplied out for each request and not kept: keeping
+it would double the cost of an update to save 40 us of a request. What this does not do: decide a weight, cap the shift,
+choose what has to go when it is full (`clusters`). Rejected: Sherman-Morrison as it is usually written for one diagonal
+entry, which cancels when a weight of 1e-9 rises.
+
+Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sona.errors import ShapeError
+from sona.lesson import Array, Vector
+
+Numbers = npt.NDArray[np.int64]
+
+LEAST_WEIGHT = 1e-9  # what weighs less moves nothing, and does not take up room
+_GATE_OPENS, _GATE_WIDTH = 0.2, 0.4
+_STRIP = 128  # rows at a time, so that what is added needs a quarter of the memory that P itself needs
+
+
+class ReasoningBank:
+    """The exemplars of one user, each by its number. Not thread-safe.
+
+    Requests and answers are of unit length. Rows are kept in the order in which they came, save that the last one fills
+    the gap of a forgotten one.
+    """
+
+    def __init__(self, ndim: int, bandwidth: float = 0.5, ridge: float = 1.0, reserve: int = 512) -> None:
+        """Start without exemplars, with room for `reserve` of them."""
+        self._bandwidth = bandwidth
+        self._ridge = ridge
+        self._count = 0
+        self._numbers = np.zeros(reserve, dtype=np.int64)
+        self._weights = np.zeros(reserve)
+        self._requests = np.zeros((reserve, ndim))
+        self._moves = np.zeros((reserve, ndim))
+        self._inverse = np.zeros((reserve, reserve))
+        self._strip = np.empty((_STRIP, reserve))
+
+    @classmethod
+    def solve(
+        cls,
+        numbers: Sequence[int],
+        x: Array | Vector,
+        y: Array | Vector,
+        weights: Sequence[float] | Array,
+        *,
+        bandwidth: float = 0.5,
+        ridge: float = 1.0,
+        reserve: int = 512,
+    ) -> Self:
+        """Return the bank of these exemplars, x (n, d), y (n, d), one number and weight each, whatever their order.
+
+        The same input gives the same bits. Exemplars that `add` would not take are left out; numbers must differ.
+        Raises `ShapeError`, also for more of them than `reserve`.
+        """
+        bank = cls(x.shape[-1], bandwidth, ridge, reserve)
+        if x.ndim != 2 or y.shape != x.shape or not len(numbers) == len(weights) == len(x):
+            raise ShapeError(x.shape[-1], y.shape)
+        weighed = np.asarray(weights, dtype=np.float64)
+        order = np.argsort(np.asarray(numbers, dtype=np.int64), kind="stable")
+        rows = order[_usable(x, y, weighed)[order]]
+        if len(rows) > reserve:
+            raise ShapeError(reserve, (len(rows),))
+        bank._fill(np.asarray(numbers, dtype=np.int64)[rows], x[rows], y[rows], weighed[rows])
+        return bank
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `add` has no room for another number."""
+        return self._count == len(self._numbers)
+
+    @property
+    def numbers(self) -> Numbers:
+        """The exemplars' numbers, (n,), row by row as in `similarities`."""
+        return self._numbers[: self._count].copy()
+
+    @property
+    def weights(self) -> Array:
+        """The exemplars' weights, (n,)."""
+        return self._weights[: self._count].copy()
+
+    def add(self, number: int, x: Array | Vector, y: Array | Vector, weight: float) -> bool:
+        """Take in that the request `x`, (d,), was answered by `y`, (d,); a number that is there is replaced.
+
+        Returns False, with that number gone, where it cannot count: a full bank, a weight below `LEAST_WEIGHT`,
+        anything not finite. O(n^2 + n d). Raises `ShapeError`.
+        """
+        self._check(x)
+        self._check(y)
+        self.forget(number)
+        if self.is_full or not _usable(x[None], y[None], np.array([weight]))[0]:
+            return False
+        place = self._count
+        self._numbers[place], self._weights[place] = number, weight
+        self._requests[place] = x
+        self._moves[place] = y - self._requests[place]
+        kernel = self._kernel(self._requests[place], place + 1)
+        column = np.append(self._inverse[:place, :place] @ kernel[:place], -1.0)
+        self._count += 1
+        self._turn(place, column, 0.0, self._pivot(place, kernel, column))
+        return True
+
+    def reweight(self, number: int, weight: float) -> bool:
+        """Let an exemplar count for `weight`; one below `LEAST_WEIGHT` is forgotten. False where it is not there.
+
+        A weight that is not finite changes nothing and returns False. O(n^2 + n d).
+        """
+        place = self._place(number)
+        if place is None or not np.isfinite(weight):
+            return False
+        if weight < LEAST_WEIGHT:
+            return self.forget(number)
+        column, old = self._column(place)
+        self._weights[place] = weight
+        kernel = self._kernel(self._requests[place], self._count)
+        self._turn(place, column, old, self._pivot(place, kernel, column))
+        return True
+
+    def forget(self, number: int) -> bool:
+        """Be as if the exemplar had never been there, with nothing left of it. False where it is not there. O(n^2)."""
+        place = self._place(number)
+        if place is None:
+            return False
+        column, old = self._column(place)
+        self._turn(place, column, old, 0.0)
+        self._close_gap(place)
+        return True
+
+    def similarities(self, x: Array | Vector) -> Array:
+        """Return the cosine of `x`, (d,), to each exemplar's request, (n,). Raises `ShapeError`."""
+        self._check(x)
+        return self._requests[: self._count] @ x.astype(np.float64)
+
+    def shift(self, x: Array | Vector) -> Array:
+        """Return by how much the request `x`, (d,), is to be moved, (d,): zeros where no past request is near.
+
+        Nothing below a cosine of .2 to the nearest one, in full from .6 on. Uncapped. Zeros also for a request that is
+        not finite. Raises `ShapeError`.
+        """
+        self._check(x)
+        cosines = self.similarities(x) if np.isfinite(x).all() else np.empty(0)
+        share = (float(cosines.max(initial=-1.0)) - _GATE_OPENS) / _GATE_WIDTH
+        if share <= 0.0:
+            return np.zeros(self._requests.shape[1])
+        kernel = np.exp((cosines - 1.0) / self._bandwidth)
+        return min(share, 1.0) * ((self._inverse[: self._count, : self._count] @ kernel) @ self._moves[: self._count])
+
+    def _fill(self, numbers: Numbers, x: Array | Vector, y: Array | Vector, weights: Array) -> None:
+        """Solve anew. With S = diag(sqrt(w)), P = S (S K S + lam I)^-1 S: well conditioned for the smallest weight."""
+        count = self._count = len(numbers)
+        self._numbers[:count], self._weights[:count] = numbers, weights
+        self._requests[:count] = x
+        self._moves[:count] = y - self._requests[:count]
+        requests, roots = self._requests[:count], np.sqrt(weights)
+        kernel = np.exp((requests @ requests.T - 1.0) / self._bandwidth)
+        lower = np.linalg.cholesky(roots[:, None] * kernel * roots + self._ridge * np.eye(count))
+        whitened = np.linalg.solve(lower, np.diag(roots))
+        self._inverse[:count, :count] = whitened.T @ whitened
+
+    def _kernel(self, x: Array, count: int) -> Array:
+        """Return k(x, x_j) for the first `count` rows."""
+        kernel: Array = np.exp((self._requests[:count] @ x - 1.0) / self._bandwidth)
+        return kernel
+
+    def _pivot(self, place: int, kernel: Array, column: Array) -> float:
+        """Return P[place, place] for the weight it has now: 1 / (lam/w + k(x, x) - k'v), v = P k without `place`.
+
+        `column` is v with -1 at `place`, so that `kernel` times it already is k'v - k(x, x).
+        """
+        return float(1.0 / (self._ridge / self._weights[place] - kernel @ column))
+
+    def _column(self, place: int) -> tuple[Array, float]:
+        """Return (v with -1 at `place`, the pivot), read from P itself: its column there is -pivot v."""
+        pivot = float(self._inverse[place, place])
+        column: Array = self._inverse[: self._count, place] / -pivot
+        column[place] = -1.0
+        return column, pivot
+
+    def _turn(self, place: int, column: Array, old: float, new: float) -> None:
+        """P += (new - old) column column', the one update that adding, re-weighting and forgetting all are."""
+        row = np.zeros(len(self._numbers))  # whole rows, zeros past n: one flat loop is four times as fast (measured)
+        row[: self._count] = (new - old) * column
+        for start in range(0, self._count, _STRIP):
+            part = column[start : start + _STRIP, None]
+            strip = np.multiply(part, row, out=self._strip[: len(part)])
+            self._inverse[start : start + len(part)] += strip
+        self._inverse[place, : self._count] = self._inverse[: self._count, place] = -new * column
+
+    def _close_gap(self, place: int) -> None:
+        """Move the last exemplar to `place`, and leave zeros where it was."""
+        last = self._count = self._count - 1
+        inverse = self._inverse
+        inverse[place], inverse[:, place] = inverse[last].copy(), inverse[:, last].copy()
+        inverse[place, place] = inverse[last, last]
+        inverse[last] = inverse[:, last] = 0.0
+        for kept in (self._numbers, self._weights, self._requests, self._moves):
+            kept[place] = kept[last]
+            kept[last] = 0
+
+    def _place(self, number: int) -> int | None:
+        places = np.flatnonzero(self._numbers[: self._count] == number)
+        return int(places[0]) if len(places) else None
+
+    def _check(self, vector: Array | Vector) -> None:
+        if vector.shape != self._requests.shape[1:]:
+            raise ShapeError(self._requests.shape[1], vector.shape)
+
+
+def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray[np.bool_]:
+    """Tell which exemplars may count, (n,): all finite, and a weight that can be felt."""
+    finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & np.isfinite(weights)
+    return np.asarray(finite & (weights >= LEAST_WEIGHT))
