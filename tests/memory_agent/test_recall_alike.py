@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from served_host import client_of_host
 
 from memory_agent import Memory, MemoryClient, MemoryProvider
-from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import InvalidInputError, MemoryAgentError
-from memory_agent.protocol import decode_request, encode_fault
+from memory_agent.errors import InvalidInputError
 from memory_agent.recall.dates import describe
 from memory_agent.recall.inquiry import MOST_VALUES
 from memory_agent.records import MemoryFilter
-from memory_agent.settings import Settings
-from memory_agent.transport import ReplySocket
 
 TOKYO = timezone(timedelta(hours=9))
 NEW_YORK = ZoneInfo("America/New_York")
@@ -44,33 +40,9 @@ def embedded(tmp_path_factory: pytest.TempPathFactory, embedder: RemoteEmbedder)
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, embedder: RemoteEmbedder) -> Iterator[MemoryClient]:
-    """A client of a real host behind a real socket, without the processes in between."""
-    folder = tmp_path_factory.mktemp("host")
-    host = MemoryHost(folder, Settings(), embedder)
-    socket = ReplySocket(f"ipc://{folder}/gateway.sock")
-    stop = threading.Event()
-
-    def answer(data: bytes) -> bytes:
-        try:
-            request = decode_request(data)
-        except MemoryAgentError as error:
-            return encode_fault(error)
-        return host.call(request.user_id, request.method, bytes(request.params), request.deadline_ms)
-
-    def serve() -> None:
-        while not stop.is_set():
-            if message := socket.receive(0.05):
-                socket.reply(message, [answer(message.frames[0])])
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with MemoryClient("alice", endpoint=socket.endpoint, token="t") as client:
+    with client_of_host(tmp_path_factory.mktemp("host"), embedder) as client:
         client.remember(TEXT, tags=["auth"])
         yield client
-    stop.set()
-    thread.join()
-    socket.close()
-    host.close()
 
 
 @pytest.fixture(params=["embedded", "client"])

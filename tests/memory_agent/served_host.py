@@ -1,0 +1,47 @@
+"""A client of a real host behind a real socket, without the processes in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from memory_agent import MemoryClient
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.embedders import Embedder
+from memory_agent.errors import MemoryAgentError
+from memory_agent.protocol import decode_request, encode_fault
+from memory_agent.settings import Settings
+from memory_agent.transport import ReplySocket
+
+
+@contextmanager
+def client_of_host(folder: Path, embedder: Embedder, user_id: str = "alice") -> Iterator[MemoryClient]:
+    """Serve the memories below `folder`, and give a client for one user's."""
+    host = MemoryHost(folder, Settings(), embedder)
+    socket = ReplySocket(f"ipc://{folder}/gateway.sock")
+    stop = threading.Event()
+
+    def answer(data: bytes) -> bytes:
+        try:
+            request = decode_request(data)
+        except MemoryAgentError as error:
+            return encode_fault(error)
+        return host.call(request.user_id, request.method, bytes(request.params), request.deadline_ms)
+
+    def serve() -> None:
+        while not stop.is_set():
+            if message := socket.receive(0.05):
+                socket.reply(message, [answer(message.frames[0])])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with MemoryClient(user_id, endpoint=socket.endpoint, token="t") as client:
+            yield client
+    finally:
+        stop.set()
+        thread.join()
+        socket.close()
+        host.close()
