@@ -1,0 +1,151 @@
+"""Which of the memories that a run was shown it used, by its own words: its output says what the memory said.
+
+An output is read statement by statement. A word counts with the bits of its rarity in the user's store; less, the more
+of the shown memories have it (what all of them have tells none apart); not at all where the request has it, as an
+output repeats its request and what was recalled for it resembles it. A memory's score for a statement is the bits in
+which they agree times the share that these are of all bits of the statement. Each of n statements that have a word of a
+shown memory may agree by accident, so log2(n) bits are taken off first. A statement does not come from a memory whose
+sentence names other numbers or denies what it affirms.
+
+Rejected by measurement (decision 0019): the cosine of the vectors, the longest phrase in common, a share of words. The
+place in the answer predicts use, but crediting what stood first for having stood there teaches nothing. What this does
+not do: tell what was used from what was found out again alike (also there), credit, or know what a run is. Pure: what
+is known of the store's words comes from the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from typing import NamedTuple, Protocol
+
+from memory_agent.learning.statements import Statement, statements
+
+THRESHOLD = 4.0
+"""Bits times share, from which a memory counts as used: decision 0019."""
+
+_MOST_TRIES = 8  # of the best statements, which a memory may contradict; each is held against all of its sentences
+
+
+class ShownText(NamedTuple):
+    """A memory that a recall gave out: its row, and all that it says, the title too."""
+
+    row: int
+    text: str
+
+
+class Overlap(NamedTuple):
+    """How strongly an output says what a memory says, and the words of the statement that does most, rarest first."""
+
+    row: int
+    score: float
+    words: tuple[str, ...] = ()
+
+
+class WordCounts(Protocol):
+    """What is known of the words of a user's memories as a whole."""
+
+    @property
+    def memories(self) -> int:
+        """How many memories there are."""
+        ...
+
+    def having(self, words: Sequence[str]) -> Mapping[str, int]:
+        """Return how many memories have each of `words`, which are lower case and without accents, however inflected.
+
+        A word that is left out counts as one that no memory has.
+        """
+        ...
+
+
+def overlaps(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
+    """Return the memories that `output` used by its own words, best first."""
+    return [found for found in weigh(output, request, shown, store) if found.score >= THRESHOLD]
+
+
+def weigh(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
+    """Return every memory that agrees with `output` beyond accident, best first, however weakly."""
+    said = _without(statements(output), statements(request))
+    memories = [_Memory(memory.row, statements(memory.text)) for memory in shown]
+    scale = _Scale(said, memories, store)
+    found = (scale.best(memory) for memory in memories)
+    return sorted((overlap for overlap in found if overlap.score > 0), key=lambda one: (-one.score, one.row))
+
+
+class _Memory:
+    """A shown memory, read."""
+
+    def __init__(self, row: int, sentences: list[Statement]) -> None:
+        self.row = row
+        self._sentences = sentences
+        self.stems = frozenset(stem for sentence in sentences for stem in sentence.words)
+
+    def contradicts(self, statement: Statement, bits: Mapping[str, float]) -> bool:
+        """Whether the sentence nearest to `statement` names other numbers, or only one of the two denies."""
+        nearest = max(self._sentences, key=lambda sentence: _total(bits, sentence.words.keys() & statement.words))
+        ours, theirs = nearest.numbers, statement.numbers
+        return bool(ours - theirs and theirs - ours) or nearest.denies != statement.denies
+
+
+class _Scale:
+    """What words weigh in one output: `_rarity` in the store, `_telling` among the shown memories. Bits, by stem."""
+
+    def __init__(self, said: list[Statement], memories: Sequence[_Memory], store: WordCounts) -> None:
+        having = Counter(stem for memory in memories for stem in memory.stems)
+        self._said = [statement for statement in said if not having.keys().isdisjoint(statement.words)]
+        self._chances = math.log2(max(len(self._said), 1))
+        self._rarity = _rarities({stem: word for one in self._said for stem, word in one.words.items()}, store)
+        shares = {stem: _share(having[stem], len(memories)) for stem in self._rarity.keys() & having.keys()}
+        self._telling = {stem: self._rarity[stem] * share for stem, share in shares.items()}
+
+    def best(self, memory: _Memory) -> Overlap:
+        """Return how strongly the output says what `memory` says: by its best statement, 0 without one."""
+        for score, minus in nlargest(_MOST_TRIES, self._scored(memory)):
+            if not memory.contradicts(self._said[-minus], self._telling):
+                return Overlap(memory.row, score, self._words(memory, self._said[-minus]))
+        return Overlap(memory.row, 0.0)
+
+    def _scored(self, memory: _Memory) -> Iterator[tuple[float, int]]:
+        """Go over the statements that agree with `memory`: score, and place as a negative, so the first wins ties."""
+        scored = ((self._score(memory, statement), -place) for place, statement in enumerate(self._said))
+        return (pair for pair in scored if pair[0] > 0)
+
+    def _score(self, memory: _Memory, statement: Statement) -> float:
+        agreed = _total(self._telling, memory.stems & statement.words.keys()) - self._chances
+        return agreed * agreed / _total(self._rarity, statement.words) if agreed > 0 else 0.0
+
+    def _words(self, memory: _Memory, statement: Statement) -> tuple[str, ...]:
+        shared = [stem for stem in statement.words if self._telling.get(stem, 0.0) > 0 and stem in memory.stems]
+        return tuple(statement.words[stem] for stem in sorted(shared, key=lambda stem: -self._telling[stem]))
+
+
+def _without(said: list[Statement], request: list[Statement]) -> list[Statement]:
+    """Return `said` without the words and numbers of the request."""
+    stems = {stem for statement in request for stem in statement.words}
+    numbers = frozenset(number for statement in request for number in statement.numbers)
+    return [
+        Statement(
+            {stem: word for stem, word in statement.words.items() if stem not in stems},
+            statement.numbers - numbers,
+            statement.denies,
+        )
+        for statement in said
+    ]
+
+
+def _rarities(words: Mapping[str, str], store: WordCounts) -> dict[str, float]:
+    """Return the bits of each word, by its stem: how unlikely it is that a memory has it, 0 where most have."""
+    having = store.having(list(words.values())) if words else {}
+    memories = store.memories
+    return {stem: max(math.log2((memories + 1) / (having.get(word, 0) + 0.5)), 0.0) for stem, word in words.items()}
+
+
+def _share(having: int, shown: int) -> float:
+    """Return what a word tells that `having` of the `shown` memories have: 1 for one of them, 0 for all."""
+    return 1.0 if shown == 1 else 1.0 - math.log(having) / math.log(shown)
+
+
+def _total(bits: Mapping[str, float], stems: Iterable[str]) -> float:
+    return math.fsum(bits.get(stem, 0.0) for stem in stems)
