@@ -1,0 +1,172 @@
+"""Reaches a memory through the past requests that used it, however little its own words resemble the new request.
+
+SONA.md 2: memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. What this
+does not do: decide how much the gain counts in a ranking (where use does not recur it does harm, so that weight is
+learnt behind the gate). Rejected: a sum over the lessons, by which what is used often would win from afar.
+
+The state, bit for bit, is that of the lessons that are held, in whatever order they came: lessons are kept by their
+numbers, uses by memory, then lesson.
+
+Shapes: n = lessons, d = dimensions of an embedding, e = uses (a lesson, a memory), m = memories reached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sona.errors import ShapeError
+from sona.lesson import Array, Vector
+
+Numbers = npt.NDArray[np.int64]
+
+FLOOR = 0.2
+_FIRST_ROOM = 64
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+
+
+class Reached(NamedTuple):
+    """The memories reached, by ascending number, the gain of each in (0, 1], and the lesson that caused it: each (m,).
+
+    Of lessons that cause the same gain, the one with the lowest number is named.
+    """
+
+    memories: Numbers
+    amounts: Array
+    causes: Numbers
+
+
+NOTHING = Reached(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
+
+
+class UsageAssociation:
+    """Which lesson used which memories, of one user. Not thread-safe."""
+
+    def __init__(self, ndim: int, floor: float = FLOOR) -> None:
+        """Start without lessons; requests less similar than `floor` reach nothing."""
+        self._floor = floor
+        self._numbers = np.empty(0, dtype=np.int64)
+        self._weights = np.empty(0)
+        self._room = np.zeros((_FIRST_ROOM, ndim), dtype=np.float32)
+        self._memories = np.empty(
+            0, dtype=np.int64
+        )  # of each use: which memory, with which credit, in which lesson's row
+        self._credits = np.empty(0)
+        self._places = np.empty(0, dtype=np.int64)
+        self._bound()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def numbers(self) -> Numbers:
+        """The numbers of the lessons held, ascending, (n,)."""
+        return self._numbers.copy()
+
+    def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
+        """Hold that the request `x`, (d,) of unit length, used memories, each with its credit; replaces that number.
+
+        Returns False, with that number gone, where it can reach nothing: nothing used, no weight, anything not finite.
+        Of a memory that is named twice the higher credit counts. Raises `ShapeError`.
+        """
+        self._check(x)
+        if len(used) != len(credits):
+            raise ShapeError(len(used), (len(credits),))
+        self.forget(number)
+        credited = sorted((memory, credit) for memory, credit in zip(used, credits, strict=True) if credit > 0.0)
+        worth = dict(credited)  # ascending, so of two credits the higher one stays
+        if not worth or not weight > 0.0 or not _all_finite(x, weight, *worth.values()):
+            return False
+        place = int(np.searchsorted(self._numbers, number))
+        self._insert(place, number, x, weight)
+        self._note(place, list(worth), list(worth.values()))
+        return True
+
+    def reweight(self, number: int, weight: float) -> bool:
+        """Let a lesson count for `weight`; one without weight is forgotten. False where it is not there.
+
+        A weight that is not finite changes nothing and returns False.
+        """
+        place = self._place(number)
+        if place is None or not np.isfinite(weight):
+            return False
+        if weight <= 0.0:
+            return self.forget(number)
+        self._weights[place] = weight
+        return True
+
+    def forget(self, number: int) -> bool:
+        """Hold nothing of that lesson any more. False where it is not there."""
+        place = self._place(number)
+        if place is None:
+            return False
+        self._remove(place)
+        kept = self._places != place
+        self._memories, self._credits, self._places = self._memories[kept], self._credits[kept], self._places[kept]
+        self._places -= self._places > place
+        self._bound()
+        return True
+
+    def reach(self, x: Array | Vector) -> Reached:
+        """Return what the request `x`, (d,), reaches; nothing for one that is not finite. Raises `ShapeError`."""
+        self._check(x)
+        if not len(self) or not np.isfinite(x).all():
+            return NOTHING
+        cosines = self._room[: len(self)] @ x.astype(np.float32)
+        near = np.minimum(np.maximum(cosines.astype(np.float64) - self._floor, 0.0), 1.0) * self._weights
+        gains = self._credits * near[self._places]
+        best = np.maximum.reduceat(gains, self._starts)
+        reached = np.flatnonzero(best)
+        is_best = gains == np.repeat(best, self._sizes)
+        first = np.minimum.reduceat(np.where(is_best, self._places, len(self)), self._starts)
+        return Reached(self._memories[self._starts[reached]], best[reached], self._numbers[first[reached]])
+
+    def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
+        """Put the uses of the lesson at `place` where they belong: by memory, then lesson."""
+        self._places += self._places >= place
+        starts, ends = (np.searchsorted(self._memories, memories, side) for side in _SIDES)
+        spots = [
+            start + int(np.searchsorted(self._places[start:end], place))
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        self._memories = np.insert(self._memories, spots, memories)
+        self._credits = np.insert(self._credits, spots, credits)
+        self._places = np.insert(self._places, spots, place)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Note where each memory's uses begin, and how many they are."""
+        self._starts = np.flatnonzero(np.diff(self._memories, prepend=self._memories[:1] - 1))
+        self._sizes = np.diff(self._starts, append=len(self._memories))
+
+    def _insert(self, place: int, number: int, x: Array | Vector, weight: float) -> None:
+        count = len(self)
+        if count == len(self._room):
+            self._room = np.concatenate([self._room, np.zeros_like(self._room)])
+        self._room[place + 1 : count + 1] = self._room[place:count].copy()
+        self._room[place] = x
+        self._numbers = np.insert(self._numbers, place, number)
+        self._weights = np.insert(self._weights, place, weight)
+
+    def _remove(self, place: int) -> None:
+        count = len(self)
+        self._room[place : count - 1] = self._room[place + 1 : count].copy()
+        self._room[count - 1] = 0.0
+        self._numbers = np.delete(self._numbers, place)
+        self._weights = np.delete(self._weights, place)
+
+    def _place(self, number: int) -> int | None:
+        place = int(np.searchsorted(self._numbers, number))
+        return place if place < len(self) and self._numbers[place] == number else None
+
+    def _check(self, vector: Array | Vector) -> None:
+        if vector.shape != self._room.shape[1:]:
+            raise ShapeError(self._room.shape[1], vector.shape)
+
+
+def _all_finite(x: Array | Vector, *figures: float) -> bool:
+    return bool(np.isfinite(x).all()) and all(map(math.isfinite, figures))
