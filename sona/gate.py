@@ -5,12 +5,12 @@ or OFF (for 100 credited lessons, then TRIAL again). Decided by betting (Shafer 
 staked on the learned ranking's winning each contest, and the mean over the shares .1, .2, .4 and .8 is what counts. If
 the learner is no better than a coin, this ever reaches t with probability 1/t at most, however often one looks (Ville).
 The n-th TRIAL asks for 20 * 2^(n - 1). So a learner that is no better is turned ON with probability 1/20 at most in the
-first TRIAL and 1/20 + 1/40 + ... = 1/10 at most in all TRIALs together.
+first TRIAL and 1/20 + 1/40 + ... = 1/10 at most in all TRIALs together (.036 and .068: computed over all paths).
 
 Harm is the mirror bet, and turns OFF at 20, in TRIAL and in ON, where it starts anew. A long good time makes that bet
 so poor that later harm is seen late (195 contests at a win rate of .3 after 100 at .65, measured). So in ON a second
 bet starts afresh whenever it has lost money (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns OFF at 400:
-after 66 contests in that case. With a learner that is no better than a coin it takes 400 contests or more on average;
+after 70 contests in that case. With a learner that is no better than a coin it takes 400 contests or more on average;
 at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
 
 The gate is a pure fold over `credit` and `observe` in their order. What this does not do: weave lists (`interleave`),

@@ -1,0 +1,315 @@
+"""Laws of the gate: never ON without winning, seldom ON by luck, OFF again when harmful, the same when told again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sona.errors import DamagedStateError
+from sona.gate import COOL_DOWN_LESSONS, DRIFT_THRESHOLD, LONGEST_TRIAL, SHADOW_LESSONS, THRESHOLD, Gate
+from sona.interleave import contest, team_draft
+from sona.lesson import Contest
+
+WON, LOST, TIED = Contest(2, 1), Contest(0, 1), Contest(1, 1)
+CREDIT = "credit"
+BETS = np.array([[0.1], [0.2], [0.4], [0.8]])
+Array = npt.NDArray[np.float64]
+
+Fact = Contest | str | None
+FACTS = st.lists(st.sampled_from([CREDIT, CREDIT, WON, WON, LOST, TIED, None]), max_size=200)
+
+
+def tell(gate: Gate, facts: Iterable[Fact]) -> Gate:
+    for fact in facts:
+        if isinstance(fact, str):
+            gate.credit()
+        else:
+            gate.observe(fact)
+    return gate
+
+
+def in_trial() -> Gate:
+    return tell(Gate(), [CREDIT] * SHADOW_LESSONS)
+
+
+def turned_on() -> Gate:
+    gate = in_trial()
+    while gate.state == "trial":
+        gate.observe(WON)
+    assert gate.state == "on"
+    return gate
+
+
+def coins(rate: float, count: int, seed: int) -> list[Contest]:
+    return [WON if won else LOST for won in np.random.default_rng(seed).random(count) < rate]
+
+
+def told_until(gate: Gate, contests: Sequence[Contest], done: Callable[[Gate], bool]) -> int | None:
+    """How many contests it took; None where there were too few."""
+    for number, fact in enumerate(contests, start=1):
+        gate.observe(fact)
+        if done(gate):
+            return number
+    return None
+
+
+def wealth(won: npt.ArrayLike, lost: npt.ArrayLike) -> Array:
+    return np.asarray(np.mean(np.power(1 + BETS, won) * np.power(1 - BETS, lost), axis=0))
+
+
+def chance_of_on(rate: float, threshold: float) -> float:
+    """The probability that one TRIAL turns ON, exact: over all paths of wins and losses, by dynamic programming."""
+    won = np.arange(LONGEST_TRIAL + 1)
+    at = np.zeros(LONGEST_TRIAL + 1)  # the probability that so many are won and nothing is decided yet
+    at[0], turned = 1.0, 0.0
+    for decided in range(1, LONGEST_TRIAL + 1):
+        at = np.append(0.0, at[:-1]) * rate + at * (1 - rate)
+        lost = np.maximum(decided - won, 0)
+        on, off = wealth(won, lost) >= threshold, wealth(lost, won) >= THRESHOLD
+        turned += at[on].sum()
+        at[on | off] = 0.0
+    return float(turned)
+
+
+def test_a_learner_acts_on_nothing_before_fifty_lessons_had_credit() -> None:
+    gate = tell(Gate(), [CREDIT] * (SHADOW_LESSONS - 1) + [WON] * 500)
+    assert gate.state == "shadow"
+    assert gate.evidence().due == 1
+    assert {gate.route(str(number)) for number in range(200)} == {"baseline"}
+    gate.credit()
+    assert gate.state == "trial"
+    assert (gate.evidence().won, gate.evidence().evidence) == (0, 1.0)  # what came before is not betted on
+
+
+@pytest.mark.parametrize("idle", [CREDIT, None, TIED], ids=["credit", "no contest", "ties"])
+def test_a_gate_is_never_turned_on_or_off_without_a_decided_contest(idle: Fact) -> None:
+    gate = tell(in_trial(), [idle] * 3_000)
+    assert gate.state == "trial"
+    assert (gate.evidence().evidence, gate.evidence().harm) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("limit", [4, 5, 7, 10])
+def test_a_run_that_credits_everything_it_was_shown_never_turns_the_learner_on(limit: int) -> None:
+    generator = np.random.default_rng(limit)
+    gate = Gate()
+    for number in range(1_000):
+        baseline, learned = (generator.permutation(30).tolist() for _ in range(2))
+        picks = team_draft(baseline, learned, limit, f"recall-{number}")
+        gate.credit()
+        gate.observe(contest(picks, {pick.item for pick in picks}))
+    assert gate.state == "trial"
+    assert gate.evidence().evidence == 1.0
+    assert gate.gain() is None
+
+
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_the_wealth_is_the_mean_over_four_bets_as_long_as_a_trial_lasts(won: int, lost: int) -> None:
+    gate = in_trial()
+    told = [WON, LOST] * min(won, lost) + [WON] * (won - lost) + [LOST] * (lost - won)
+    used = told_until(gate, told, lambda it: it.state != "trial") or len(told)
+    wins = sum(fact == WON for fact in told[:used])
+    if gate.state == "trial":
+        assert gate.evidence().evidence == pytest.approx(wealth(wins, used - wins))
+        assert gate.evidence().harm == pytest.approx(wealth(used - wins, wins))
+    elif gate.state == "on":
+        assert wealth(wins, used - wins) >= THRESHOLD > wealth(wins - 1, used - wins)
+    elif used < LONGEST_TRIAL:
+        assert wealth(used - wins, wins) >= THRESHOLD > wealth(used - wins - 1, wins)
+
+
+def test_a_learner_that_is_no_better_than_a_coin_is_turned_on_once_in_twenty_trials_at_most() -> None:
+    assert 0.0 < chance_of_on(0.5, THRESHOLD) <= 1 / 20
+    assert sum(chance_of_on(0.5, THRESHOLD * 2**trial) for trial in range(4)) <= 1 / 10
+    seeds = 400
+    turned_on = 0
+    for seed in range(seeds):
+        gate = in_trial()
+        told_until(gate, coins(0.5, LONGEST_TRIAL, seed), lambda it: it.state != "trial")
+        turned_on += gate.state == "on"
+        assert gate.state != "trial"
+    expected = chance_of_on(0.5, THRESHOLD)
+    assert abs(turned_on / seeds - expected) < 4 * np.sqrt(expected * (1 - expected) / seeds)
+
+
+def test_a_coin_stays_off_however_often_it_is_tried() -> None:
+    seeds, ever_on = 60, 0
+    for seed in range(seeds):
+        gate = in_trial()
+        for fact in coins(0.5, 3_000, seed):
+            tell(gate, [fact, CREDIT])
+            if gate.state == "on":
+                ever_on += 1
+                break
+        assert gate.evidence().trial >= 1
+    assert ever_on / seeds <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / seeds)
+
+
+@pytest.mark.parametrize(("rate", "least", "contests"), [(0.6, 0.9, 200), (0.7, 0.99, 60)])
+def test_a_learner_that_helps_is_turned_on(rate: float, least: float, contests: int) -> None:
+    assert chance_of_on(rate, THRESHOLD) >= least
+    needed = [
+        told_until(in_trial(), coins(rate, LONGEST_TRIAL, seed), lambda gate: gate.state == "on") for seed in range(100)
+    ]
+    done = [number for number in needed if number is not None]
+    assert len(done) >= (least - 0.07) * len(needed)
+    assert np.median(done) <= contests
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.4])
+def test_a_learner_that_harms_is_turned_off_in_the_trial(rate: float) -> None:
+    for seed in range(20):
+        gate = in_trial()
+        told_until(gate, coins(rate, LONGEST_TRIAL, seed), lambda it: it.state != "trial")
+        assert gate.state == "off"
+
+
+@pytest.mark.parametrize("good", [0, 100, 1_000])
+def test_harm_turns_the_learner_off_soon_however_long_it_was_good(good: int) -> None:
+    needed = []
+    for seed in range(10):
+        gate = tell(turned_on(), coins(0.7, good, seed))
+        assert gate.state == "on"
+        needed.append(told_until(gate, coins(0.3, 500, 1_000 + seed), lambda it: it.state == "off"))
+    assert None not in needed
+    assert np.median([number or 0 for number in needed]) <= 120
+
+
+def test_a_learner_that_helps_stays_on() -> None:
+    stayed = [tell(turned_on(), coins(0.6, 1_000, seed)).state == "on" for seed in range(60)]
+    assert np.mean(stayed) >= 0.93
+
+
+def test_the_bet_on_harm_starts_anew_when_the_learner_is_turned_on() -> None:
+    evidence = turned_on().evidence()
+    assert (evidence.won, evidence.lost, evidence.harm, evidence.drift) == (0, 0, 1.0, 1.0)
+    gate = tell(turned_on(), [WON] * 200)
+    assert gate.evidence().harm < 1e-6
+    assert gate.evidence().drift == 1.0
+    number = told_until(gate, [LOST] * 50, lambda it: it.state == "off")
+    assert number is not None
+    assert wealth(number, 0) >= DRIFT_THRESHOLD > wealth(number - 1, 0)
+
+
+def test_a_trial_that_decides_nothing_ends_and_the_next_one_asks_for_twice_as_much() -> None:
+    gate = tell(in_trial(), [WON, LOST] * (LONGEST_TRIAL // 2 - 1) + [WON])
+    assert gate.state == "trial"
+    gate.observe(LOST)
+    assert gate.state == "off"
+    assert {gate.route(str(number)) for number in range(200)} == {"baseline"}
+    tell(gate, [CREDIT] * (COOL_DOWN_LESSONS - 1) + [WON] * 100)
+    assert (gate.state, gate.evidence().due) == ("off", 1)
+    gate.credit()
+    evidence = gate.evidence()
+    assert (gate.state, evidence.trial, evidence.threshold) == ("trial", 2, 2 * THRESHOLD)
+    assert (evidence.won, evidence.lost, evidence.evidence) == (0, 0, 1.0)
+    number = told_until(gate, [WON] * 50, lambda it: it.state == "on")
+    assert number is not None
+    assert wealth(number, 0) >= 2 * THRESHOLD > wealth(number - 1, 0)
+
+
+def test_a_learner_turned_off_a_thousand_times_still_has_a_threshold() -> None:
+    gate = Gate.from_bytes(in_trial().to_bytes())
+    for _ in range(1_200):
+        told_until(gate, [LOST] * 50, lambda it: it.state == "off")
+        tell(gate, [CREDIT] * COOL_DOWN_LESSONS)
+    assert gate.evidence().trial == 1_201
+    assert np.isfinite(gate.evidence().threshold)
+
+
+def test_ten_thousand_wins_are_counted_and_not_multiplied_out_of_range() -> None:
+    gate = tell(turned_on(), [WON] * 10_000)
+    assert gate.state == "on"
+    assert np.isfinite(gate.evidence().evidence)
+    assert gate.evidence().won == 10_000
+
+
+def test_a_tenth_of_the_recalls_is_held_out_in_every_state_and_always_the_same() -> None:
+    keys = [f"recall-{number}" for number in range(5_000)]
+    trial, on = ({key: gate.route(key) for key in keys} for gate in (in_trial(), turned_on()))
+    held_out = {key for key in keys if trial[key] == "baseline"}
+    assert held_out == {key for key in keys if on[key] == "baseline"}
+    slack = 4 * np.sqrt(0.09 / len(keys))
+    assert abs(len(held_out) / len(keys) - 0.1) < slack
+    assert {trial[key] for key in keys if key not in held_out} == {"interleave"}
+    assert abs(Counter(on.values())["interleave"] / len(keys) - 0.1) < slack
+    assert Counter(on.values())["learned"] / len(keys) == pytest.approx(0.8, abs=2 * slack)
+
+
+def test_where_a_recall_goes_depends_on_its_key_and_the_state_alone() -> None:
+    one, other = turned_on(), tell(turned_on(), [CREDIT, WON, TIED, None] * 30)
+    keys = [f"recall-{number}" for number in range(500)]
+    assert [one.route(key) for key in keys] == [other.route(key) for key in keys]
+    assert [one.route(f"recall-{number}") for number in range(11)] == [
+        *["learned"] * 4,
+        "baseline",
+        *["learned"] * 3,
+        "baseline",
+        "interleave",
+        "learned",
+    ]
+
+
+@given(FACTS, st.integers(0, 400))
+def test_told_again_or_saved_half_way_it_stands_where_it_stood(facts: list[Fact], half: int) -> None:
+    story: list[Fact] = [CREDIT] * (SHADOW_LESSONS - 1) + facts * 3
+    whole = tell(Gate(), story)
+    resumed = tell(Gate.from_bytes(tell(Gate(), story[:half]).to_bytes()), story[half:])
+    assert whole.to_bytes() == resumed.to_bytes() == tell(Gate(), story).to_bytes()
+    assert whole.evidence() == resumed.evidence()
+    assert whole.gain() == resumed.gain()
+
+
+def test_every_state_is_saved_and_comes_back() -> None:
+    for gate in (Gate(), in_trial(), turned_on(), tell(turned_on(), [WON, LOST, TIED, *[LOST] * 60, CREDIT])):
+        restored = Gate.from_bytes(gate.to_bytes())
+        assert (restored.state, restored.evidence()) == (gate.state, gate.evidence())
+        assert restored.to_bytes() == gate.to_bytes()
+
+
+@given(st.binary(max_size=100))
+def test_bytes_that_are_no_state_are_refused_and_never_crash(data: bytes) -> None:
+    with pytest.raises(DamagedStateError):
+        Gate.from_bytes(data)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 2), (1, "ajar"), (3, -1), (5, -2), (6, 1.5)])
+def test_a_state_that_cannot_be_is_refused(place: int, value: object) -> None:
+    state = msgspec.msgpack.decode(turned_on().to_bytes())
+    state[place] = value
+    with pytest.raises(DamagedStateError):
+        Gate.from_bytes(msgspec.msgpack.encode(state))
+
+
+def test_the_gain_is_the_share_of_wins_less_a_half_between_wilsons_bounds() -> None:
+    assert in_trial().gain() is None
+    gain = tell(in_trial(), [TIED] * 5 + [WON, LOST, WON, WON, LOST] * 4).gain()
+    assert gain is not None
+    assert (gain.decided, gain.share) == (20, pytest.approx(0.1))
+    for bound in (gain.low + 0.5, gain.high + 0.5):  # the roots of the score test's equation, at 12 of 20
+        assert abs(0.6 - bound) / np.sqrt(bound * (1 - bound) / 20) == pytest.approx(1.96, abs=1e-4)
+    assert gain.low < gain.share < gain.high
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.7])
+def test_the_interval_of_the_gain_holds_the_truth_in_about_95_of_100_cases(rate: float) -> None:
+    gains = [tell(Gate(), coins(rate, 200, seed)).gain() for seed in range(400)]
+    inside = np.mean([gain is not None and gain.low <= rate - 0.5 <= gain.high for gain in gains])
+    assert 0.915 <= inside <= 0.985
+
+
+def test_the_gain_is_that_of_all_contests_and_forgets_no_bad_time() -> None:
+    gate = in_trial()
+    told_until(gate, [LOST] * 50, lambda it: it.state == "off")
+    lost = gate.evidence().lost
+    tell(gate, [CREDIT] * COOL_DOWN_LESSONS + [WON] * 5)
+    gain = gate.gain()
+    assert gain is not None
+    assert (gate.evidence().won, gate.evidence().lost) == (5, 0)
+    assert gain.share == pytest.approx(5 / (5 + lost) - 0.5)
