@@ -5,20 +5,25 @@ It lives above both the client, which wakes the user and tells where it is, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from memory_agent.api import RecallOptions
 from memory_agent.calls import Call, recall_call
 from memory_agent.client import MemoryClient
+from memory_agent.client_runs import ClientRuns, feedback_call
 from memory_agent.daemon.actors import ask_host
 from memory_agent.errors import HostDiedError
 from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode_fields
 from memory_agent.records import MemoryFilter, Mode, RecallResult
+from memory_agent.trajectory import FeedbackReport
+
+T = TypeVar("T")
 
 
 class ActorMemoryProvider:
-    """Answers recalls for one user by asking the Ray actor that hosts it."""
+    """Answers recalls for one user by asking the Ray actor that hosts it, and tells it of the planner's runs."""
 
     def __init__(
         self,
@@ -32,6 +37,7 @@ class ActorMemoryProvider:
         self._user_id = user_id
         self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token)
         self._address: HostAddress | None = None
+        self.runs = ClientRuns(self._send)
 
     def recall(
         self,
@@ -43,12 +49,19 @@ class ActorMemoryProvider:
         **options: Unpack[RecallOptions],
     ) -> RecallResult:
         """As `MemoryProvider.recall`; raises also `HostDiedError` when the user is not found twice in a row."""
-        call = recall_call(query, top_k, filter, mode, deadline_ms, options)
-        try:
-            return self._ask(call)
-        except HostDiedError:
-            self._address = None
-            return self._ask(call)
+        return self._send(recall_call(query, top_k, filter, mode, deadline_ms, options))
+
+    def feedback(
+        self,
+        recall_id: str,
+        used: Sequence[str] = (),
+        quality: float | None = None,
+        comment: str | None = None,
+        *,
+        event_id: str | None = None,
+    ) -> FeedbackReport:
+        """As `MemoryClient.feedback`; raises also `HostDiedError`."""
+        return self._send(feedback_call(recall_id, used, quality, comment, event_id))
 
     def close(self) -> None:
         """Close the connection to the daemon."""
@@ -59,6 +72,14 @@ class ActorMemoryProvider:
             self._address = self._client.address()
         return self._address
 
-    def _ask(self, call: Call[RecallResult]) -> RecallResult:
+    def _send(self, call: Call[T]) -> T:
+        """Ask, and once more where the user may have moved: a write carries an id by which the repeat is known."""
+        try:
+            return self._ask(call)
+        except HostDiedError:
+            self._address = None
+            return self._ask(call)
+
+    def _ask(self, call: Call[T]) -> T:
         params = encode_fields(call.params)
         return decode_reply(ask_host(self._find(), self._user_id, call.method, params, call.deadline_ms), call.result)
