@@ -287,6 +287,13 @@ def test_a_state_that_cannot_be_is_refused(place: int, value: object) -> None:
         Gate.from_bytes(msgspec.msgpack.encode(state))
 
 
+def test_a_state_cut_short_is_refused() -> None:
+    state = msgspec.msgpack.decode(turned_on().to_bytes())
+    for length in range(len(state)):
+        with pytest.raises(DamagedStateError):
+            Gate.from_bytes(msgspec.msgpack.encode(state[:length]))
+
+
 def test_the_gain_is_the_share_of_wins_less_a_half_between_wilsons_bounds() -> None:
     assert in_trial().gain() is None
     gain = tell(in_trial(), [TIED] * 5 + [WON, LOST, WON, WON, LOST] * 4).gain()

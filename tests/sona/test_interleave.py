@@ -159,6 +159,7 @@ def test_every_bit_is_drawn_fairly_and_one_purpose_tells_nothing_of_another(bits
     slack = 5 * 0.5 / np.sqrt(count)
     assert np.abs(one.mean(axis=0) - 0.5).max() < slack
     assert np.abs((one == other).mean(axis=0) - 0.5).max() < slack
+    assert np.abs((one[:, 64:] == one[:, : max(bits - 64, 0)]).mean(axis=0) - 0.5).max(initial=0.0) < slack
     assert np.abs((one[1:] == one[:-1]).mean(axis=0) - 0.5).max() < slack  # keys that differ in a digit
 
 
