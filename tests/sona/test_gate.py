@@ -23,7 +23,7 @@ BETS = np.array([[0.1], [0.2], [0.4], [0.8]])
 Array = npt.NDArray[np.float64]
 
 Fact = Contest | str | None
-FACTS = st.lists(st.sampled_from([CREDIT, CREDIT, WON, WON, LOST, TIED, None]), max_size=200)
+FACTS = st.lists(st.sampled_from([CREDIT, CREDIT, WON, WON, LOST, TIED, None]), max_size=120)
 
 
 def tell(gate: Gate, facts: Iterable[Fact]) -> Gate:
@@ -125,21 +125,21 @@ def test_the_wealth_is_the_mean_over_four_bets_as_long_as_a_trial_lasts(won: int
 
 
 def test_a_learner_that_is_no_better_than_a_coin_is_turned_on_once_in_twenty_trials_at_most() -> None:
-    assert 0.0 < chance_of_on(0.5, THRESHOLD) <= 1 / 20
-    assert sum(chance_of_on(0.5, THRESHOLD * 2**trial) for trial in range(4)) <= 1 / 10
-    seeds = 400
+    expected, *later = [chance_of_on(0.5, THRESHOLD * 2**trial) for trial in range(3)]
+    assert 0.0 < expected <= 1 / 20
+    assert expected + sum(later) <= 1 / 10 - 1 / 80  # what all later trials together may add
+    seeds = 250
     turned_on = 0
     for seed in range(seeds):
         gate = in_trial()
         told_until(gate, coins(0.5, LONGEST_TRIAL, seed), lambda it: it.state != "trial")
         turned_on += gate.state == "on"
         assert gate.state != "trial"
-    expected = chance_of_on(0.5, THRESHOLD)
     assert abs(turned_on / seeds - expected) < 4 * np.sqrt(expected * (1 - expected) / seeds)
 
 
 def test_a_coin_stays_off_however_often_it_is_tried() -> None:
-    seeds, ever_on = 60, 0
+    seeds, ever_on = 40, 0
     for seed in range(seeds):
         gate = in_trial()
         for fact in coins(0.5, 3_000, seed):
@@ -182,7 +182,7 @@ def test_harm_turns_the_learner_off_soon_however_long_it_was_good(good: int) -> 
 
 
 def test_a_learner_that_helps_stays_on() -> None:
-    stayed = [tell(turned_on(), coins(0.6, 1_000, seed)).state == "on" for seed in range(60)]
+    stayed = [tell(turned_on(), coins(0.6, 800, seed)).state == "on" for seed in range(50)]
     assert np.mean(stayed) >= 0.93
 
 

@@ -20,7 +20,7 @@ AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline_runs_dev.json
 
 Observation = tuple[int, str, float]
 OBSERVATIONS = st.lists(
-    st.tuples(st.integers(0, 4), st.sampled_from(["run", "deploy"]), st.floats(0.0, 1.0)), max_size=30
+    st.tuples(st.integers(0, 4), st.sampled_from(["run", "deploy"]), st.floats(0.0, 1.0)), max_size=12
 )
 
 

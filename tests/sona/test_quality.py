@@ -14,7 +14,7 @@ from sona.quality import Baselines, advantage, weight
 
 KINDS = st.sampled_from(["run", "deploy"])
 QUALITIES = st.floats(0.0, 1.0)
-RUNS = st.lists(st.tuples(KINDS, QUALITIES), max_size=30)
+RUNS = st.lists(st.tuples(KINDS, QUALITIES), max_size=12)
 
 
 def after(runs: list[tuple[str, float]]) -> Baselines:
