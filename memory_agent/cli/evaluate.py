@@ -1,4 +1,4 @@
-"""`eval locomo|beam|jsonl|compare`: what a memory finds of what it should, how fast, and whether another run is better.
+"""`eval …`: what a memory finds of what it should, how fast, whether another run is better, and what is learnt.
 
 The verbs that hold a trial differ in what they read; the rest is `evaluate_trial`.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from memory_agent.cli.evaluate_compare import compare
+from memory_agent.cli.evaluate_sona import sona
 from memory_agent.cli.evaluate_trial import Trial, trial_options
 from memory_agent.evaluation.beam import read_beam
 from memory_agent.evaluation.dataset import Dataset
@@ -42,10 +43,12 @@ def evaluate() -> None:
       memory-agent eval locomo locomo10.json
       memory-agent eval locomo locomo10.json --embedded --mode vector --results vector.jsonl
       memory-agent eval compare hybrid.jsonl vector.jsonl
+      memory-agent eval sona locomo10.json --runs airline.json
     """
 
 
 evaluate.add_command(compare)
+evaluate.add_command(sona)
 
 
 @evaluate.command(short_help="Evidence found in long conversations.")

@@ -71,7 +71,7 @@ def brought_in(plan: Plan, progress: Progress) -> Iterator[Prepared]:
         Layout(data_dir).create()
         embedder = open_embedder(plan.settings.embedder)
         stack.callback(embedder.close)
-        took_s = _ingest_all(plan, _opener(plan.settings, data_dir, embedder), progress)
+        took_s = _ingest_all(plan, opener(plan.settings, data_dir, embedder), progress)
         yield Prepared(plan, data_dir, embedder, took_s)
 
 
@@ -102,10 +102,12 @@ class Prepared:
         return self._ask(self.plan, self.data_dir, progress)
 
     def _ask(self, plan: Plan, data_dir: Path, progress: Progress) -> Run:
-        return _ask_all(plan, _opener(plan.settings, data_dir, self.embedder), self.took_s, progress, embedded=True)
+        return _ask_all(plan, opener(plan.settings, data_dir, self.embedder), self.took_s, progress, embedded=True)
 
 
-def _opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[str], Memory]:
+def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[str], Memory]:
+    """Return what opens the memory of a user below `data_dir`, with the settings of each part."""
+
     def open_memory(user_id: str) -> Memory:
         return Memory.open(
             user_folder(data_dir, user_id),

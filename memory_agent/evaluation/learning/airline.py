@@ -1,0 +1,122 @@
+"""Runs of an airline agent (tau-bench, Yao et al. 2024): what was asked, what was done, and whether it was right.
+
+A file is a list of `{task_id, trial, reward, messages: [{role, content, tool_calls?: [{name, arguments}]}]}`; the
+reward is 0 or 1, from the state of the airline's database at the end. The request is the user's first message. A run
+becomes events as a conductor would publish them: what the agent said and which tools it called are steps, the last
+thing it said is the summary, and whether it completed or failed is the reward. Left out: what tools answered, which is
+JSON, and the instruction, which the agent never saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+
+_END = "###STOP###"
+
+
+class _Call(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str = ""
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    task_id: int
+    trial: int
+    reward: float
+    messages: list[_Message]
+
+
+class AirlineRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. `steps` are (event type, text), in order; `ending` is the last thing that the agent said."""
+
+    task: int
+    trial: int
+    succeeded: bool
+    request: str
+    steps: tuple[tuple[str, str], ...]
+    ending: str
+
+    @property
+    def run_id(self) -> str:
+        """The id under which the run is published."""
+        return f"task-{self.task}-trial-{self.trial}"
+
+
+class AirlineRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of a file. `digest` is its SHA-256."""
+
+    digest: str
+    runs: tuple[AirlineRun, ...]
+
+
+def read_airline(file: Path) -> AirlineRuns:
+    """Return the runs of a file. Raises `InvalidInputError` naming what is wrong."""
+    try:
+        content = file.read_bytes()
+        entries = msgspec.json.decode(content, type=list[_Entry])
+    except OSError as error:
+        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(str(file), f"is not a file of airline runs: {error}") from error
+    runs = tuple(_run(entry) for entry in entries if any(message.role == "user" for message in entry.messages))
+    if len({(run.task, run.trial) for run in runs}) != len(runs):
+        raise InvalidInputError(str(file), "has a task and trial twice")
+    return AirlineRuns(digest=sha256(content).hexdigest(), runs=runs)
+
+
+def events_of(run: AirlineRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the events of a run that was begun at a moment, a second apart; `recall_ids` are what it had asked."""
+    asked = {"recall_ids": list(recall_ids)} if recall_ids else {}
+    events = [_event(run, user_id, at, 0, "conductor.run.started", {"objective": run.request} | asked)]
+    for place, (event_type, text) in enumerate(run.steps, 1):
+        key = "objective" if event_type == "conductor.assignment.dispatched" else "message"
+        events.append(_event(run, user_id, at, place, event_type, {key: text}))
+    event_type, key = ("completed", "summary") if run.succeeded else ("failed", "error")
+    return [*events, _event(run, user_id, at, len(events), f"conductor.run.{event_type}", {key: run.ending})]
+
+
+def _run(entry: _Entry) -> AirlineRun:
+    said = [message.content.strip() for message in entry.messages if message.role == "assistant" and message.content]
+    return AirlineRun(
+        task=entry.task_id,
+        trial=entry.trial,
+        succeeded=entry.reward > 0,
+        request=next(m.content or "" for m in entry.messages if m.role == "user").replace(_END, "").strip(),
+        steps=tuple(_steps(entry.messages)),
+        ending=said[-1] if said else "The conversation ended.",
+    )
+
+
+def _steps(messages: list[_Message]) -> Iterator[tuple[str, str]]:
+    for message in messages:
+        if message.role == "assistant" and message.content:
+            yield "worker.report.received", message.content.strip()
+        for call in message.tool_calls or ():
+            yield "conductor.assignment.dispatched", f"{call.name} {call.arguments}"
+
+
+def _event(
+    run: AirlineRun, user_id: str, at: datetime, place: int, event_type: str, payload: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "event_id": f"{user_id}:{run.run_id}:{place}",
+        "event_type": event_type,
+        "timestamp": (at + timedelta(seconds=place)).isoformat(),
+        "user_id": user_id,
+        "session_id": run.run_id,
+        "payload": payload | {"run_id": run.run_id},
+    }
