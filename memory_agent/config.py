@@ -67,6 +67,19 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     diversity: Fraction = 0.5
 
 
+class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How runs are followed. `retry_similarity` is the cosine of two requests from which the later one is the earlier
+    one in other words, `request_similarity` that of a recall and a request from which they are the same."""
+
+    retry_window_s: Positive = 1_800.0
+    retry_similarity: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = 0.7
+    request_window_s: Positive = 600.0
+    request_similarity: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = 0.9
+    expire_after_s: Positive = 604_800.0
+    keep_recalls: NonNegative = 2_000
+    keep_recalls_s: Positive = 604_800.0
+
+
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon. `listen` adds endpoints to the socket file, loopback only; `dedicated_hosts` users at a time get a
     process of their own, the others share `shared_hosts`."""

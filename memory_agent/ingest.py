@@ -18,8 +18,10 @@ import msgspec
 from memory_agent.embedders import comparable
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
 from memory_agent.late_embedder import LateEmbedder
+from memory_agent.learning.bookkeeping import Bookkeeping, Entry
 from memory_agent.records import Embedding, IngestReport, MemoryRecord, RejectedEvent
 from memory_agent.signals.reader import Dropped, EventReader
+from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from relay.errors import MalformedEventError
@@ -52,8 +54,13 @@ class _Draft:
     is_progress: bool
 
 
-_Read = tuple[Arrival, _Draft | Dropped | RejectedEvent]
-"""An event and what reading it gave."""
+@dataclass(frozen=True)
+class _Read:
+    """An event, what reading it gave, and what it says of a run."""
+
+    arrival: Arrival
+    outcome: _Draft | Dropped | RejectedEvent
+    sign: RunSign | None = None
 
 
 @dataclass
@@ -100,27 +107,27 @@ class Vectors(msgspec.Struct, frozen=True):
 class Intake:
     """Turns events into stored memories of one user."""
 
-    def __init__(self, archive: Archive, embedder: LateEmbedder, reader: EventReader) -> None:
+    def __init__(self, archive: Archive, embedder: LateEmbedder, reader: EventReader, bookkeeping: Bookkeeping) -> None:
         self._archive = archive
         self._embedder = embedder
         self._reader = reader
+        self._bookkeeping = bookkeeping
 
     def take_in(self, arrivals: Sequence[Arrival]) -> IngestReport:
         """Store what is worth keeping. Durable on return, all of it or nothing.
 
         An event that can never become a memory is in `rejected` and spoils nothing. Raises `StoreError`.
         """
-        outcomes = [(arrival, self._read(arrival)) for arrival in arrivals]
-        fresh, handled = self._divided(outcomes)
+        fresh, handled = self._divided([self._read(arrival) for arrival in arrivals])
         tally = _Tally()
         if fresh:
-            vectors = self.embed(self._unknown_texts(outcome for _, outcome in fresh))
+            vectors = self.embed(self._unknown_texts(read.outcome for read in fresh))
             with self._archive.batch() as batch:
                 tally = self._settle(batch, fresh, vectors)
         self._pass_over(handled, tally)
         return tally.report()
 
-    def _divided(self, outcomes: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
+    def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
         """Return what is to be taken in, and what was handled before: it lies at or below the cursor, and is known.
 
         Unknown events below the cursor are numbers of another journal: one was lost, or this store was moved.
@@ -129,17 +136,18 @@ class Intake:
         handled: list[_Read] = []
         with self._archive.store.snapshot() as snapshot:
             cursor = snapshot.state.cursor
-            for arrival, outcome in outcomes:
-                is_past = arrival.seq is not None and arrival.seq <= cursor
+            for read in reads:
+                seq, outcome = read.arrival.seq, read.outcome
+                is_past = seq is not None and seq <= cursor
                 is_news = isinstance(outcome, _Draft) and snapshot.row_of_event(outcome.event_id) is None
-                (handled if is_past and not is_news else fresh).append((arrival, outcome))
+                (handled if is_past and not is_news else fresh).append(read)
         return fresh, handled
 
     def _pass_over(self, handled: Iterable[_Read], tally: _Tally) -> None:
         """Note what was handled before; what was rejected is told again, since whoever was told may have died."""
-        for _, outcome in handled:
-            if isinstance(outcome, RejectedEvent):
-                tally.rejected.append(outcome)
+        for read in handled:
+            if isinstance(read.outcome, RejectedEvent):
+                tally.rejected.append(read.outcome)
             else:
                 tally.duplicates += 1
 
@@ -204,7 +212,7 @@ class Intake:
                 batch.set_vector(row, admitted[record.text])
         return len(present)
 
-    def _read(self, arrival: Arrival) -> _Draft | Dropped | RejectedEvent:
+    def _read(self, arrival: Arrival) -> _Read:
         event_id = ""
         try:
             event = arrival.read()
@@ -212,54 +220,77 @@ class Intake:
             record = self._reader.read(event)
         except (MalformedEventError, UnhandledEventError) as error:
             reason = error.reason if isinstance(error, UnhandledEventError) else str(error)
-            return RejectedEvent(position=arrival.position, event_id=event_id, reason=reason)
+            return _Read(arrival, RejectedEvent(position=arrival.position, event_id=event_id, reason=reason))
+        sign = read_run_sign(event, self._reader.table)
         if isinstance(record, Dropped):
-            return record
+            return _Read(arrival, record, sign)
         signal = self._reader.match(event.event_type)
-        return _Draft(arrival.position, record, event_id, is_progress=signal is not None and signal.progress)
+        is_progress = signal is not None and signal.progress
+        return _Read(arrival, _Draft(arrival.position, record, event_id, is_progress), sign)
 
     def _unknown_texts(self, outcomes: Iterable[_Draft | Dropped | RejectedEvent]) -> list[str]:
         drafts = [outcome for outcome in outcomes if isinstance(outcome, _Draft)]
         with self._archive.store.snapshot() as snapshot:
             return [draft.record.text for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
 
-    def _settle(self, batch: Batch, outcomes: Sequence[_Read], vectors: Vectors) -> _Tally:
+    def _settle(self, batch: Batch, reads: Sequence[_Read], vectors: Vectors) -> _Tally:
         """Write the batch. What is a repeat is decided here, by what the transaction sees."""
         tally, admitted = _Tally(), vectors.admitted(batch)
         progress = _LastProgress(batch)
-        for arrival, outcome in outcomes:
-            if isinstance(outcome, _Draft):
-                self._keep(batch, outcome, admitted, progress, tally)
-            elif arrival.seq is not None and arrival.seq <= batch.cursor:  # another thread was faster
-                tally.duplicates += 1
-            elif isinstance(outcome, Dropped):
-                tally.dropped[outcome.reason] += 1
-            else:
-                tally.rejected.append(outcome)
-        batch.cursor = max([batch.cursor, *(arrival.seq for arrival, _ in outcomes if arrival.seq is not None)])
+        entries: list[Entry] = []
+        for read in reads:
+            entry = self._settle_one(batch, read, admitted, progress, tally)
+            if entry is not None:
+                entries.append(entry)
+        seqs = [read.arrival.seq for read in reads if read.arrival.seq is not None]
+        batch.cursor = max([batch.cursor, *seqs])
         progress.save()
+        self._bookkeeping.enter(batch, entries)
         tally.add_to(batch)
         return tally
 
+    def _settle_one(
+        self, batch: Batch, read: _Read, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
+    ) -> Entry | None:
+        """Keep, drop or reject one event; return what it says of a run, if it is news."""
+        outcome, seq = read.outcome, read.arrival.seq
+        row = None
+        if isinstance(outcome, _Draft):
+            is_news, row = self._keep(batch, outcome, vectors, progress, tally)
+        elif seq is not None and seq <= batch.cursor:  # another thread was faster
+            is_news = False
+            tally.duplicates += 1
+        elif isinstance(outcome, Dropped):
+            is_news = True
+            tally.dropped[outcome.reason] += 1
+        else:
+            is_news = False
+            tally.rejected.append(outcome)
+        if not is_news or read.sign is None:
+            return None
+        return Entry(read.sign, row, outcome.record if isinstance(outcome, _Draft) and row is not None else None)
+
     def _keep(
         self, batch: Batch, draft: _Draft, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
-    ) -> None:
+    ) -> tuple[bool, int | None]:
+        """Store a memory unless it is a repeat; return whether the event is news, and the row of its memory."""
         if batch.row_of_event(draft.event_id) is not None:
             tally.duplicates += 1
-            return
+            return False, None
         if draft.is_progress and (row := progress.row_of_repeat(draft.record)) is not None:
             batch.link_event(draft.event_id, row)
             tally.dropped["repeated_progress"] += 1
-            return
+            return True, None
         try:
             row = batch.put(draft.record, vectors.get(draft.record.text))
         except InvalidInputError as error:
             reason = str(error)
             tally.rejected.append(RejectedEvent(position=draft.position, event_id=draft.event_id, reason=reason))
-            return
+            return False, None
         tally.record_ids.append(draft.record.id)
         if draft.is_progress:
             progress.follow(draft.record, row)
+        return True, row
 
 
 class _LastProgress:

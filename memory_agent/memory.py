@@ -23,11 +23,12 @@ import msgspec
 import structlog
 
 from memory_agent.api import RecallOptions
-from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings, StoreSettings
+from memory_agent.config import EmbedderSettings, IngestSettings, LearningSettings, RecallSettings, StoreSettings
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
 from memory_agent.ingest import Arrival, Intake, Progress
 from memory_agent.late_embedder import LateEmbedder
+from memory_agent.learning.bookkeeping import Bookkeeping
 from memory_agent.recall.inquiry import check_now, make_inquiry
 from memory_agent.recall.recollection import Recollection
 from memory_agent.records import (
@@ -42,12 +43,15 @@ from memory_agent.records import (
     Source,
 )
 from memory_agent.remembrance import make_record
+from memory_agent.runs import Runs, check_name
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
 from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
 from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
+from memory_agent.trajectory import FeedbackReport
 from relay.config import EventLimits
 from relay.errors import EventTooLargeError
 from relay.event import Event, encode_event, event_from_mapping, read_event
@@ -70,6 +74,7 @@ class Memory:
         ingest_settings: IngestSettings,
         recall_settings: RecallSettings,
         event_limits: EventLimits,
+        learning_settings: LearningSettings,
     ) -> None:
         """Wire the parts together; `open` is what callers want."""
         self.user_id = user_id
@@ -79,11 +84,13 @@ class Memory:
         self._recall_settings = recall_settings
         self._event_limits = event_limits
         reader = EventReader(SignalTable.load(ingest_settings.signals), ingest_settings)
-        self._intake = Intake(archive, embedder, reader)
+        self._bookkeeping = Bookkeeping(learning_settings)
+        self._intake = Intake(archive, embedder, reader, self._bookkeeping)
         self._recollection = Recollection(archive, embedder, recall_settings)
         self._idle = threading.Condition()
         self._calls = 0
         self._is_closed = False
+        self.runs = Runs(user_id, archive, self._bookkeeping, self._take_in, self._call)
 
     @classmethod
     def open(
@@ -97,6 +104,7 @@ class Memory:
         ingest_settings: IngestSettings | None = None,
         recall_settings: RecallSettings | None = None,
         event_limits: EventLimits | None = None,
+        learning_settings: LearningSettings | None = None,
         role: Role = "library",
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
@@ -111,8 +119,15 @@ class Memory:
         late = LateEmbedder(embedder, embedder_settings or _NO_DOWNLOAD)
         archive = Archive.open(folder, store_settings or StoreSettings(), role)
         try:
-            settings = (ingest_settings or IngestSettings(), recall_settings or RecallSettings())
-            return cls(user_id or folder.absolute().name, archive, late, *settings, event_limits or EventLimits())
+            return cls(
+                user_id or folder.absolute().name,
+                archive,
+                late,
+                ingest_settings or IngestSettings(),
+                recall_settings or RecallSettings(),
+                event_limits or EventLimits(),
+                learning_settings or LearningSettings(),
+            )
         except BaseException:
             archive.close()
             raise
@@ -217,7 +232,7 @@ class Memory:
     def forget(self, record_ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many there were. Durable on return.
 
-        Their events stay known, so that no replay brings them back.
+        Their events stay known, so that no replay brings them back. Runs and recalls forget them too.
         """
         if isinstance(record_ids, str):
             raise InvalidInputError("ids", "must be a list of ids")
@@ -225,7 +240,43 @@ class Memory:
             check_text("ids", record_id)
         with self._call(), self._archive.batch() as batch:
             rows = [batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id]
-            return sum(batch.delete(row) for row in rows if row is not None)
+            return self._forget(batch, [row for row in rows if row is not None])
+
+    def forget_session(self, session_id: str) -> int:
+        """Remove the memories, runs and recalls of a session; return how many memories there were. Durable on return.
+
+        Its events and runs stay known by their ids, so that no replay brings them back.
+        """
+        name = check_name("session_id", session_id)
+        with self._call(), self._archive.batch() as batch:
+            rows = [row for row, record in batch.scan() if record.session_id == name]
+            forgotten = self._forget(batch, rows)
+            self._bookkeeping.forget_session(batch, name)
+            return forgotten
+
+    def feedback(
+        self,
+        recall_id: str,
+        used: Sequence[str] = (),
+        quality: float | None = None,
+        comment: str | None = None,
+        *,
+        event_id: str | None = None,
+        now: datetime | None = None,
+    ) -> FeedbackReport:
+        """Say which memories of an answer were used, and how well it ended (0..1); durable on return.
+
+        It counts for the run that the recall belongs to. A recall of no run makes a trajectory of its own, ended by
+        this, with .8 where memories are named and no quality is. Said again, the later word counts. Who names all of
+        four or more memories that were shown credits none. Raises `InvalidInputError`, also for an unknown recall.
+        """
+        return self.runs.judge(recall_id, used, quality, comment, event_id=event_id, now=now)
+
+    def expire(self, now: datetime | None = None) -> int:
+        """Give up runs that were silent for too long, and recalls that no run asked for; return how many runs."""
+        moment = check_now(now)
+        with self._call(), self._archive.batch() as batch:
+            return self._bookkeeping.expire(batch, moment)
 
     def fill_vectors(self, limit: int | None = None) -> int:
         """Embed at most `limit` memories that were stored while no model was there; return how many.
@@ -291,6 +342,13 @@ class Memory:
             took_ms=round((time.monotonic() - started_s) * 1000, 2),
         )
         return report
+
+    def _take_in(self, event: Event) -> IngestReport:
+        return self._ingest([lambda: event], None)
+
+    def _forget(self, batch: Batch, rows: Sequence[int]) -> int:
+        self._bookkeeping.forget_rows(batch, rows)
+        return sum(batch.delete(row) for row in rows)
 
     def _log(self, event: str, **fields: Any) -> None:
         """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""

@@ -13,7 +13,14 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.config import DaemonSettings, EmbedderSettings, IngestSettings, RecallSettings, StoreSettings
+from memory_agent.config import (
+    DaemonSettings,
+    EmbedderSettings,
+    IngestSettings,
+    LearningSettings,
+    RecallSettings,
+    StoreSettings,
+)
 from memory_agent.errors import SettingsError
 from memory_agent.log import Level
 from relay import RelaySettings
@@ -29,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store: StoreSettings = StoreSettings()
     ingest: IngestSettings = IngestSettings()
     recall: RecallSettings = RecallSettings()
+    learning: LearningSettings = LearningSettings()
     daemon: DaemonSettings = DaemonSettings()
 
 

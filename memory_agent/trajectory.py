@@ -16,6 +16,7 @@ Outcome = Literal["completed", "failed"]
 Reason = Literal["completed", "failed", "approved", "rejected", "rated", "retried", "later_success"]
 Attribution = Literal["feedback", "event", "overlap"]
 Arm = Literal["baseline", "learned"]
+RunRole = Literal["begin", "step", "end", "feedback"]
 GateState = Literal["shadow", "trial", "on", "off"]
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)

@@ -42,7 +42,7 @@ class EventReader:
     """Reads events by a table of signals. Immutable, so it may be shared between threads."""
 
     def __init__(self, table: SignalTable, settings: IngestSettings | None = None) -> None:
-        self._table = table
+        self.table = table
         self._settings = settings or IngestSettings()
 
     def read(self, event: Event) -> MemoryRecord | Dropped:
@@ -50,11 +50,11 @@ class EventReader:
         signal = self.match(event.event_type)
         if signal is not None:
             return self.to_record(event, signal)
-        return Dropped(self._table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
+        return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def match(self, event_type: str) -> Signal | None:
         """Return the row that keeps this event type, or None."""
-        return self._table.match(event_type)
+        return self.table.match(event_type)
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
         """Return the memory that `event` becomes under the row `signal`, or why it becomes none.
@@ -83,24 +83,24 @@ class EventReader:
             text=kept,
             source=signal.source,
             kind=signal.kind,
-            timestamp=_utc(event),
+            timestamp=utc(event),
             quality_score=self._quality(signal, objects),
-            session_id=_id(event, "session_id", objects),
+            session_id=id_of(event, "session_id", objects),
             metadata=_metadata(event, objects, frozenset(parts), len(text) if kept != text else None),
-            title=_one_line(read_part(objects, self._table.titles[signal])),
+            title=_one_line(read_part(objects, self.table.titles[signal])),
             tags=_tags(objects),
             provenance=_provenance(objects) or signal.provenance,
-            run_id=_run_id(event, objects),
-            channel_id=_id(event, "channel_id", objects),
-            agent_id=_id(event, "agent_id", objects),
+            run_id=run_id_of(event, objects),
+            channel_id=id_of(event, "channel_id", objects),
+            agent_id=id_of(event, "agent_id", objects),
             event_id=event.event_id,
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
         """Return the parts of the text, labelled, by the words that stand in the payload."""
-        found = [(part, read_part(objects, part)) for part in self._table.parts[signal]]
+        found = [(part, read_part(objects, part)) for part in self.table.parts[signal]]
         if not any(words for part, words in found if not part.accompanies):
-            found.insert(0, (self._table.fallback, read_part(objects, self._table.fallback)))
+            found.insert(0, (self.table.fallback, read_part(objects, self.table.fallback)))
         if not any(words for part, words in found if not part.accompanies):
             return {}
         labelled: dict[str, str] = {}
@@ -110,16 +110,16 @@ class EventReader:
         return labelled
 
     def _quality(self, signal: Signal, objects: Objects) -> float | None:
-        judged = judge(objects, self._table.outcomes) if signal.outcome else None
+        judged = judge(objects, self.table.outcomes) if signal.outcome else None
         return signal.quality if judged is None else judged
 
     def _marked_as_noise(self, objects: Objects) -> str | None:
         marks = (read_value(objects, name) for name in _MARKS)
-        reasons = (self._table.noise_of_word(mark) for mark in marks if isinstance(mark, str))
+        reasons = (self.table.noise_of_word(mark) for mark in marks if isinstance(mark, str))
         return next((reason for reason in reasons if reason), None)
 
     def _noise_of(self, text: str) -> str | None:
-        if reason := self._table.noise_of_text(text):
+        if reason := self.table.noise_of_text(text):
             return reason
         if not any(map(str.isalpha, text)):
             return "no_text"
@@ -128,12 +128,13 @@ class EventReader:
 
 def _record_id(event: Event) -> str:
     """A ULID of the event's time whose random part is a hash of its id, so that a replay makes the same."""
-    milliseconds = max(0, int(_utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
+    milliseconds = max(0, int(utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
     digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
     return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))
 
 
-def _utc(event: Event) -> datetime:
+def utc(event: Event) -> datetime:
+    """Return when it happened. Raises `UnhandledEventError` for a time that has no place in UTC."""
     try:
         return event.timestamp.astimezone(UTC)
     except OverflowError as error:
@@ -161,12 +162,14 @@ def _metadata(event: Event, objects: Objects, without: frozenset[str], chars: in
     return small_fields(objects, without) | {name: value for name, value in own.items() if value is not None}
 
 
-def _id(event: Event, name: str, objects: Objects) -> str | None:
+def id_of(event: Event, name: str, objects: Objects) -> str | None:
+    """Return the event's own id of this name, or that of its payload. Raises `NotTextError`."""
     own = getattr(event, name)
     return clean(own, name) or None if own is not None else read_name(objects, name)
 
 
-def _run_id(event: Event, objects: Objects) -> str | None:
+def run_id_of(event: Event, objects: Objects) -> str | None:
+    """Return the run that the payload names, or the actor: `conductor:run_7`. Raises `NotTextError`."""
     actor, colon, run_id = (event.actor_id or "").partition(":")
     of_actor = run_id if colon and actor == "conductor" else ""
     return read_name(objects, "run_id") or clean(of_actor, "actor_id") or None

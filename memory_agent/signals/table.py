@@ -19,6 +19,7 @@ from memory_agent.config import Fraction
 from memory_agent.errors import SettingsError
 from memory_agent.records import Kind, Provenance, Source
 from memory_agent.signals.payloads import Part, parse_part
+from memory_agent.trajectory import RunRole
 
 _NOISE_TEXT_CHARS = 200
 
@@ -36,6 +37,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     quality: Fraction | None = None
     outcome: bool = False
     progress: bool = False
+    run: RunRole | None = None
 
 
 class _Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,11 +6,13 @@ What this does not do: judge a run by what came after it; later evidence revises
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from memory_agent.signals.payloads import read_value
+from memory_agent.trajectory import Reason
 
 _DONE, _FAILED = 0.8, 0.0
+_REASONS: dict[float, Reason] = {1.0: "approved", 0.4: "retried", 0.0: "rejected"}
 _STARS = 5
 _REPORTS = ("report", "result", "output")
 _WORDS = ("status", "outcome", "result", "verdict", "rating")
@@ -18,16 +20,50 @@ _WORDS = ("status", "outcome", "result", "verdict", "rating")
 Objects = Sequence[Mapping[str, Any]]
 
 
+class Verdict(NamedTuple):
+    """What somebody says of how it ended, and whether they said so outright: with a number, or approving of it."""
+
+    quality: float
+    reason: Reason
+    is_outright: bool
+
+
+def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
+    """Return what `judge` does, with the reason to give for it."""
+    quality = judge(objects, outcomes)
+    if quality is None:
+        return None
+    objects = _with_reports(objects)
+    if _by_quality(objects) is not None:
+        return Verdict(quality, "rated", True)
+    if _by_approval(objects) is not None:
+        return Verdict(quality, reason_of(quality), True)
+    return Verdict(quality, "rated", True) if _by_rating(objects) is not None else _unsaid(quality)
+
+
+def reason_of(quality: float) -> Reason:
+    """Return the reason that goes with a quality that no number was given for."""
+    return _REASONS.get(quality, "rated")
+
+
+def _unsaid(quality: float) -> Verdict:
+    return Verdict(quality, reason_of(quality), quality not in (_DONE, _FAILED))
+
+
 def judge(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
     """Return how it ended by what the payload says, the most explicit first, or None when it says nothing.
 
     `outcomes` gives the quality of words such as `completed`.
     """
-    nested = (read_value(objects, name) for name in _REPORTS)
-    objects = (*objects, *(value for value in nested if isinstance(value, dict)))
+    objects = _with_reports(objects)
     verdicts = (reader(objects) for reader in _READERS)
     explicit = next((verdict for verdict in verdicts if verdict is not None), None)
     return _by_words(objects, outcomes) if explicit is None else explicit
+
+
+def _with_reports(objects: Objects) -> Objects:
+    nested = (read_value(objects, name) for name in _REPORTS)
+    return (*objects, *(value for value in nested if isinstance(value, dict)))
 
 
 def _by_quality(objects: Objects) -> float | None:

@@ -6,8 +6,11 @@ change log, in the same transaction, so that the derived indexes can always find
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import takewhile
+
+import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import Embedding, MemoryRecord
@@ -28,6 +31,7 @@ from memory_agent.storage.codec import (
     usage_of,
 )
 from memory_agent.storage.environment import Transaction
+from memory_agent.storage.recall_notes import RecallNote, decode_note, encode_note, recall_key
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -35,11 +39,23 @@ from memory_agent.storage.snapshot import (
     IDS,
     META,
     PENDING,
+    RECALLS,
     RECORDS,
+    RUN_INDEX,
+    RUN_RECALLS,
+    RUNS,
     STATE_KEY,
     USAGE,
     VECTORS,
     Snapshot,
+)
+from memory_agent.storage.trajectories import (
+    ASKED,
+    StoredTrajectory,
+    encode_trajectory,
+    index_entries,
+    place,
+    trajectory_key,
 )
 
 Touches = Mapping[int, tuple[int, datetime]]
@@ -95,6 +111,8 @@ class Batch(Snapshot):
         self._check_room()
         self._write_vector(row, vector)
         self._transaction.delete(PENDING, row_key(row))
+        if self.state.next_number > 1:  # a run that has ended may have begun with it, or used it
+            self.change_lessons()
         self._log("vector", row)
 
     def update(self, record: MemoryRecord) -> int:
@@ -175,11 +193,90 @@ class Batch(Snapshot):
                     Usage(usage.times_recalled + times, recalled, usage.used, usage.reward_sum),
                 )
 
+    def set_utility(self, row: int, used: int, reward_sum: float) -> None:
+        """Say how often the memory in `row` was used, and the summed outcome of those runs."""
+        old = self.usage(row)
+        new = Usage(old.times_recalled, old.last_recalled_us, used, reward_sum)
+        if new != old and self._transaction.get(RECORDS, row_key(row)) is not None:
+            self._write_usage(row, new)
+
+    def put_trajectory(self, run: StoredTrajectory) -> StoredTrajectory:
+        """Keep what is known of a run, and return it with its number, which it gets when it first ends."""
+        key = trajectory_key(run.id)
+        if run.number is None and run.ended_us is not None:
+            run = msgspec.structs.replace(run, number=self.state.next_number)
+            self.state.next_number += 1
+        old = self.run_of_key(key)
+        if old == run:
+            return run
+        self._check_room()
+        self._transaction.put(RUNS, key, encode_trajectory(run))
+        self._index_run(old, run)
+        return run
+
+    def delete_trajectory(self, run_id: str) -> None:
+        """Remove a run without a trace."""
+        key = trajectory_key(run_id)
+        old = self.run_of_key(key)
+        self._transaction.delete(RUNS, key)
+        self._index_run(old, None)
+
+    def put_note(self, note: RecallNote) -> None:
+        """Keep what is known of a recall; one that belongs to a run is not pruned."""
+        self.delete_note(note.recall_id)
+        key = recall_key(note.recall_id)
+        self._transaction.put(RECALLS if note.run_id is None else RUN_RECALLS, key, encode_note(note))
+        if note.run_id is None and note.by_run is not None:
+            self._transaction.put(RUN_INDEX, place(ASKED, note.at_us) + key, b"")
+
+    def delete_note(self, recall_id: str) -> None:
+        """Remove what is known of a recall."""
+        old, key = self.recall_note(recall_id), recall_key(recall_id)
+        if old is not None:
+            self._transaction.delete(RECALLS if old.run_id is None else RUN_RECALLS, key)
+            self._transaction.delete(RUN_INDEX, place(ASKED, old.at_us) + key)
+
+    def take_notes(self, notes: Iterable[RecallNote]) -> None:
+        """Keep recalls that waited to be written; those that are known already stay as they are."""
+        for note in notes:
+            if self.recall_note(note.recall_id) is None:
+                self.put_note(note)
+
+    def prune_notes(self, keep: int, oldest_us: int) -> int:
+        """Remove recalls of no run beyond the newest `keep`, and those before `oldest_us`; return how many."""
+        excess = max(self.waiting_count - keep, 0)
+        notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
+        numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
+        doomed = [note.recall_id for _, note in numbered]
+        for recall_id in doomed:
+            self.delete_note(recall_id)
+        return len(doomed)
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of recalls that belong to no run."""
+        return self._transaction.count(RECALLS)
+
+    def change_lessons(self) -> None:
+        """Say that what can be learnt from runs is another than before."""
+        self.state.lessons_version += 1
+
     def finish(self) -> None:
         """Write the state and settle the changes; the store calls it before the commit."""
         self._transaction.put(META, STATE_KEY, encode_sealed(0, self.state))
         after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
         self.changes = Changes(after, self.state.last_change, tuple(self.resolve(self._entries)))
+
+    def _index_run(self, old: StoredTrajectory | None, new: StoredTrajectory | None) -> None:
+        before = {} if old is None else index_entries(old)
+        after = {} if new is None else index_entries(new)
+        for entry in before.keys() - after.keys():
+            self._transaction.delete(RUN_INDEX, entry)
+        for entry, value in sorted(after.items()):
+            if before.get(entry) != value:
+                self._transaction.put(RUN_INDEX, entry, value)
+        if (old.lesson if old is not None else ()) != (new.lesson if new is not None else ()):
+            self.change_lessons()
 
     def _check_room(self) -> None:
         """Once per batch that grows the store; deleting must work where there is no room."""

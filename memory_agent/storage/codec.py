@@ -54,6 +54,8 @@ class StoreState(msgspec.Struct, kw_only=True):
     stamp: str | None = None
     ndim: int | None = None
     counters: dict[str, int] = {}
+    next_number: int = 1
+    lessons_version: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
@@ -124,6 +126,11 @@ def name_key(name: str, field: str) -> bytes:
     if not key:
         raise InvalidInputError(field, "is empty")
     return key if len(key) <= _LONGEST_PLAIN_KEY else b"\xff" + xxhash.xxh3_128_digest(key)
+
+
+def name_number(key: bytes) -> int:
+    """Return the number that a value under a name is sealed with."""
+    return xxhash.xxh3_64_intdigest(key)
 
 
 def microseconds(time: datetime, field: str) -> int:
@@ -258,6 +265,16 @@ def decode_entry(change: int, value: bytes) -> LogEntry:
 def encode_sealed(number: int, value: object) -> bytes:
     """Return any plain value, sealed."""
     return seal(number, _encode(value))
+
+
+def encode_packed(number: int, value: object) -> bytes:
+    """Return any plain value, packed where that saves room, and sealed."""
+    return seal(number, _deflate(_encode(value)))
+
+
+def decode_packed(decoder: msgspec.msgpack.Decoder[T], number: int, value: bytes, what: str) -> T:
+    """Return a value that was packed and sealed. Raises `StoreDamagedError`."""
+    return decode(decoder, number, _inflate(number, unseal(number, value, what)), what)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], number: int, body: bytes, what: str) -> T:

@@ -87,14 +87,17 @@ class Transaction:
         except lmdb.Error as error:
             raise self._environment.translate(error) from error
 
-    def scan(self, database: str, start: bytes = b"", *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Go over keys and values in order, from the first key that is not less than `start`.
+    def scan(
+        self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Go over keys and values in order, from the first key that is not less than `start`, to before `end`.
 
-        Reversed: from the last key down to `start`. In a write transaction, do not change the database meanwhile.
+        Reversed: from the last key below `end` down to `start`. In a write transaction, do not change the database
+        meanwhile.
         """
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:
-                yield from _down(cursor, start) if reverse else _up(cursor, start)
+                yield from _down(cursor, start, end) if reverse else _up(cursor, start, end)
         except lmdb.Error as error:
             raise self._environment.translate(error) from error
 
@@ -119,13 +122,17 @@ class Transaction:
         return stat
 
 
-def _up(cursor: Any, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _up(cursor: Any, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
     if cursor.set_range(start) if start else cursor.first():
-        yield from cursor
+        for key, value in cursor:
+            if end is not None and key >= end:
+                return
+            yield key, value
 
 
-def _down(cursor: Any, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-    if cursor.last():
+def _down(cursor: Any, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    is_above = end is not None and cursor.set_range(end)
+    if cursor.prev() if is_above else cursor.last():
         for key, value in cursor.iterprev():
             if key < start:
                 return

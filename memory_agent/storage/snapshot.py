@@ -29,10 +29,29 @@ from memory_agent.storage.codec import (
     vectors_of,
 )
 from memory_agent.storage.environment import Transaction
+from memory_agent.storage.recall_notes import RecallNote, decode_note, recall_key
+from memory_agent.storage.trajectories import (
+    ASKED,
+    LISTED,
+    NUMBERED,
+    OPEN,
+    USING,
+    StoredTrajectory,
+    Use,
+    after,
+    decode_trajectory,
+    decode_use,
+    index_entries,
+    place,
+    run_key_of,
+    trajectory_key,
+)
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
-DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META)
+RUNS, RUN_INDEX = "runs", "run_index"
+RECALLS, RUN_RECALLS = "recalls", "run_recalls"  # those of no run, which are pruned; those of runs
+DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, RUNS, RUN_INDEX, RECALLS, RUN_RECALLS)
 
 STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"
@@ -110,6 +129,71 @@ class Snapshot:
         value = self._transaction.get(META, BLOB_PREFIX + name_key(name, "name"))
         return None if value is None else unseal(0, value, f"blob {name}")
 
+    def trajectory(self, run_id: str) -> StoredTrajectory | None:
+        """Return what is known of a run; one that was forgotten is not known."""
+        known = self.run_of_key(trajectory_key(run_id))
+        return None if known is None or known.is_forgotten else known
+
+    def run_of_key(self, key: bytes) -> StoredTrajectory | None:
+        """Return what is stored under a run's key, even if that is only that it was forgotten."""
+        value = self._transaction.get(RUNS, key)
+        return None if value is None else decode_trajectory(key, value)
+
+    def trajectories(self) -> Iterator[StoredTrajectory]:
+        """Go over the runs that have ended, in the order in which they first did; `number` grows."""
+        return self._runs_of(self.run_keys(NUMBERED))
+
+    def newest_trajectories(self) -> Iterator[StoredTrajectory]:
+        """Go over all runs, by when they began, the newest first."""
+        return self._runs_of(self.run_keys(LISTED, is_newest_first=True))
+
+    def open_trajectories(self, before_us: int | None = None) -> Iterator[StoredTrajectory]:
+        """Go over the open runs, the one silent for longest first; with `before_us` those silent since."""
+        return self._runs_of(self.run_keys(OPEN, until_us=before_us))
+
+    def run_keys(
+        self,
+        kind: bytes,
+        since_us: int | None = None,
+        until_us: int | None = None,
+        *,
+        is_newest_first: bool = False,
+    ) -> Iterator[bytes]:
+        """Go over the keys of runs in one of the indexes, from a time (inclusive) to another (exclusive)."""
+        start = kind if since_us is None else place(kind, since_us)
+        end = after(kind) if until_us is None else place(kind, until_us)
+        for key, _ in self._transaction.scan(RUN_INDEX, start, end, reverse=is_newest_first):
+            yield run_key_of(key)
+
+    def uses(self, row: int) -> list[Use]:
+        """Return which runs used the memory in `row`, by their keys."""
+        found = self._transaction.scan(RUN_INDEX, place(USING, row), place(USING, row + 1))
+        return [decode_use(key, value) for key, value in found]
+
+    def recall_note(self, recall_id: str) -> RecallNote | None:
+        """Return what is known of a recall."""
+        key = recall_key(recall_id)
+        for database in (RUN_RECALLS, RECALLS):
+            value = self._transaction.get(database, key)
+            if value is not None:
+                return decode_note(key, value)
+        return None
+
+    def waiting_notes(self) -> Iterator[RecallNote]:
+        """Go over the recalls that belong to no run, the latest first."""
+        return (decode_note(key, value) for key, value in self._transaction.scan(RECALLS, reverse=True))
+
+    def asked_notes(self) -> Iterator[RecallNote]:
+        """Go over the recalls made in the name of a run that has not been told of them."""
+        for key in self.run_keys(ASKED):
+            yield decode_note(key, self._transaction.get(RECALLS, key) or b"")
+
+    def recall_notes(self) -> Iterator[RecallNote]:
+        """Go over all recalls that are known, those of runs first."""
+        for database in (RUN_RECALLS, RECALLS):
+            for key, value in self._transaction.scan(database):
+                yield decode_note(key, value)
+
     def changes_after(self, seq: int) -> Changes | None:
         """Return what happened since change `seq`, settled; None when the log does not reach back that far.
 
@@ -140,7 +224,25 @@ class Snapshot:
                 raise StoreDamagedError("a vector belongs to no record")
         for key, value in self._transaction.scan(CHANGES):
             decode_entry(row_number(key), value)
+        self._verify_runs()
         return memories
+
+    def _verify_runs(self) -> None:
+        expected: dict[bytes, bytes] = {}
+        for key, value in self._transaction.scan(RUNS):
+            expected |= index_entries(decode_trajectory(key, value))
+        if expected != dict(self._transaction.scan(RUN_INDEX, after(ASKED))):
+            raise StoreDamagedError("the index of the runs does not match them")
+        notes = {note.recall_id for note in self.recall_notes()}
+        if any(note.recall_id not in notes for note in self.asked_notes()):
+            raise StoreDamagedError("the index of the recalls names one that is not there")
+
+    def _runs_of(self, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
+        for key in keys:
+            run = self.run_of_key(key)
+            if run is None:
+                raise StoreDamagedError("the index of the runs names one that is not there")
+            yield run
 
     @property
     def _ndim(self) -> int:

@@ -27,9 +27,11 @@ from memory_agent.storage.changes import Changes, Rows
 from memory_agent.storage.codec import FORMAT, StoreState
 from memory_agent.storage.environment import Environment, Transaction
 from memory_agent.storage.fence import OwnerLock, Role
+from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import DATABASES, META, Snapshot
 
 _RECORDS_FOLDER = "records"
+_MOST_WAITING = 2_000  # recalls that wait to be written; about 2 MB
 
 
 class Store:
@@ -43,6 +45,7 @@ class Store:
         self._writing = threading.Lock()
         self._touching = threading.Lock()
         self._touches: dict[int, tuple[int, datetime]] = {}
+        self._notes: dict[str, RecallNote] = {}
         self._refusal: StoreError | None = None
         self._state = self._prepare()
 
@@ -74,11 +77,17 @@ class Store:
         Waits for a batch of another thread. Raises `FencedError` when a newer owner took over, `StoreFullError`
         (the store stays usable, deleting works), and `StoreError` after an I/O error: close and open again then.
         """
-        with self._writing, self._refusing_after_failure(), self._taking_touches() as touches:
+        with (
+            self._writing,
+            self._refusing_after_failure(),
+            self._taking_touches() as touches,
+            self._taking_notes() as notes,
+        ):
             with self._environment.write() as transaction:
                 self._lock.check(transaction, META)
                 batch = Batch(transaction, self._require_room)
                 batch.touch(touches)
+                batch.take_notes(notes.values())
                 yield batch
                 batch.finish()
             self._state = batch.state
@@ -94,6 +103,27 @@ class Store:
         with self._touching:
             for row in rows:
                 self._touches[row] = (self._touches.get(row, (0, now))[0] + 1, now)
+
+    def note_recall(self, note: RecallNote) -> None:
+        """Keep what was asked and shown. Costs no I/O: it is written with the next batch, or at `close`."""
+        with self._touching:
+            self._notes[note.recall_id] = note
+            if len(self._notes) > _MOST_WAITING:
+                del self._notes[next(iter(self._notes))]
+
+    def recall_note(self, recall_id: str) -> RecallNote | None:
+        """Return what is known of a recall, also when it is not written yet."""
+        with self._touching:
+            waiting = self._notes.get(recall_id)
+        if waiting is not None:
+            return waiting
+        with self.snapshot() as snapshot:
+            return snapshot.recall_note(recall_id)
+
+    @property
+    def has_waiting_notes(self) -> bool:
+        """Whether there are recalls that are not written yet."""
+        return bool(self._notes)
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
         """Return the memory in `row`, or None. Recalls that are not written yet are included."""
@@ -186,6 +216,11 @@ class Store:
         return self._state.cursor
 
     @property
+    def lessons_version(self) -> int:
+        """A number that grows whenever what can be learnt from runs changes."""
+        return self._state.lessons_version
+
+    @property
     def stamp(self) -> str | None:
         """Which embedder the vectors come from; None before the first."""
         return self._state.stamp
@@ -214,7 +249,7 @@ class Store:
     def close(self) -> None:
         """Write the recalls that wait, close, and let go of the ownership. Twice does no harm."""
         with suppress(StoreError):  # they are advice, and a fenced or full store must close all the same
-            if self._touches and self._refusal is None:
+            if (self._touches or self._notes) and self._refusal is None:
                 with self.batch():
                     pass
         self._refusal = StoreError(f"{self.folder} is closed")
@@ -265,6 +300,15 @@ class Store:
                     later, last = self._touches.get(row, (0, now))
                     self._touches[row] = (times + later, last)
             raise
+
+    @contextmanager
+    def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
+        """Hand over the notes that wait; they wait again when the block raises. Readers find them all the while."""
+        with self._touching:
+            taken = dict(self._notes)
+        yield taken
+        with self._touching:
+            self._notes = {key: note for key, note in self._notes.items() if taken.get(key) is not note}
 
     @contextmanager
     def _refusing_after_failure(self) -> Iterator[None]:

@@ -1,0 +1,141 @@
+"""The runs that one batch changes: read once, settled after each change, and their consequences written at the end.
+
+A run's facts change one by one; what follows from them (its end, its quality, what it used) is worked out here, each
+time anew and from all of them, so that no order of events can make a difference. The quality of a run then reaches the
+memories that it became, and the utility of those that it used.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from memory_agent.learning.attribution import used_memories
+from memory_agent.learning.outcomes import ending
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
+
+MOST_STEPS = 1_000
+"""Steps that name nothing, of one run; the earliest are kept."""
+
+
+class Book:
+    """The runs in a batch, by their ids. A run that was forgotten is not in it, and cannot be put back."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self._before: dict[str, StoredTrajectory | None] = {}
+        self._now: dict[str, StoredTrajectory | None] = {}
+
+    def get(self, run_id: str) -> StoredTrajectory | None:
+        """Return what is known of the run; None also for one that was forgotten."""
+        run = self._load(run_id)
+        return None if run is None or run.is_forgotten else run
+
+    def get_or_new(self, run_id: str) -> StoredTrajectory | None:
+        """Return what is known of the run, nothing yet if need be; None only for one that was forgotten."""
+        run = self._load(run_id)
+        return StoredTrajectory(run_id) if run is None else self.get(run_id)
+
+    def by_key(self, key: bytes) -> StoredTrajectory | None:
+        """Return what is known of the run with this key in the store."""
+        stored = self.batch.run_of_key(key)
+        return None if stored is None else self.get(stored.id)
+
+    def put(self, run: StoredTrajectory) -> StoredTrajectory:
+        """Keep what is known of a run, settled, and return it."""
+        self._load(run.id)
+        self._now[run.id] = kept = self.batch.put_trajectory(self._settled(run))
+        return kept
+
+    def remove(self, run_id: str) -> None:
+        """Take out a run whose facts another one has now."""
+        self._load(run_id)
+        self.batch.delete_trajectory(run_id)
+        self._now[run_id] = None
+
+    def forget(self, run_id: str) -> None:
+        """Leave nothing of a run but that it was forgotten."""
+        self._load(run_id)
+        self._now[run_id] = self.batch.put_trajectory(StoredTrajectory(run_id, is_forgotten=True))
+
+    def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
+        """Return what is known of a run's recalls, in order of time."""
+        notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
+        return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
+
+    def before(self, run_id: str) -> StoredTrajectory | None:
+        """Return the run as it was before the batch."""
+        return self._before.get(run_id)
+
+    def changed(self) -> list[str]:
+        """Return the runs that are not as they were, in the order in which they were first looked at."""
+        return [run_id for run_id, now in self._now.items() if now != self._before[run_id]]
+
+    def finish(self) -> None:
+        """Let what was settled reach the memories: of the runs, and those that they used."""
+        rows: set[int] = set()
+        for run_id in self.changed():
+            before, now = self._before[run_id], self._now[run_id]
+            rows |= _rows_used_otherwise(before, now)
+            if now is not None:
+                self._pass_quality_on(before, now)
+        for row in sorted(rows):
+            qualities = [use.quality for use in self.batch.uses(row) if use.quality is not None]
+            self.batch.set_utility(row, len(qualities), sum(qualities))
+
+    def _load(self, run_id: str) -> StoredTrajectory | None:
+        if run_id not in self._now:
+            self._before[run_id] = self._now[run_id] = self.batch.run_of_key(trajectory_key(run_id))
+        return self._now[run_id]
+
+    def _settled(self, run: StoredTrajectory) -> StoredTrajectory:
+        marks = _bounded(run.marks)
+        begin = next((mark for mark in marks if mark.role == "begin"), None)
+        sessions = (mark.session_id for mark in ((begin, *marks) if begin is not None else marks))
+        named = {recall_id for mark in marks for recall_id in mark.recalls}
+        run = msgspec.structs.replace(
+            run,
+            marks=marks,
+            session_id=next((session for session in sessions if session is not None), None),
+            began_us=None if begin is None else begin.at_us,
+            begin_row=None if begin is None else begin.row,
+            recall_ids=tuple(sorted(named | set(run.recalls))),
+        )
+        end = ending(marks, run.echoes)
+        return msgspec.structs.replace(
+            run,
+            ended_us=end.ended_us,
+            outcome=end.outcome,
+            revisions=end.revisions,
+            used=used_memories(marks, run.inferred, self.notes_of(run)),
+        )
+
+    def _pass_quality_on(self, before: StoredTrajectory | None, now: StoredTrajectory) -> None:
+        """Give the run's quality to its memories, save to those that carry a verdict of their own."""
+        is_same = before is not None and before.quality == now.quality
+        known = {mark.event_id for mark in before.marks} if before is not None and is_same else set()
+        for mark in now.marks:
+            if mark.row is None or mark.event_id in known or not _takes_quality(mark):
+                continue
+            record = self.batch.record(mark.row)
+            if record is not None and record.quality_score != now.quality:
+                self.batch.update(msgspec.structs.replace(record, quality_score=now.quality))
+
+
+def _takes_quality(mark: Mark) -> bool:
+    return mark.role in ("begin", "end") or (mark.role == "step" and not mark.is_judged)
+
+
+def _bounded(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    """The marks in order of time, without the latest of too many steps that name nothing."""
+    ordered = sorted(marks, key=lambda mark: (mark.at_us, mark.event_id))
+    bare = [mark.event_id for mark in ordered if mark.role == "step" and not (mark.named or mark.recalls)]
+    surplus = set(bare[MOST_STEPS:])
+    return tuple(mark for mark in ordered if mark.event_id not in surplus)
+
+
+def _rows_used_otherwise(before: StoredTrajectory | None, now: StoredTrajectory | None) -> set[int]:
+    old = {(use.row, before.quality) for use in before.used} if before is not None else set()
+    new = {(use.row, now.quality) for use in now.used} if now is not None else set()
+    return {row for row, _ in old ^ new}

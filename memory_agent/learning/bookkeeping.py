@@ -1,0 +1,197 @@
+"""Runs, kept from what their events say, in the transaction that keeps the events.
+
+An event has its effect once, and in whatever order events come, a run ends up the same: what each said is added to a
+set, and everything else follows from the set (`book`). What one batch of events does to runs is done here in four
+steps: what the events say, which recalls belong to the runs, what runs say of each other, what that makes of memories.
+What this does not do: read an event (`signals/runs`), learn (`sona`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from memory_agent.config import LearningSettings
+from memory_agent.learning.book import Book
+from memory_agent.learning.linking import link_asked, link_named, link_same_request
+from memory_agent.learning.relations import relate, take_back
+from memory_agent.records import MemoryRecord
+from memory_agent.signals.runs import RunSign
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.codec import microseconds
+from memory_agent.storage.trajectories import Mark, StoredTrajectory
+
+UNKNOWN_MEMORY = "runs.unknown_memory"
+UNKNOWN_RECALL = "runs.unknown_recall"
+_SECOND = 1_000_000
+
+
+class Entry(NamedTuple):
+    """What an event said of a run, and the memory that the event became, if any."""
+
+    sign: RunSign
+    row: int | None = None
+    record: MemoryRecord | None = None
+
+
+class Bookkeeping:
+    """Keeps the runs of one user. Has no state of its own, so any thread may use it."""
+
+    def __init__(self, settings: LearningSettings) -> None:
+        self.settings = settings
+
+    def enter(self, batch: Batch, entries: Sequence[Entry]) -> None:
+        """Take in what events said of runs. What was taken in before changes nothing."""
+        book = Book(batch)
+        touched = link_asked(book)
+        marked = [self._mark(book, entry) for entry in entries]
+        touched += [run_id for run_id in marked if run_id is not None]
+        self._follow(book, touched)
+        latest_us = [microseconds(entry.sign.at, "timestamp") for entry in entries if entry.sign.role == "begin"]
+        if latest_us:
+            self._expire(book, max(latest_us))
+        book.finish()
+        if batch.waiting_count > self.settings.keep_recalls:
+            batch.prune_notes(self.settings.keep_recalls, oldest_us=0)
+
+    def expire(self, batch: Batch, now: datetime) -> int:
+        """Give up runs that were silent for too long, and recalls that no run asked for; return how many runs."""
+        book, now_us = Book(batch), microseconds(now, "now")
+        self._follow(book, link_asked(book))
+        expired = self._expire(book, now_us)
+        book.finish()
+        batch.prune_notes(self.settings.keep_recalls, now_us - round(self.settings.keep_recalls_s * _SECOND))
+        return expired
+
+    def infer(self, batch: Batch, run_id: str, rows: Iterable[tuple[int, str | None]]) -> None:
+        """Say which memories a run's output shows that it used, each with the recall that had shown it."""
+        book = Book(batch)
+        run = book.get(run_id)
+        if run is not None:
+            book.put(msgspec.structs.replace(run, inferred=tuple(sorted(set(rows)))))
+            self._follow(book, [run_id])
+            book.finish()
+
+    def forget_rows(self, batch: Batch, rows: Sequence[int]) -> None:
+        """Take memories out of the runs that they belong to or that used them, and out of recalls. Before deleting."""
+        book, gone = Book(batch), frozenset(rows)
+        for run_id in self._runs_with(book, rows):
+            run = book.get(run_id)
+            if run is not None:
+                book.put(_without_rows(run, gone))
+        for note in list(batch.recall_notes()):
+            if gone.intersection(note.rows):
+                left = tuple(shown for shown in note.shown if shown.row not in gone)
+                batch.put_note(msgspec.structs.replace(note, shown=left))
+                batch.change_lessons()
+        book.finish()
+
+    def forget_session(self, batch: Batch, session_id: str) -> None:
+        """Leave nothing of a session's runs and recalls but that the runs were forgotten."""
+        book = Book(batch)
+        doomed = [run for run in batch.newest_trajectories() if run.session_id == session_id]
+        for run in doomed:
+            take_back(book, book.get(run.id) or run)
+            book.forget(run.id)
+        runs = {run.id for run in doomed}
+        for note in list(batch.recall_notes()):
+            if note.session_id == session_id or note.run_id in runs or note.by_run in runs:
+                batch.delete_note(note.recall_id)
+                batch.change_lessons()
+        book.finish()
+
+    def _mark(self, book: Book, entry: Entry) -> str | None:
+        """Add what an event said to its run; return the run, or None where nothing was new or no run is known."""
+        run_id = entry.sign.run_id or self._run_of_recall(book, entry.sign)
+        run = None if run_id is None else book.get_or_new(run_id)
+        if run is None or any(mark.event_id == entry.sign.event_id for mark in run.marks):
+            return None
+        book.put(msgspec.structs.replace(run, marks=(*run.marks, _mark_of(book.batch, entry))))
+        return run.id
+
+    def _run_of_recall(self, book: Book, sign: RunSign) -> str | None:
+        """The run that a recall belongs to; a recall of no run makes one of its own when it is judged."""
+        for recall_id in sign.recall_ids:
+            note = book.batch.recall_note(recall_id)
+            if note is not None:
+                return note.run_id or note.by_run or recall_id
+        book.batch.count(UNKNOWN_RECALL)
+        return None
+
+    def _follow(self, book: Book, run_ids: Sequence[str]) -> None:
+        """Find out what follows from what was said of these runs."""
+        for run_id in dict.fromkeys(run_ids):
+            before = book.before(run_id)
+            link_named(book, run_id)
+            run = book.get(run_id)
+            if run is not None and (before is None or before.began_us != run.began_us):
+                link_same_request(book, run_id, self.settings)
+        changed = [run_id for run_id in book.changed() if _bearing(book.before(run_id)) != _bearing(book.get(run_id))]
+        relate(book, changed, self.settings)
+
+    def _expire(self, book: Book, now_us: int) -> int:
+        silent_since = now_us - round(self.settings.expire_after_s * _SECOND)
+        silent = list(book.batch.open_trajectories(silent_since))
+        for run in silent:
+            book.put(msgspec.structs.replace(book.get(run.id) or run, expired_us=now_us))
+        return len(silent)
+
+    def _runs_with(self, book: Book, rows: Sequence[int]) -> list[str]:
+        found: dict[str, None] = {}
+        for row in rows:
+            record = book.batch.record(row)
+            if record is not None and record.run_id is not None:
+                found[record.run_id] = None
+            runs = (book.by_key(use.run_key) for use in book.batch.uses(row))
+            found |= dict.fromkeys(run.id for run in runs if run is not None)
+        return list(found)
+
+
+def _mark_of(batch: Batch, entry: Entry) -> Mark:
+    sign, record = entry.sign, entry.record
+    rows = [batch.row_of_id(memory_id) for memory_id in sign.memory_ids]
+    named = {row for row in rows if row is not None}
+    if None in rows:
+        batch.count(UNKNOWN_MEMORY, rows.count(None))
+    objective = sign.objective if record is not None and record.text.startswith(sign.objective) else ""
+    return Mark(
+        at_us=microseconds(sign.at, "timestamp"),
+        event_id=sign.event_id,
+        event_type=sign.event_type,
+        role=sign.role,
+        row=entry.row,
+        session_id=sign.session_id,
+        outcome=sign.outcome,
+        quality=None if sign.verdict is None else sign.verdict.quality,
+        reason=None if sign.verdict is None else sign.verdict.reason,
+        named=tuple(sorted(named)),
+        recalls=tuple(sorted(set(sign.recall_ids))),
+        parents=tuple(sorted(set(sign.parents))),
+        retries=tuple(sorted(set(sign.retries))),
+        is_judged=record is not None and record.quality_score is not None,
+        objective_chars=len(objective),
+    )
+
+
+def _bearing(run: StoredTrajectory | None) -> object:
+    """What of a run bears on other runs."""
+    if run is None:
+        return None
+    rows = {used.row for used in run.used}
+    return run.began_us, run.begin_row, run.ended_us, run.outcome, run.quality, run.parents, run.retries, rows
+
+
+def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajectory:
+    marks = tuple(
+        msgspec.structs.replace(
+            mark,
+            row=None if mark.row in gone else mark.row,
+            named=tuple(row for row in mark.named if row not in gone),
+        )
+        for mark in run.marks
+    )
+    inferred = tuple(pair for pair in run.inferred if pair[0] not in gone)
+    return msgspec.structs.replace(run, marks=marks, inferred=inferred)

@@ -1,0 +1,129 @@
+"""How well a run went, by everything that is known of it: a fold over its facts in the order of their times. Pure.
+
+    what somebody said outright      what they said: approved 1, rejected 0, or a number; the latest counts
+    failed                           0
+    completed                        .8
+    completed, then tried again      .4
+    completed, and a later run that is related succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
+
+What was said outright wins over all. A failure stays one: that a later run succeeded does not make what this one did
+work; nor does the success of the very run that tried it again. A trajectory that nothing is known of but feedback ends
+with that. Each change of the quality is a revision, with its reason and what brought it about. Facts are sorted, so the
+order in which they came does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memory_agent.storage.trajectories import Echo, Mark, StoredRevision
+from memory_agent.trajectory import Outcome, Reason
+
+COMPLETED, RETRIED, LATER_SUCCESS, FAILED = 0.8, 0.4, 0.9, 0.0
+SUCCEEDED = COMPLETED
+"""A run succeeded when it is worth that much without the success of later ones."""
+_OWN_ROLES = ("begin", "step", "end")
+
+
+class Ending(NamedTuple):
+    """When and how a run ended, and its qualities in order; the last one counts. Nothing, while it goes on."""
+
+    ended_us: int | None = None
+    outcome: Outcome | None = None
+    revisions: tuple[StoredRevision, ...] = ()
+
+
+class _Fact(NamedTuple):
+    """Something that bears on the quality. `order` puts facts of one time in order."""
+
+    at_us: int
+    order: int
+    cause: str
+    outcome: Outcome | None = None
+    quality: float | None = None
+    reason: Reason | None = None
+    hop: int | None = None
+
+
+@dataclass
+class _Standing:
+    """What holds after some of the facts."""
+
+    ended_us: int | None = None
+    outcome: Outcome | None = None
+    end_cause: str | None = None
+    outright: _Fact | None = None
+    retry: _Fact | None = None
+    success: _Fact | None = None
+
+    def take(self, fact: _Fact) -> None:
+        if fact.outcome is not None and fact.outcome != self.outcome:
+            self.ended_us, self.outcome, self.end_cause = fact.at_us, fact.outcome, fact.cause
+        if fact.quality is not None:
+            self.outright = fact
+        if fact.hop == 0:
+            self.retry = self.retry or fact
+        elif fact.hop and (self.success is None or fact.hop < (self.success.hop or 0)):
+            self.success = fact
+
+    def quality(self) -> tuple[float, Reason, str | None] | None:
+        if self.outcome is None:
+            return None
+        if self.outright is not None and self.outright.quality is not None:
+            return self.outright.quality, self.outright.reason or "rated", self.outright.cause
+        if self.outcome == "failed":
+            return FAILED, "failed", self.end_cause
+        return self._completed()
+
+    def _completed(self) -> tuple[float, Reason, str | None]:
+        own = COMPLETED if self.retry is None else RETRIED
+        if self.success is not None and self.success.hop:
+            return raised(own, self.success.hop), "later_success", self.success.cause
+        if self.retry is not None:
+            return own, "retried", self.retry.cause
+        return own, "completed", self.end_cause
+
+
+def raised(quality: float, hop: int) -> float:
+    """Return a quality after the success of a run that is `hop` links later."""
+    return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
+
+
+def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
+    """Return how a run ended, by what its events and later runs say."""
+    standing, revisions = _Standing(), list[StoredRevision]()
+    for fact in sorted((*_said(marks), *_echoed(marks, echoes)), key=lambda fact: fact[:3]):
+        standing.take(fact)
+        judged = standing.quality()
+        if judged is not None and (not revisions or judged[:2] != (revisions[-1].quality, revisions[-1].reason)):
+            quality, reason, cause = judged
+            revisions.append(StoredRevision(quality, reason, fact.at_us, cause))
+    return Ending(standing.ended_us, standing.outcome, tuple(revisions))
+
+
+def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
+    """Whether the run went well by what is known of it alone, so that it speaks for earlier ones."""
+    own = ending(marks, [echo for echo in echoes if echo.hop == 0])
+    return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
+
+
+def _said(marks: Sequence[Mark]) -> Iterator[_Fact]:
+    is_feedback_alone = not any(mark.role in _OWN_ROLES for mark in marks)
+    for mark in marks:
+        outcome = mark.outcome
+        if is_feedback_alone and (mark.quality is not None or mark.named):
+            outcome = "failed" if mark.quality == 0.0 else "completed"
+        if outcome is not None or mark.quality is not None:
+            yield _Fact(mark.at_us, 0, mark.event_id, outcome, mark.quality, mark.reason)
+
+
+def _echoed(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Iterator[_Fact]:
+    """What later runs say. It holds from when the run has ended at the earliest."""
+    ended_us = max((mark.at_us for mark in marks if mark.outcome is not None), default=0)
+    echoes = tuple(echoes)
+    retrying = {echo.run_id for echo in echoes if echo.hop == 0}
+    for echo in echoes:
+        if echo.hop == 0 or echo.run_id not in retrying:
+            yield _Fact(max(echo.at_us, ended_us), 1, echo.run_id, hop=echo.hop)

@@ -1,0 +1,162 @@
+"""What later runs say of earlier ones: that they tried the same again, or that going on from them succeeded.
+
+A run tries an earlier one again when it says so, or when it asks the same in other words soon after that one ended (or
+began, while it was still going on). A run that succeeded speaks for the runs that it names as those it goes on from,
+for the runs that these name, at most three links back, and for the latest earlier runs that used a memory that it used
+as well; for each once, by the shortest way. A memory shared with a run that shares one with another is no relation.
+
+Both ends keep what was said (`Effect`, `Echo`), so that it can be taken back when the later run turns out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import msgspec
+
+from memory_agent.config import LearningSettings
+from memory_agent.learning.book import Book
+from memory_agent.learning.outcomes import succeeded
+from memory_agent.learning.requests import is_in_other_words, request_of
+from memory_agent.storage.trajectories import BEGUN, ENDED, Echo, Effect, StoredTrajectory
+
+MOST_HOPS = 3
+NEAREST = 16
+"""Of runs near in time, so many are looked at: the work for one event stays bounded whatever a user's past."""
+_SECOND = 1_000_000
+
+Said = set[tuple[str, int]]
+"""Earlier runs and hops."""
+
+
+def relate(book: Book, run_ids: Iterable[str], settings: LearningSettings) -> None:
+    """Bring up to date what these runs say of earlier ones, and what later ones say of them."""
+    asked = list(dict.fromkeys(run_ids))
+    for run_id in list(asked):
+        run = book.get(run_id)
+        asked += [] if run is None else _later(book, run, settings)
+    waiting = list(dict.fromkeys(asked))
+    while waiting:
+        retried = _say(book, waiting.pop(0), settings)
+        waiting += [run_id for run_id in retried if run_id not in waiting]
+
+
+def take_back(book: Book, run: StoredTrajectory) -> None:
+    """Take back all that a run says of others, and let others say nothing of it: it is to be forgotten."""
+    for effect in run.effects:
+        _set_echo(book, effect.run_id, run.id, frozenset(), 0)
+    for echo in run.echoes:
+        later = book.get(echo.run_id)
+        if later is not None:
+            rest = tuple(effect for effect in later.effects if effect.run_id != run.id)
+            book.put(msgspec.structs.replace(later, effects=rest))
+
+
+def _say(book: Book, run_id: str, settings: LearningSettings) -> list[str]:
+    """Say of earlier runs what holds now; return those of which it says for the first time, or not any more, that it
+    tries them again: whether these succeeded is open anew."""
+    run = book.get(run_id)
+    if run is None:
+        return []
+    said = {(effect.run_id, effect.hop) for effect in run.effects}
+    says = _retried(book, run, settings)
+    says |= _encouraged(book, run, {name for name, _ in says})
+    if says == said:
+        return []
+    effects = tuple(Effect(name, hop) for name, hop in sorted(says))
+    book.put(msgspec.structs.replace(run, effects=effects))
+    for name in sorted({name for name, _ in says ^ said}):
+        hops = frozenset(hop for other, hop in says if other == name)
+        _set_echo(book, name, run_id, hops, _spoken_us(run))
+    return sorted({name for name, hop in says ^ said if hop == 0})
+
+
+def _set_echo(book: Book, earlier_id: str, later_id: str, hops: frozenset[int], at_us: int) -> None:
+    earlier = book.get_or_new(earlier_id)
+    if earlier is not None:
+        others = [echo for echo in earlier.echoes if echo.run_id != later_id]
+        own = [Echo(later_id, hop, at_us) for hop in sorted(hops)]
+        echoes = tuple(sorted((*others, *own), key=lambda echo: (echo.at_us, echo.run_id, echo.hop)))
+        book.put(msgspec.structs.replace(earlier, echoes=echoes))
+
+
+def _spoken_us(run: StoredTrajectory) -> int:
+    return run.began_us if run.began_us is not None else run.marks[0].at_us if run.marks else 0
+
+
+def _retried(book: Book, run: StoredTrajectory, settings: LearningSettings) -> Said:
+    found = {(name, 0) for name in run.retries}
+    if run.began_us is None or run.begin_row is None:
+        return found
+    related = {*run.parents, *run.retries, run.id}
+    for earlier in _before(book, run.began_us, settings):
+        if earlier.id not in related and _is_again(book, earlier, run, settings):
+            found.add((earlier.id, 0))
+    return found
+
+
+def _before(book: Book, began_us: int, settings: LearningSettings) -> Iterator[StoredTrajectory]:
+    """Runs that ended shortly before a time, and those that had begun then and were still going on."""
+    window_us = round(settings.retry_window_s * _SECOND)
+    ended = book.batch.run_keys(ENDED, began_us - window_us, began_us + 1, is_newest_first=True)
+    begun = book.batch.run_keys(BEGUN, began_us - window_us, began_us, is_newest_first=True)
+    return _runs(book, dict.fromkeys((*islice(ended, NEAREST), *islice(begun, NEAREST))))
+
+
+def _is_again(book: Book, earlier: StoredTrajectory, later: StoredTrajectory, settings: LearningSettings) -> bool:
+    if earlier.began_us is None or later.began_us is None or earlier.began_us >= later.began_us:
+        return False
+    is_over = earlier.ended_us is not None and earlier.ended_us <= later.began_us
+    since_us = earlier.ended_us if is_over and earlier.ended_us is not None else earlier.began_us
+    if later.began_us - since_us > settings.retry_window_s * _SECOND or later.id in earlier.parents:
+        return False
+    asked = request_of(book.batch, earlier, with_vector=True)
+    again = request_of(book.batch, later, with_vector=True)
+    return asked is not None and again is not None and is_in_other_words(asked, again, settings.retry_similarity)
+
+
+def _encouraged(book: Book, run: StoredTrajectory, retried: set[str]) -> Said:
+    """Earlier runs that the success of this one speaks for, and by how many hops."""
+    if run.outcome != "completed" or not succeeded(run.marks, run.echoes):
+        return set()
+    found: dict[str, int] = {}
+    nearest = {*run.parents, *_sharing(book, run, is_later=False)}
+    for hop in range(1, MOST_HOPS + 1):
+        reached = nearest - found.keys() - {run.id}
+        found |= dict.fromkeys(reached, hop)
+        known = (book.get(name) for name in reached)
+        nearest = {name for earlier in known if earlier is not None for name in earlier.parents}
+    return {(name, hop) for name, hop in found.items() if name not in retried}
+
+
+def _sharing(book: Book, run: StoredTrajectory, *, is_later: bool) -> set[str]:
+    """The nearest runs that used a memory that this one used as well, and ended before it began; or the other way."""
+    keys = [key for used in run.used for key in _nearest_uses(book, used.row, run, is_later=is_later)]
+    return {other.id for other in _runs(book, keys) if other.id != run.id}
+
+
+def _nearest_uses(book: Book, row: int, run: StoredTrajectory, *, is_later: bool) -> list[bytes]:
+    uses = book.batch.uses(row)
+    if is_later:
+        ended_us = run.ended_us
+        after = [(use.began_us, use.run_key) for use in uses if use.began_us is not None]
+        return [key for us, key in sorted(after) if ended_us is not None and us >= ended_us][:NEAREST]
+    began_us = run.began_us
+    before = [(use.ended_us, use.run_key) for use in uses if use.ended_us is not None]
+    return [key for us, key in sorted(before, reverse=True) if began_us is not None and us <= began_us][:NEAREST]
+
+
+def _later(book: Book, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
+    """Runs that may have something else to say now that this one is known better."""
+    names = {echo.run_id for echo in run.echoes} | _sharing(book, run, is_later=True)
+    if run.began_us is not None:
+        until_us = max(run.began_us, run.ended_us or 0) + round(settings.retry_window_s * _SECOND)
+        after = islice(book.batch.run_keys(BEGUN, run.began_us + 1, until_us + 1), NEAREST)
+        names |= {later.id for later in _runs(book, list(after))}
+    return sorted(names - {run.id})
+
+
+def _runs(book: Book, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
+    found = (book.by_key(key) for key in list(keys))
+    return (run for run in found if run is not None)

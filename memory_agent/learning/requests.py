@@ -1,0 +1,58 @@
+"""What a run was asked to do, as far as its begin is still remembered; and whether two requests ask the same. Pure.
+
+The words are read from the memory that the begin became, so that forgetting it forgets them. Without vectors (no model
+yet, or another one) only the words decide, and they must be the same words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import NamedTuple
+
+from memory_agent.records import Embedding
+from memory_agent.storage.recall_notes import RecallNote, request_digest
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.trajectories import StoredTrajectory
+
+_WORD = re.compile(r"\w+")
+
+
+class Request(NamedTuple):
+    """The words, and the vector (d,) of unit length or None, of what a run was to do."""
+
+    text: str
+    vector: Embedding | None = None
+
+
+def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> Request | None:
+    """Return what the run was asked to do; None where its begin is not known, made no memory, or was forgotten."""
+    record = None if run.begin_row is None else snapshot.record(run.begin_row)
+    if record is None or run.begin_row is None:
+        return None
+    begin = next(mark for mark in run.marks if mark.role == "begin")
+    text = record.text[: begin.objective_chars] if begin.objective_chars else record.text
+    return Request(text, snapshot.vector(run.begin_row) if with_vector else None)
+
+
+def is_in_other_words(one: Request, other: Request, least_similarity: float) -> bool:
+    """Whether two requests ask the same but are not the same."""
+    if request_digest(one.text) == request_digest(other.text):
+        return False
+    if one.vector is None or other.vector is None:
+        return _words(one.text) == _words(other.text)
+    return one.vector.shape == other.vector.shape and float(one.vector @ other.vector) >= least_similarity
+
+
+def asks_for(note: RecallNote, request: Request, least_similarity: float) -> bool:
+    """Whether a recall was for this request: its words, or near them."""
+    if note.request == request_digest(request.text):
+        return True
+    query = note.query
+    if query is None or request.vector is None or query.shape != request.vector.shape:
+        return False
+    return float(query @ request.vector) >= least_similarity
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(_WORD.findall(text.casefold()))

@@ -1,0 +1,237 @@
+"""Runs as people and programs keep them: begun, gone on with, ended and judged by hand, and looked at.
+
+Every change is an event like those of a conductor, and goes the way that events go, so there is one path and one
+meaning; `event_id` makes a change that is told twice happen once. What this does not do: decide anything about a run
+(`learning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from ulid import ULID
+
+from memory_agent.api import check_choice, check_whole
+from memory_agent.embedders import check_text
+from memory_agent.errors import InvalidInputError, StoreError
+from memory_agent.learning.attribution import names_all
+from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.learning.telling import tell
+from memory_agent.recall.inquiry import check_now
+from memory_agent.records import IngestReport
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.trajectory import OUTCOMES, RUN_STATES, FeedbackReport, Outcome, RunState, Trajectory
+from relay.event import Event
+
+MOST_RUNS = 1_000
+MOST_IDS = 200
+_NAME_CHARS = 256
+_NOT_STORED = "is not stored, or was forgotten"
+_LIST = "all memories that were shown were named, which says nothing about any of them"
+_ENDS = {"completed": ("conductor.run.completed", "summary"), "failed": ("conductor.run.failed", "error")}
+
+TakeIn = Callable[[Event], IngestReport]
+Call = Callable[[], AbstractContextManager[None]]
+
+
+class Runs:
+    """The runs of one user. Every method raises `InvalidInputError` naming what cannot be used, and `StoreError`."""
+
+    def __init__(self, user_id: str, archive: Archive, bookkeeping: Bookkeeping, take_in: TakeIn, call: Call) -> None:
+        """Changes go through `take_in`; `call` keeps the files open while they are looked at."""
+        self._user_id = user_id
+        self._archive = archive
+        self._bookkeeping = bookkeeping
+        self._take_in = take_in
+        self._call = call
+
+    def begin(
+        self,
+        objective: str,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        recall_ids: Sequence[str] = (),
+        *,
+        event_id: str | None = None,
+        now: datetime | None = None,
+    ) -> Trajectory:
+        """Begin a run, under a new id unless one is given; durable on return. Of two begins the earlier one counts."""
+        check_words("objective", objective)
+        moment = check_now(now)
+        given = event_id if run_id is None else run_id  # said again, it is the same run
+        name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
+        session = None if session_id is None else check_name("session_id", session_id)
+        payload = {"objective": objective, "run_id": name, "recall_ids": check_names("recall_ids", recall_ids)}
+        self._tell("conductor.run.started", payload, event_id, moment, session)
+        return self._known(name)
+
+    def step(
+        self,
+        run_id: str,
+        text: str,
+        memory_ids: Sequence[str] = (),
+        *,
+        event_id: str | None = None,
+        now: datetime | None = None,
+    ) -> Trajectory:
+        """Say what a run did, and which memories it used for that; durable on return."""
+        check_words("text", text)
+        name = check_name("run_id", run_id)
+        payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
+        self._tell("worker.report.received", payload, event_id, check_now(now))
+        return self._known(name)
+
+    def end(
+        self,
+        run_id: str,
+        outcome: Outcome = "completed",
+        summary: str | None = None,
+        quality: float | None = None,
+        memory_ids: Sequence[str] = (),
+        *,
+        event_id: str | None = None,
+        now: datetime | None = None,
+    ) -> Trajectory:
+        """End a run; durable on return. Without a quality (0..1) it follows from the outcome. The latest end counts."""
+        event_type, said = _ENDS[check_choice("outcome", outcome, OUTCOMES)]
+        name = check_name("run_id", run_id)
+        payload: dict[str, Any] = {"run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
+        if summary is not None:
+            check_text("summary", summary)
+            payload[said] = summary
+        if quality is not None:
+            payload["quality"] = check_quality(quality)
+        self._tell(event_type, payload, event_id, check_now(now))
+        return self._known(name)
+
+    def get(self, run_id: str) -> Trajectory | None:
+        """Return what is known of a run, or None."""
+        name = check_name("run_id", run_id)
+        with self._call():
+            self._settle_recalls()
+            with self._archive.store.snapshot() as snapshot:
+                run = snapshot.trajectory(name)
+                return None if run is None or not run.marks else tell(snapshot, run)
+
+    def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
+        """Return at most `limit` runs, those that began last first; with `state` only those in it."""
+        wanted = None if state is None else check_choice("state", state, RUN_STATES)
+        most = check_whole("limit", limit, MOST_RUNS)
+        with self._call():
+            self._settle_recalls()
+            with self._archive.store.snapshot() as snapshot:
+                runs = (run for run in snapshot.newest_trajectories() if wanted in (None, run.state))
+                return [tell(snapshot, run) for run in islice(runs, most)]
+
+    def judge(
+        self,
+        recall_id: str,
+        used: Sequence[str] = (),
+        quality: float | None = None,
+        comment: str | None = None,
+        *,
+        event_id: str | None = None,
+        now: datetime | None = None,
+    ) -> FeedbackReport:
+        """Take in feedback on a recall; see `Memory.feedback`."""
+        name, named = check_name("recall_id", recall_id), check_names("used", used)
+        payload: dict[str, Any] = {"recall_id": name, "memory_ids": named}
+        if quality is not None:
+            payload["quality"] = check_quality(quality)
+        if comment is not None:
+            check_text("comment", comment)
+            payload["comment"] = comment
+        if not named and quality is None and not comment:
+            raise InvalidInputError("used", "is empty, and there is neither a quality nor a comment")
+        with self._call():
+            note = self._archive.store.recall_note(name)
+        if note is None:
+            raise InvalidInputError("recall_id", "is not known: it was never given, or is too old")
+        self._tell("feedback.recall", payload, event_id, check_now(now))
+        with self._call():
+            return self._report(name, named, note)
+
+    def _report(self, recall_id: str, named: Sequence[str], note: RecallNote) -> FeedbackReport:
+        with self._archive.store.snapshot() as snapshot:
+            known = snapshot.recall_note(recall_id) or note
+            run = snapshot.trajectory(known.run_id or known.by_run or recall_id)
+            rows = {memory_id: snapshot.row_of_id(memory_id) for memory_id in named}
+        used = {use.row for use in run.used} if run is not None else set()
+        reason = _LIST if names_all((row for row in rows.values() if row is not None), known) else "is not credited"
+        return FeedbackReport(
+            trajectory_id=recall_id if run is None else run.id,
+            credited=tuple(memory_id for memory_id, row in rows.items() if row in used),
+            not_credited={
+                memory_id: _NOT_STORED if row is None else reason for memory_id, row in rows.items() if row not in used
+            },
+            quality=None if run is None else run.quality,
+        )
+
+    def _known(self, run_id: str) -> Trajectory:
+        run = self.get(run_id)
+        if run is None:
+            raise InvalidInputError("run_id", "is that of a run that was forgotten")
+        return run
+
+    def _settle_recalls(self) -> None:
+        """Let runs know of the recalls that were made in their name and are not written yet."""
+        if self._archive.store.has_waiting_notes:
+            with self._archive.batch() as batch:
+                self._bookkeeping.enter(batch, ())
+
+    def _tell(
+        self,
+        event_type: str,
+        payload: dict[str, Any],
+        event_id: str | None,
+        now: datetime,
+        session_id: str | None = None,
+    ) -> None:
+        name = str(ULID.from_datetime(now)) if event_id is None else check_name("event_id", event_id)
+        event = Event(
+            event_id=name,
+            event_type=event_type,
+            timestamp=now,
+            user_id=self._user_id,
+            session_id=session_id,
+            payload=payload,
+        )
+        report = self._take_in(event)
+        if report.rejected:
+            raise StoreError(f"{event_type} was not taken in: {report.rejected[0].reason}")
+
+
+def check_words(field: str, text: str) -> None:
+    """Raise `InvalidInputError` for what is no text, or says nothing."""
+    check_text(field, text)
+    if not text.strip():
+        raise InvalidInputError(field, "is empty")
+
+
+def check_name(field: str, name: str) -> str:
+    """Return an id of at most 256 characters, without white space around it."""
+    check_words(field, name)
+    if len(name.strip()) > _NAME_CHARS:
+        raise InvalidInputError(field, f"has {len(name)} characters, at most {_NAME_CHARS} are allowed")
+    return name.strip()
+
+
+def check_names(field: str, names: Sequence[str]) -> list[str]:
+    """Return ids, each once, at most 200."""
+    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
+        raise InvalidInputError(field, "must be a list of ids")
+    if len(names) > MOST_IDS:
+        raise InvalidInputError(field, f"has {len(names)} ids, at most {MOST_IDS} are allowed")
+    return list(dict.fromkeys(check_name(field, name) for name in names))
+
+
+def check_quality(quality: object) -> float:
+    """Return a quality, which must be a number from 0 to 1."""
+    if isinstance(quality, bool) or not isinstance(quality, int | float) or not 0 <= quality <= 1:
+        raise InvalidInputError("quality", "must be a number from 0 to 1")
+    return float(quality)

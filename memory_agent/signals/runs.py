@@ -1,0 +1,128 @@
+"""What an event says of a run: that it begins, goes on, ends or was judged, what it used, what it follows. Pure.
+
+The row of the table says what the event is to its run. An event whose row says nothing, or that has no row, is a step
+all the same where it names the memories that the run used, or its recalls. What this does not do: know any other event
+(`learning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from memory_agent.errors import UnhandledEventError
+from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, read_value, roots
+from memory_agent.signals.reader import id_of, run_id_of, utc
+from memory_agent.signals.table import Signal, SignalTable
+from memory_agent.signals.verdicts import Verdict, reason_of, verdict
+from memory_agent.trajectory import Outcome, RunRole
+from relay.event import Event
+
+_MEMORIES = ("memory_ids", "used_memory_ids", "memory_id", "used_memory_id")
+_RECALLS = ("recall_id", "recall_ids")
+_PARENTS = ("parent_run_id", "previous_run_id")
+_RETRIES = ("retry_of",)
+_REPORTS = ("report", "result", "output")
+_MOST_NAMES = 200
+_NAME_CHARS = 256
+
+Objects = Sequence[Mapping[str, Any]]
+
+
+class RunSign(msgspec.Struct, frozen=True, kw_only=True):
+    """What one event says of a run. `run_id` is None only for feedback on a recall.
+
+    `objective` is the request, of an event that begins a run; `parents` are earlier runs that this one goes on from,
+    `retries` those that it tries again.
+    """
+
+    role: RunRole
+    event_id: str
+    event_type: str
+    at: datetime
+    run_id: str | None
+    session_id: str | None = None
+    outcome: Outcome | None = None
+    verdict: Verdict | None = None
+    objective: str = ""
+    memory_ids: tuple[str, ...] = ()
+    recall_ids: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()
+    retries: tuple[str, ...] = ()
+
+
+def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
+    """Return what the event says of a run, or None when it says nothing of any. Raises nothing."""
+    if not isinstance(event.payload, dict):
+        return None
+    try:
+        return _read(event, table, table.match(event.event_type), roots(event.payload))
+    except (NotTextError, UnhandledEventError):
+        return None
+
+
+def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Objects) -> RunSign | None:
+    objects = _with_reports(objects)
+    memory_ids, recall_ids = _names(objects, _MEMORIES), _names(objects, _RECALLS)
+    named: RunRole | None = "step" if memory_ids or recall_ids else None
+    role = (signal.run if signal is not None else None) or named
+    run_id = run_id_of(event, objects) or (read_name(objects, "trajectory_id") if role == "feedback" else None)
+    if role is None or (run_id is None and not (role == "feedback" and recall_ids)):
+        return None
+    said = _verdict(signal, objects, table)
+    return RunSign(
+        role=role,
+        event_id=event.event_id,
+        event_type=event.event_type,
+        at=utc(event),
+        run_id=run_id,
+        session_id=id_of(event, "session_id", objects),
+        outcome=_outcome(signal, said) if role == "end" else None,
+        verdict=said if role == "feedback" or (role == "end" and said is not None and said.is_outright) else None,
+        objective=_objective(signal, objects, table) if role == "begin" else "",
+        memory_ids=memory_ids,
+        recall_ids=recall_ids,
+        parents=tuple(name for name in _names(objects, _PARENTS) if name != run_id),
+        retries=tuple(name for name in _names(objects, _RETRIES) if name != run_id),
+    )
+
+
+def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
+    """What the payload says, or what follows from the type of feedback."""
+    said = verdict(objects, table.outcomes) if signal is not None and signal.outcome else None
+    if said is None and signal is not None and signal.run == "feedback" and signal.quality is not None:
+        return Verdict(signal.quality, reason_of(signal.quality), True)
+    return said
+
+
+def _outcome(signal: Signal | None, said: Verdict | None) -> Outcome:
+    if said is not None and not said.is_outright:
+        return "failed" if said.quality == 0.0 else "completed"
+    return "failed" if signal is not None and signal.quality == 0.0 else "completed"
+
+
+def _objective(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
+    """The parts of the text that say what was asked, without those that accompany them."""
+    parts = [] if signal is None else [part for part in table.parts[signal] if not part.accompanies]
+    words = (read_part(objects, part) for part in parts)
+    return next((found for found in words if found), "")
+
+
+def _with_reports(objects: Objects) -> Objects:
+    nested = (read_value(objects, name) for name in _REPORTS)
+    return (*objects, *(value for value in nested if isinstance(value, dict)))
+
+
+def _names(objects: Objects, fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids that stand in any of the fields, as a text or a list of texts, each once and in order."""
+    found: dict[str, None] = {}
+    for field in fields:
+        for root in objects:
+            value = root.get(field)
+            for name in value if isinstance(value, list) else (value,):
+                if isinstance(name, str) and (cleaned := clean(name, field)[:_NAME_CHARS]):
+                    found[cleaned] = None
+    return tuple(found)[:_MOST_NAMES]

@@ -1,0 +1,89 @@
+"""What is kept of a recall: what was asked, as a vector, and which memories were shown, brought in by whom. Pure.
+
+Most recalls are never heard of again; the store prunes those that belong to no run. No words of the query are kept,
+only a digest of them, which tells whether a run began with the same request.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from memory_agent.records import Embedding
+from memory_agent.storage.codec import decode_packed, encode_packed, name_key, name_number
+
+Served = Literal["baseline", "learned", "interleaved"]
+NO_ARM, BASELINE, LEARNED = 0, 1, 2
+
+
+class Shown(msgspec.Struct, frozen=True, array_like=True):
+    """A memory in an answer, and the arm that brought it in: 0 none or both, 1 the baseline, 2 the learner."""
+
+    row: int
+    arm: int = NO_ARM
+
+
+class RecallNote(msgspec.Struct, frozen=True, array_like=True):
+    """One recall. `vector` is float16 bytes of (d,), raw, of unit length, or empty; `stamp` its embedder.
+
+    `shown` is in the order of the answer and loses what is forgotten; `size` is how many there were. `by_run` is the
+    run that asked; `run_id` the one that the recall was found to belong to, `is_guess` where only likeness says so.
+    """
+
+    recall_id: str
+    at_us: int
+    session_id: str | None = None
+    by_run: str | None = None
+    vector: bytes = b""
+    stamp: str | None = None
+    shown: tuple[Shown, ...] = ()
+    served: Served = "baseline"
+    is_contested: bool = False
+    request: bytes = b""
+    size: int = 0
+    run_id: str | None = None
+    is_guess: bool = False
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The memories that were shown, in order."""
+        return tuple(shown.row for shown in self.shown)
+
+    @property
+    def query(self) -> Embedding | None:
+        """The query's vector, (d,) float32 of unit length, or None where there was no model."""
+        if not self.vector:
+            return None
+        vector = np.frombuffer(self.vector, dtype="<f2").astype(np.float32)
+        return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+
+
+_notes = msgspec.msgpack.Decoder(RecallNote)
+
+
+def recall_key(recall_id: str) -> bytes:
+    """Return the key of a recall; ids are ULIDs, so keys sort by time. Raises `InvalidInputError`."""
+    return name_key(recall_id, "recall_id")
+
+
+def encode_note(note: RecallNote) -> bytes:
+    """Return the stored form, sealed."""
+    return encode_packed(name_number(recall_key(note.recall_id)), note)
+
+
+def decode_note(key: bytes, value: bytes) -> RecallNote:
+    """Return the note. Raises `StoreDamagedError`."""
+    return decode_packed(_notes, name_number(key), value, "recall note")
+
+
+def vector_of_query(raw: Embedding | None) -> bytes:
+    """Return what a note keeps of a query's vector (d,)."""
+    return b"" if raw is None else np.asarray(raw, dtype="<f2").tobytes()
+
+
+def request_digest(text: str) -> bytes:
+    """Return what a note keeps of a request's words: equal where they are, white space and case aside."""
+    return blake2b(" ".join(text.split()).casefold().encode(errors="surrogatepass"), digest_size=8).digest()

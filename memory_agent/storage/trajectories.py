@@ -1,0 +1,221 @@
+"""How a run looks in the store: what its events said, what other runs say of it, and what follows from both. Pure.
+
+The facts (`marks`, `recalls`, `inferred`, `echoes`) are sets, kept sorted, so a run does not depend on the order in
+which its events came or on how often they did. What follows from them is stored beside them, settled (`learning`), so
+that nobody has to work it out to read it. No text is kept: the request is read from the memory that the begin became.
+
+Index entries say where a run lies in time, and which runs used a memory; keys are a letter, eight bytes, the run's key.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+from memory_agent.storage.codec import decode_packed, encode_packed, name_key, name_number, row_key
+from memory_agent.trajectory import Attribution, Outcome, Reason, RunRole, RunState
+
+BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING = b"b", b"e", b"l", b"o", b"n", b"u"
+ASKED = b"a"  # recalls made in the name of a run that has not been told yet; the last part is the recall's key
+
+_PLACE_BYTES = 9
+_OFFSET = 1 << 63  # so that times before 1970 sort before those after
+_USE = struct.Struct(">dqq")
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """What one event said of its run. `row` is the memory that it became; `named` the rows that it says were used.
+
+    `is_judged`: the memory carries a verdict of its own. `objective_chars`: so much of its text is the request.
+    """
+
+    at_us: int
+    event_id: str
+    event_type: str
+    role: RunRole
+    row: int | None = None
+    session_id: str | None = None
+    outcome: Outcome | None = None
+    quality: float | None = None
+    reason: Reason | None = None
+    named: tuple[int, ...] = ()
+    recalls: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()
+    retries: tuple[str, ...] = ()
+    is_judged: bool = False
+    objective_chars: int = 0
+
+
+class Echo(msgspec.Struct, frozen=True, array_like=True):
+    """What a later run says of this one: it succeeded, `hop` links on; 0: it is this one, tried again."""
+
+    run_id: str
+    hop: int
+    at_us: int
+
+
+class Effect(msgspec.Struct, frozen=True, array_like=True):
+    """The other end of an `Echo`: the earlier run that this one says it of."""
+
+    run_id: str
+    hop: int
+
+
+class StoredUse(msgspec.Struct, frozen=True, array_like=True):
+    """A memory that a run used, the credit that it gets for it (0..1), and the recall that had shown it."""
+
+    row: int
+    how: Attribution
+    credit: float
+    recall_id: str | None = None
+
+
+class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
+    """A quality (0..1), why, since when, and the event or run that brought it about."""
+
+    quality: float
+    reason: Reason
+    at_us: int
+    cause: str | None = None
+
+
+class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
+    """A run: facts first, then what is settled from them. `number` orders runs by when they first ended.
+
+    One that was forgotten keeps its id and nothing else, so that no repeated event brings it back.
+    """
+
+    id: str
+    number: int | None = None
+    marks: tuple[Mark, ...] = ()
+    recalls: tuple[str, ...] = ()
+    inferred: tuple[tuple[int, str | None], ...] = ()
+    echoes: tuple[Echo, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    expired_us: int | None = None
+    is_forgotten: bool = False
+
+    session_id: str | None = None
+    began_us: int | None = None
+    begin_row: int | None = None
+    ended_us: int | None = None
+    outcome: Outcome | None = None
+    recall_ids: tuple[str, ...] = ()
+    used: tuple[StoredUse, ...] = ()
+    revisions: tuple[StoredRevision, ...] = ()
+
+    @property
+    def state(self) -> RunState:
+        """Whether it goes on."""
+        if self.ended_us is not None:
+            return "ended"
+        return "open" if self.expired_us is None else "expired"
+
+    @property
+    def quality(self) -> float | None:
+        """The quality that counts; None until it ended."""
+        return self.revisions[-1].quality if self.revisions else None
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Earlier runs that it goes on from."""
+        return tuple(sorted({name for mark in self.marks for name in mark.parents}))
+
+    @property
+    def retries(self) -> tuple[str, ...]:
+        """Earlier runs that it says it tries again."""
+        return tuple(sorted({name for mark in self.marks for name in mark.retries}))
+
+    @property
+    def rows(self) -> set[int]:
+        """The memories that its events became."""
+        return {mark.row for mark in self.marks if mark.row is not None}
+
+    @property
+    def lesson(self) -> tuple[object, ...]:
+        """What the learner learns from it; nothing before it ended."""
+        if self.ended_us is None:
+            return ()
+        return self.number, self.quality, self.used, self.recall_ids
+
+
+class Use(NamedTuple):
+    """A run that used a memory, as its index entry tells it: its key, its quality, when it began and ended."""
+
+    run_key: bytes
+    quality: float | None
+    began_us: int | None
+    ended_us: int | None
+
+
+_trajectories = msgspec.msgpack.Decoder(StoredTrajectory)
+
+
+def trajectory_key(run_id: str) -> bytes:
+    """Return the key of a run. Raises `InvalidInputError`."""
+    return name_key(run_id, "run_id")
+
+
+def encode_trajectory(trajectory: StoredTrajectory) -> bytes:
+    """Return the stored form, sealed."""
+    return encode_packed(name_number(trajectory_key(trajectory.id)), trajectory)
+
+
+def decode_trajectory(key: bytes, value: bytes) -> StoredTrajectory:
+    """Return the run. Raises `StoreDamagedError`."""
+    return decode_packed(_trajectories, name_number(key), value, "trajectory")
+
+
+def place(kind: bytes, number: int) -> bytes:
+    """Return the beginning of the index keys of `kind` at a time in microseconds, a number or a row."""
+    return kind + row_key(number + _OFFSET)
+
+
+def run_key_of(index_key: bytes) -> bytes:
+    """Return the key of the run that an index entry is about."""
+    return index_key[_PLACE_BYTES:]
+
+
+def after(kind: bytes) -> bytes:
+    """Return a key above all index keys of `kind`."""
+    return bytes([kind[0] + 1])
+
+
+def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
+    """Return the index entries of a run: keys and values."""
+    if not trajectory.marks:
+        return {}
+    key = trajectory_key(trajectory.id)
+    began, ended = trajectory.began_us, trajectory.ended_us
+    first_us = trajectory.marks[0].at_us if began is None else began
+    entries = {place(LISTED, first_us) + key: b""}
+    if began is not None:
+        entries[place(BEGUN, began) + key] = b""
+    if ended is not None:
+        entries[place(ENDED, ended) + key] = b""
+    elif trajectory.expired_us is None:
+        entries[place(OPEN, trajectory.marks[-1].at_us) + key] = b""
+    if trajectory.number is not None:
+        entries[place(NUMBERED, trajectory.number) + key] = b""
+    use = _encode_use(trajectory)
+    return entries | {place(USING, used.row) + key: use for used in trajectory.used}
+
+
+def decode_use(index_key: bytes, value: bytes) -> Use:
+    """Return what the entry of a used memory says of the run."""
+    quality, began, ended = _USE.unpack(value)
+    return Use(
+        run_key_of(index_key),
+        None if math.isnan(quality) else quality,
+        None if began == -_OFFSET else began,
+        None if ended == -_OFFSET else ended,
+    )
+
+
+def _encode_use(trajectory: StoredTrajectory) -> bytes:
+    quality = math.nan if trajectory.quality is None else trajectory.quality
+    times = (-_OFFSET if us is None else us for us in (trajectory.began_us, trajectory.ended_us))
+    return _USE.pack(quality, *times)
