@@ -1,0 +1,111 @@
+"""What the adapter is trained on: a request, memories to choose from, and how it should have chosen among them.
+
+SONA.md 3: the loss is the cross-entropy of softmax(C u / tau) against a target distribution. The negatives are chosen
+here too, so that the same lesson meets the same ones again. What this does not do: know a parameter.
+
+Shapes: s = samples, c = candidates of one sample, n = memories, d = dimensions of an embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sona.errors import ShapeError
+from sona.lesson import Array, Vector
+
+Rows = npt.NDArray[np.int64]
+
+TEMPERATURE = 0.1
+NEIGHBOUR = 0.9
+"""Cosine from which a memory says so nearly what a used one says that it is no counterexample."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A request `x`, (d,), of unit length; `candidates`, (c, d); `target`, (c,), which sums to 1.
+
+    `weight` is what it counts. Raises `ShapeError` when the three do not fit each other.
+    """
+
+    x: Array | Vector
+    candidates: Array | Vector
+    target: Array
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check that the shapes fit."""
+        if self.x.ndim != 1 or self.candidates.shape != (len(self.target), len(self.x)) or not len(self.target):
+            raise ShapeError(len(self.x), self.candidates.shape)
+
+
+def contrast(
+    x: Array | Vector, used: Array | Vector, credits: Sequence[float], others: Array | Vector, weight: float = 1.0
+) -> Example:
+    """Return the example that `x` should have found `used`, (k, d), each by its share of the credit, and not `others`.
+
+    Raises `ShapeError`.
+    """
+    shares = np.asarray(credits, dtype=np.float64)
+    if used.ndim != 2 or others.ndim != 2 or len(used) != len(shares) or used.shape[1:] != others.shape[1:]:
+        raise ShapeError(len(x), used.shape)
+    target = np.concatenate([shares / shares.sum(), np.zeros(len(others))])
+    return Example(x, np.concatenate([used, others]), target, weight)
+
+
+def losses(moved: Array, examples: Sequence[Example]) -> tuple[Array, Array]:
+    """Return each sample's loss, (s,), and its gradient by the moved request, (s, d), for moved requests (s, d)."""
+    widest = max(len(example.target) for example in examples)
+    scores = np.full((len(examples), widest), -np.inf)
+    target = np.zeros_like(scores)
+    for row, example in enumerate(examples):
+        scores[row, : len(example.target)] = (
+            example.candidates @ moved[row].astype(example.candidates.dtype) / TEMPERATURE
+        )
+        target[row, : len(example.target)] = example.target
+    scores -= scores.max(axis=1, keepdims=True)
+    likely = np.exp(scores)
+    total = likely.sum(axis=1)
+    loss = np.log(total) - np.where(target > 0.0, target * np.where(target > 0.0, scores, 0.0), 0.0).sum(axis=1)
+    misses = (likely / total[:, None] - target) / TEMPERATURE
+    pulls = np.empty_like(moved)
+    for row, example in enumerate(examples):
+        pulls[row] = misses[row, : len(example.target)].astype(example.candidates.dtype) @ example.candidates
+    return loss, pulls
+
+
+def negatives(
+    x: Array | Vector,
+    memories: Array | Vector,
+    numbers: Rows,
+    used: Sequence[int],
+    seed: int | Sequence[int],
+    *,
+    excluded: Sequence[int] = (),
+    hard: int = 32,
+    random: int = 32,
+) -> Rows:
+    """Return rows of `memories`, (n, d), that did not answer `x`, (d,): the nearest ones first, then some by chance.
+
+    `numbers`, (n,), names the rows. Left out are the `used`, what lies closer than `NEIGHBOUR` to one of them, and
+    `excluded`: what near-identical requests used. Fewer where there are not so many. The same seed gives the same
+    rows. Raises `ShapeError`.
+    """
+    if memories.shape != (len(numbers), len(x)):
+        raise ShapeError(len(x), memories.shape)
+    is_used = np.isin(numbers, used)
+    near = (memories @ memories[is_used].T).max(axis=1, initial=-1.0) > NEIGHBOUR
+    open_to = np.flatnonzero(~(is_used | near | np.isin(numbers, excluded)))
+    cosines = (memories @ x)[open_to]
+    nearest = np.argsort(-cosines, kind="stable")[:hard]
+    rest = np.delete(open_to, nearest)
+    drawn = np.random.default_rng(seed).choice(rest, min(random, len(rest)), replace=False)
+    return np.concatenate([open_to[nearest], drawn]).astype(np.int64)
+
+
+def replayed(count: int, seed: int | Sequence[int], size: int = 8) -> Rows:
+    """Return which of `count` earlier examples a step goes over again: `size` different ones, fewer where it must."""
+    return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False)).astype(np.int64)
