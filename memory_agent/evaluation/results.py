@@ -78,6 +78,7 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
     embedder, store, ingest = settings.embedder, settings.store, settings.ingest
     return {
         "recall": msgspec.to_builtins(settings.recall),
+        "learning": msgspec.to_builtins(settings.learning),
         "embedder": {"scheme": embedder.scheme, "max_tokens": embedder.max_tokens},
         "store": {"exact_search_limit": store.exact_search_limit, "expansion_search": store.expansion_search},
         "ingest": {name: value for name, value in msgspec.structs.asdict(ingest).items() if not isinstance(value, str)},

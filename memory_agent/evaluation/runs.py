@@ -117,6 +117,7 @@ def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[
             ingest_settings=settings.ingest,
             recall_settings=settings.recall,
             event_limits=settings.relay.events,
+            learning_settings=settings.learning,
         )
 
     return open_memory

@@ -1,8 +1,8 @@
 """What is compared: ways to rank, and signals to learn from. Every arm is the real `Memory` under other settings.
 
-Left out, because no setting of `Memory` gives them and a ranking of our own would prove nothing about the shipped one:
-a global Rocchio vector, the nearest exemplar alone, the quality prior alone. They were measured on vectors alone when
-the learner was designed, and lay below it there.
+Parts of what is learnt are tried alone where a setting takes the others away: the bank, the association (which is what
+the nearest past requests used), the quality prior. Left out, because no setting of `Memory` gives it and a ranking of
+our own would prove nothing about the shipped one: a global Rocchio vector.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _NOTHING_BUT_VECTORS: dict[str, Any] = {"contiguity": 0.0, "context_words": 0.0,
 class Arm:
     """One way: what its runs say they used (None: nothing), whether what is learnt acts, and how it looks.
 
-    `recall` are settings of recall that differ from those given. An arm with a `curve` is asked while it learns, too.
+    `recall` and `parts` are settings of recall and of learning that differ from those given. An arm with a `curve` is
+    asked while it learns, too.
     """
 
     name: str
@@ -35,12 +36,13 @@ class Arm:
     splits: tuple[SplitName, ...]
     mode: Mode | None = None
     recall: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, Any] = field(default_factory=dict)
     curve: bool = False
 
     def settings(self, given: Settings) -> Settings:
         """Return the settings that were given, with those of this arm."""
         replace = msgspec.structs.replace
-        learning = replace(given.learning, mode=self.learning)
+        learning = replace(given.learning, mode=self.learning, **self.parts)
         return replace(given, learning=learning, recall=replace(given.recall, **self.recall))
 
 
@@ -49,9 +51,16 @@ ORACLE, CITE, LIST = "oracle", "cite", "list"
 GATED = "cite, gate decides"
 SHUFFLED_ORACLE, SHUFFLED_CITE = "shuffled oracle", "shuffled cite"
 RAW, CENTRED = "vectors, raw", "vectors, centred"
+BANK, ASSOCIATION, PRIOR = "cite, bank alone", "cite, association alone", "cite, prior alone"
 
-CONTROLS: dict[str, str] = {ORACLE: SHUFFLED_ORACLE, CITE: SHUFFLED_CITE, GATED: SHUFFLED_CITE, LIST: SHUFFLED_CITE}
+CONTROLS: dict[str, str] = {ORACLE: SHUFFLED_ORACLE} | dict.fromkeys(
+    (CITE, GATED, LIST, BANK, ASSOCIATION, PRIOR), SHUFFLED_CITE
+)
 """The control that an arm has to beat."""
+
+_NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "outcome", "prior"), 0.0)
+_PRIOR = 0.1
+"""Where the design bounds the weight of the prior, which is off by default."""
 
 _BOTH: tuple[SplitName, ...] = ("random", "disjoint")
 
@@ -62,6 +71,9 @@ ARMS: tuple[Arm, ...] = (
     Arm(ORACLE, "oracle", "on", _BOTH, curve=True),
     Arm(CITE, "cite", "on", _BOTH, curve=True),
     Arm(GATED, "cite", "auto", _BOTH),
+    Arm(BANK, "cite", "on", ("random",), parts={"association": 0.0, "recurrence": 0.0, "outcome": 0.0, "prior": 0.0}),
+    Arm(ASSOCIATION, "cite", "on", ("random",), parts={"shift": 0.0, "outcome": 0.0, "prior": 0.0}),
+    Arm(PRIOR, "cite", "on", ("random",), parts=_NO_PART | {"prior": _PRIOR}),
     Arm(LIST, "list", "on", ("random",)),
     Arm(SHUFFLED_ORACLE, "shuffled oracle", "on", _BOTH),
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),

@@ -33,7 +33,7 @@ from memory_agent.trajectory import FeedbackReport, SonaStatus
 ASKED = 10
 """Memories that a test question is answered with."""
 
-_START = datetime(2026, 1, 5, tzinfo=UTC)
+_START = datetime(2025, 1, 6, tzinfo=UTC)
 _APART = timedelta(hours=1)
 _METRICS = ("recall@1", "recall@5", "recall@10", "mrr")
 

@@ -7,7 +7,7 @@ taught of. Every figure is a difference to the same questions with learning off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
@@ -129,7 +129,10 @@ def sum_up(moments: Sequence[Moments]) -> list[Forgetting]:
             arm=arm,
             pairs=len({own.user for own, _ in of_arm}),
             seeds=len({own.seed for own, _ in of_arm}),
-            kept=(_kept("A", of_arm, "A after A", "A after B"), _kept("B", of_arm, "B alone", "B after B")),
+            kept=(
+                *_kept("A", of_arm, "A after A", "A after B"),
+                *_kept("B", of_arm, "B alone", "B after B"),
+            ),
             harm=_mean(*_gains(of_arm, "B after A")),
         )
         for arm, of_arm in by_arm.items()
@@ -145,11 +148,14 @@ def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
     return {id_: figures.recall_at_5 for id_, figures in taught.ask(questions).items()}
 
 
-def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Kept:
+def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
+    """Give what is left of a gain, where a repeated question was asked at all."""
     before, units = _gains(of_arm, alone)
     after, _ = _gains(of_arm, beside)
+    if not units:
+        return
     gain = float(before.mean())
-    return Kept(
+    yield Kept(
         project=name,
         alone=_mean(before, units),
         beside=_mean(after, units),

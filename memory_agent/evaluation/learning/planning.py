@@ -33,7 +33,7 @@ ON, GATED = "learning on", "gate decides"
 ARMS = (Arm(OFF, None, "off", ()), Arm(ON, None, "on", ()), Arm(GATED, None, "auto", ()))
 
 _USER = "airline"
-_START = datetime(2026, 1, 5, tzinfo=UTC)
+_START = datetime(2025, 1, 6, tzinfo=UTC)
 _APART = timedelta(hours=1)
 _MEMORIES = 50
 _BATCH = 64

@@ -1,0 +1,59 @@
+"""The page of what was learnt: the figures of a report, and no figure that is not in it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from memory_agent.evaluation.learning.arms import CITE, OFF
+from memory_agent.evaluation.learning.course import Figures, Heard
+from memory_agent.evaluation.learning.protocol import Evidence, Protocol
+from memory_agent.evaluation.learning.report import LearningReport, summarise
+from memory_agent.evaluation.learning.trials import STAGES, Answered, Report
+from memory_agent.settings import Settings
+from ops.bench.sona import page
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+def made(arm: str, gain: float) -> Report:
+    answered = tuple(
+        Answered(
+            arm=arm,
+            split="random",
+            seed=0,
+            user=user,
+            taught=stage,
+            question=f"{user}:0",
+            is_repeated=True,
+            figures=Figures(0.25, 0.5 + gain * stage / 100, 0.75, 0.4),
+        )
+        for user in ("a", "b", "c")
+        for stage in STAGES
+    )
+    heard = Heard(feedbacks=7, named=9, credited=8, not_credited={"why": 1})
+    return Report(arm=arm, split="random", answered=answered, heard=heard, gate="shadow", served={"learned": 7})
+
+
+def report() -> LearningReport:
+    protocol = Protocol(
+        settings=Settings(), conversations=None, runs=None, seeds=1, signals=("cite",), shown=10, processes=1
+    )
+    evidence = Evidence(model="m", took_s=61.0, reports=(made(OFF, 0.0), made(CITE, 0.034)))
+    return msgspec.json.decode(msgspec.json.encode(summarise(protocol, evidence)), type=LearningReport)
+
+
+def test_a_page_has_the_figures_of_its_report_and_says_what_they_do_not_show() -> None:
+    text = page(report(), {"cores": "2"}, NOW)
+    assert "| cite | repeated | 3 | 25.0 | 53.4 | 75.0 | 0.400 | +3.4 (+3.4 to +3.4) | - | - |" in text
+    assert "| cite | +0.0 (+0.0 to +0.0) |" in text
+    assert "- took: 61 s" in text
+    assert text.index("## Targets") < text.index("## What this shows") < text.index("## What this does not show")
+    assert "![learning curve](sona.png)" in text
+
+
+def test_tables_without_a_measurement_are_left_out() -> None:
+    text = page(report(), {}, NOW)
+    assert "airline: past runs" not in text.lower()
+    assert "the gate, in charge" not in text.lower()
