@@ -1,0 +1,199 @@
+"""What a user's runs are again and again about, as memories: what was asked, how often, how it ended, what worked.
+
+Runs whose requests lie together (centred, grouped by average linkage) and come from two sessions or days are a pattern,
+from three runs on. Everything is counted or quoted; nothing is generated. A pattern is a function of the runs
+alone: told of fewer, because some were forgotten, it is another one or none, so whoever stores patterns puts those of
+each consolidation in the place of those of the last. Its id is that of its first run, so it stays while it grows.
+
+What this does not do: store, embed, or decide when. Rejected: what failed runs have in common as words (of two short
+runs, chance alone makes a list); whole steps are in common or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+from ulid import ULID
+
+from memory_agent.records import MemoryRecord
+from memory_agent.storage.terms import fingerprint
+from memory_agent.trajectory import Outcome
+from sona.centering import WARM_UP, QueryCentering
+from sona.clusters import group
+
+THRESHOLD = 0.45
+"""Mean cosine of the centred requests of a pattern: chosen on half of the tasks of the airline runs (decision 0019)."""
+COLD_THRESHOLD = 0.8
+"""The same for fewer than 20 runs, whose requests cannot be centred yet."""
+WORKED = 0.5
+"""The quality from which a run counts as having succeeded."""
+MOST_RUNS = 1_000  # the newest; grouping takes n^2 room and n^3 time
+LEAST_RUNS = 3
+
+_LEAST_OCCASIONS = 2
+_LEAST_FAILED = 2
+_APPROVED = 1.0
+_MOST_IDS = 50
+_MOST_STEPS = 8
+_MOST_SHARED = 3
+_STEP_CHARS = 160
+_REQUEST_CHARS = 400
+_TITLE_CHARS = 80
+
+
+@dataclass(frozen=True, eq=False)
+class PastRun:
+    """A run that has ended. `vector`, (d,), is that of its request `objective`; `quality` is the one that counts.
+
+    `steps` are its steps as told (titles or texts), in order, the last what it said at its end. `used` are the ids of
+    the memories that it used.
+    """
+
+    id: str
+    objective: str
+    vector: npt.NDArray[np.float32]
+    session_id: str | None
+    ended_at: datetime
+    outcome: Outcome
+    quality: float
+    steps: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
+
+
+def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
+    """Return a memory for each pattern among `runs`, the newest 1,000 of them; the order of `runs` does not matter.
+
+    Runs without a request belong to none. `metadata` has `run_ids` (the newest 50), `runs`, `succeeded`, `failed`
+    (the others completed and were retried or rated low) and `used`: what at least two that succeeded used. Raises
+    `sona.errors.ShapeError` for vectors of several lengths.
+    """
+    told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
+    if len(told) < LEAST_RUNS:
+        return []
+    found = ((cluster, typical) for cluster, typical in _clusters(told) if _recurs(cluster))
+    return [_record(cluster, typical) for cluster, typical in found]
+
+
+def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
+    """Go over the groups of runs whose requests lie together, each in order of time and with its most typical run."""
+    vectors = np.stack([run.vector for run in runs])
+    centering = QueryCentering(vectors.shape[1])
+    for vector in vectors:
+        centering.observe(vector)
+    centred = np.stack([centering.centre(vector) for vector in vectors])
+    clusters = group(centred, COLD_THRESHOLD if len(runs) < WARM_UP else THRESHOLD)
+    for label, medoid in enumerate(clusters.medoids):
+        yield [runs[row] for row in clusters.members(label)], runs[medoid]
+
+
+def _recurs(runs: Sequence[PastRun]) -> bool:
+    sessions = {run.session_id for run in runs if run.session_id is not None}
+    days = {run.ended_at.date() for run in runs}
+    return len(runs) >= LEAST_RUNS and max(len(sessions), len(days)) >= _LEAST_OCCASIONS
+
+
+def _record(runs: Sequence[PastRun], typical: PastRun) -> MemoryRecord:
+    succeeded = [run for run in runs if run.quality >= WORKED]
+    failed = [run for run in runs if run.quality < WORKED and run.outcome == "failed"]
+    lines = [_asked(runs, typical), _ended(runs, succeeded, failed), _best(succeeded), _shared_by_failed(runs, failed)]
+    return MemoryRecord(
+        id=_id_of(runs[0]),
+        text="\n".join(line for line in lines if line),
+        source="trajectory_outcome",
+        kind="pattern",
+        timestamp=runs[-1].ended_at,
+        quality_score=fmean(run.quality for run in runs),
+        title=_short(typical.objective, _TITLE_CHARS),
+        metadata={
+            "run_ids": [run.id for run in runs[-_MOST_IDS:]],
+            "runs": len(runs),
+            "succeeded": len(succeeded),
+            "failed": len(failed),
+            "used": _used_again(succeeded),
+        },
+    )
+
+
+def _id_of(first: PastRun) -> str:
+    """Return a ULID of the time at which a pattern's first run ended, whose rest is a hash of that run's id."""
+    milliseconds = int(first.ended_at.timestamp() * 1000)
+    digest = xxhash.xxh3_128_digest(f"pattern\0{first.id}".encode("utf-8", "surrogatepass"))
+    return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + digest[:10]))
+
+
+def _asked(runs: Sequence[PastRun], typical: PastRun) -> str:
+    first, last = (run.ended_at.date().isoformat() for run in (runs[0], runs[-1]))
+    when = f"on {first}" if first == last else f"from {first} to {last}"
+    return f"Asked {len(runs)} times {when}, most typically: {_short(typical.objective, _REQUEST_CHARS)}"
+
+
+def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequence[PastRun]) -> str:
+    approved = sum(run.quality >= _APPROVED for run in succeeded)
+    counts = {
+        "approved": approved,
+        "completed": len(succeeded) - approved,
+        "completed but retried or rated low": len(runs) - len(succeeded) - len(failed),
+        "failed": len(failed),
+    }
+    told = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    return f"How it ended: {told}; mean quality {fmean(run.quality for run in runs):.2f}."
+
+
+def _best(succeeded: Sequence[PastRun]) -> str:
+    """Return what the best run did, of equals the newest; nothing where none succeeded or told its steps."""
+    told = [run for run in succeeded if any(step.strip() for step in run.steps)]
+    if not told:
+        return ""
+    best = max(told, key=lambda run: (run.quality, run.ended_at, run.id))
+    steps = _steps(best)
+    left_out = len(steps) - _MOST_STEPS
+    if left_out > 0:
+        steps = [*steps[: _MOST_STEPS - 1], f"({left_out} more)", steps[-1]]
+    listed = "; ".join(_short(step, _STEP_CHARS) for step in steps)
+    return f"What the best run did ({best.ended_at.date().isoformat()}, quality {best.quality:.2f}): {listed}"
+
+
+def _shared_by_failed(runs: Sequence[PastRun], failed: Sequence[PastRun]) -> str:
+    """Return the steps that all runs that failed have and no other has; nothing where that tells nothing."""
+    others = [run for run in runs if run not in failed]
+    if len(failed) < _LEAST_FAILED or not others:
+        return ""
+    shared = set.intersection(*(_said(run) for run in failed)).difference(*(_said(run) for run in others))
+    steps = [step for step in _steps(failed[-1]) if fingerprint(step) in shared][:_MOST_SHARED]
+    listed = "; ".join(_short(step, _STEP_CHARS) for step in steps)
+    return f"What all {len(failed)} failed runs did and no other: {listed}" if steps else ""
+
+
+def _said(run: PastRun) -> set[int]:
+    return {fingerprint(step) for step in run.steps}
+
+
+def _steps(run: PastRun) -> list[str]:
+    """Return the steps that say something, without those that say the same as one before."""
+    told: dict[int, str] = {}
+    for step in run.steps:
+        if step.strip():
+            told.setdefault(fingerprint(step), step)
+    return list(told.values())
+
+
+def _used_again(succeeded: Sequence[PastRun]) -> list[str]:
+    """Return the memories that at least two runs used, most used first."""
+    counts = Counter(id_ for run in succeeded for id_ in set(run.used))
+    return [id_ for id_ in sorted(counts, key=lambda id_: (-counts[id_], id_)) if counts[id_] > 1][:_MOST_IDS]
+
+
+def _short(text: str, most_chars: int) -> str:
+    """Return `text` in one line, cut between words where it is too long."""
+    line = " ".join(text.split())
+    if len(line) <= most_chars:
+        return line
+    head, _, _ = line[:most_chars].rpartition(" ")
+    return f"{head or line[: most_chars - 1]}…"
