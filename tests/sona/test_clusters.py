@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sona.clusters import Clusters, cluster, group
+from sona.clusters import Clusters, _plus_plus, cluster, group
 from sona.errors import ShapeError
 from sona.lesson import Array
 
@@ -50,14 +50,17 @@ def test_planted_groups_are_found_without_being_told_how_many_there_are(threshol
     assert all(same_partition(group(x, threshold).assignment, y) for x, y in map(planted, range(20)))
 
 
-def test_seeds_are_drawn_by_their_squared_distance() -> None:
-    near, far = (np.array([np.cos(angle), np.sin(angle)]) for angle in (0.55, 1.2))
-    x = np.array([[1.0, 0.0], near, far])
-    weights = [1e6, 1.0, 1.0]  # so that the first one is all but always drawn first, and the others never follow alone
-    squared = np.array([2 - 2 * np.cos(0.55), 2 - 2 * np.cos(1.2)])
-    pairs = Counter(tuple(cluster(x, 2, seed, weights).assignment.tolist()) for seed in range(1000))
-    assert pairs.keys() == {(0, 1, 1), (0, 0, 1)}  # the middle one joined the far one, or the first one
-    assert pairs[(0, 1, 1)] / 1000 == pytest.approx(squared[0] / squared.sum(), abs=0.05)
+def test_seeds_are_drawn_by_weight_and_squared_distance() -> None:
+    angles, weights = np.array([0.0, 0.55, 1.2]), np.array([5.0, 2.0, 1.0])
+    x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    draws = Counter[tuple[int, ...]]()
+    rng = np.random.default_rng(0)
+    for _ in range(4000):
+        draws[tuple(int((x @ seed).argmax()) for seed in _plus_plus(x, weights, 2, rng))] += 1
+    squared = 2.0 - 2.0 * x @ x.T
+    for first, second in ((0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)):
+        chance = weights[first] / 8 * weights[second] * squared[first, second] / (weights @ squared[first])
+        assert draws[first, second] / 4000 == pytest.approx(chance, abs=0.03)
 
 
 def test_a_heavy_point_draws_the_centre_to_itself() -> None:
