@@ -30,15 +30,15 @@ class ClientSona:
         return self._send(_STATUS)
 
     def reset(self) -> int:
-        """Forget what was learnt, not the runs; return how many of them are left out from now on."""
+        """Forget what was learnt, not the runs, which are left out from now on; return how many those are."""
         return self._send(_RESET)
 
     def export(self) -> bytes:
-        """Return what was learnt, for `load`; it is made of what the user asked, and as private."""
+        """Return the runs that have ended, with their recalls, for `load`: made of what was asked, and as private."""
         return self._send(_EXPORT)
 
     def load(self, data: bytes) -> int:
-        """Take over what `export` gave; return how many lessons that is. Raises `InvalidInputError` when damaged."""
+        """Learn from runs that `export` gave; return how many were new. Raises `InvalidInputError` when damaged."""
         return self._send(_load(data))
 
 

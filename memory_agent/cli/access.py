@@ -65,4 +65,5 @@ def open_files(target: Target) -> Memory:
         store_settings=target.settings.store,
         ingest_settings=target.settings.ingest,
         recall_settings=target.settings.recall,
+        learning_settings=target.settings.learning,
     )

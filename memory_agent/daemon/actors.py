@@ -14,6 +14,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,11 @@ class HostActor:
     def fill_vectors(self) -> int:
         """As `MemoryHost.fill_vectors`."""
         return self._host.fill_vectors()
+
+    @ray.method(concurrency_group="ingest")
+    def keep_up(self) -> None:
+        """As `MemoryHost.keep_up`, at this moment."""
+        self._host.keep_up(datetime.now(UTC))
 
     @ray.method(concurrency_group="answer")
     def sleep(self, user_id: str) -> None:
@@ -172,6 +178,10 @@ class Host:
     async def fill_vectors(self, timeout_s: float) -> int:
         """Embed what waits for a model. Raises as `call`."""
         return int(await self._answer(self._actor.fill_vectors.remote(), timeout_s))
+
+    async def keep_up(self, timeout_s: float) -> None:
+        """Expire runs and consolidate what was learned. Raises as `call`."""
+        await self._answer(self._actor.keep_up.remote(), timeout_s)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
         """Close the memory of `user_id`. Raises as `call`."""

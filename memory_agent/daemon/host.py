@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -81,6 +82,20 @@ class MemoryHost:
         """
         return sum(self._fill_vectors(memory) for memory in self._awake_memories())
 
+    def keep_up(self, now: datetime) -> None:
+        """Expire runs that were abandoned and consolidate what was learned, for every user awake.
+
+        A user for whom that fails, in whatever way, costs the others nothing.
+        """
+        for memory in self._awake_memories():
+            try:
+                memory.expire(now)
+                memory.sona.consolidate()
+            except MemoryAgentError as error:
+                log.warning("memory.not_kept_up", user_id=memory.user_id, code=error.code)
+            except Exception:
+                log.exception("memory.upkeep_failed", user_id=memory.user_id)
+
     def sleep(self, user_id: str) -> None:
         """Commit, save the caches and close the memory of `user_id`."""
         with self._lock(user_id):
@@ -124,6 +139,7 @@ class MemoryHost:
             store_settings=self._settings.store,
             ingest_settings=self._settings.ingest,
             recall_settings=self._settings.recall,
+            learning_settings=self._settings.learning,
             role="host",
         )
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))

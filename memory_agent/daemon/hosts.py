@@ -83,6 +83,14 @@ class Hosts:
                 log.warning("vectors.not_filled", host=host.name, code=error.code)
         return filled
 
+    async def keep_up(self) -> None:
+        """Have every host expire abandoned runs and consolidate what was learned."""
+        for host in list(self._hosts.values()):
+            try:
+                await host.keep_up(self._settings.ingest_timeout_s)
+            except MemoryAgentError as error:
+                log.warning("host.not_kept_up", host=host.name, code=error.code)
+
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
         found = {}

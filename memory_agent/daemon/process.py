@@ -157,11 +157,12 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Put idle users to sleep and embed what was stored without a model."""
+        """Put idle users to sleep, expire runs, consolidate what was learned, embed what was stored without a model."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
             await self._hosts.sleep_idle()
+            await self._hosts.keep_up()
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
                 await self._hosts.fill_vectors()

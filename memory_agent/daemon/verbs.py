@@ -15,6 +15,17 @@ from msgspec.structs import asdict
 from memory_agent.memory import Memory
 from memory_agent.protocol import IdsParams, NoParams, RecallParams, RememberParams
 from memory_agent.records import MemoryRecord, MemoryStats, RecallResult
+from memory_agent.run_params import (
+    FeedbackParams,
+    RunBeginParams,
+    RunEndParams,
+    RunIdParams,
+    RunListParams,
+    RunStepParams,
+    SessionParams,
+    SonaImportParams,
+)
+from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
 
 Answer = Callable[[Memory, Any, float], object]
 
@@ -31,6 +42,7 @@ def _recall(memory: Memory, params: RecallParams, deadline_ms: float) -> RecallR
         reference_time=params.local_reference_time,
         context_tokens=params.context_tokens,
         with_embedding=params.with_embedding,
+        by_run=params.by_run,
     )
 
 
@@ -50,11 +62,66 @@ def _stats(memory: Memory, _params: NoParams, _: float) -> MemoryStats:
     return memory.stats()
 
 
+def _forget_session(memory: Memory, params: SessionParams, _: float) -> int:
+    return memory.forget_session(params.session_id)
+
+
+def _run_begin(memory: Memory, params: RunBeginParams, _: float) -> Trajectory:
+    return memory.runs.begin(**asdict(params))
+
+
+def _run_step(memory: Memory, params: RunStepParams, _: float) -> Trajectory:
+    return memory.runs.step(**asdict(params))
+
+
+def _run_end(memory: Memory, params: RunEndParams, _: float) -> Trajectory:
+    return memory.runs.end(**asdict(params))
+
+
+def _run_get(memory: Memory, params: RunIdParams, _: float) -> Trajectory | None:
+    return memory.runs.get(params.run_id)
+
+
+def _run_list(memory: Memory, params: RunListParams, _: float) -> list[Trajectory]:
+    return memory.runs.list(params.state, params.limit)
+
+
+def _feedback(memory: Memory, params: FeedbackParams, _: float) -> FeedbackReport:
+    return memory.feedback(**asdict(params))
+
+
+def _sona_status(memory: Memory, _params: NoParams, _: float) -> SonaStatus:
+    return memory.sona.status()
+
+
+def _sona_reset(memory: Memory, _params: NoParams, _: float) -> int:
+    return memory.sona.reset()
+
+
+def _sona_export(memory: Memory, _params: NoParams, _: float) -> bytes:
+    return memory.sona.export()
+
+
+def _sona_import(memory: Memory, params: SonaImportParams, _: float) -> int:
+    return memory.sona.load(params.data)
+
+
 VERBS: dict[str, tuple[type[Any], Answer]] = {
     "recall": (RecallParams, _recall),
     "remember": (RememberParams, _remember),
     "get": (IdsParams, _get),
     "forget": (IdsParams, _forget),
+    "forget_session": (SessionParams, _forget_session),
     "stats": (NoParams, _stats),
+    "run_begin": (RunBeginParams, _run_begin),
+    "run_step": (RunStepParams, _run_step),
+    "run_end": (RunEndParams, _run_end),
+    "run_get": (RunIdParams, _run_get),
+    "run_list": (RunListParams, _run_list),
+    "feedback": (FeedbackParams, _feedback),
+    "sona_status": (NoParams, _sona_status),
+    "sona_reset": (NoParams, _sona_reset),
+    "sona_export": (NoParams, _sona_export),
+    "sona_import": (SonaImportParams, _sona_import),
 }
 USER_METHODS = frozenset(VERBS)

@@ -94,7 +94,7 @@ def short_folder() -> tempfile.TemporaryDirectory[str]:
 def daemon() -> Iterator[DaemonProcess]:
     """One daemon for all tests that only talk to it; each test uses users of its own."""
     with short_folder() as folder:
-        process = DaemonProcess(Path(folder))
+        process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1")
         process.start()
         yield process
         assert process.stop() == 0, process.log()

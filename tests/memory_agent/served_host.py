@@ -26,9 +26,11 @@ def client_of_host(folder: Path, embedder: Embedder, user_id: str = "alice") -> 
     def answer(data: bytes) -> bytes:
         try:
             request = decode_request(data)
+            return host.call(request.user_id, request.method, bytes(request.params), request.deadline_ms)
         except MemoryAgentError as error:
             return encode_fault(error)
-        return host.call(request.user_id, request.method, bytes(request.params), request.deadline_ms)
+        except Exception as error:  # a bug fails the test that met it, not those that would wait for this thread
+            return encode_fault(MemoryAgentError(repr(error)))
 
     def serve() -> None:
         while not stop.is_set():

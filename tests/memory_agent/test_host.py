@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import HostDiedError, StoreError
 from memory_agent.protocol import IngestBatch, NoParams, RememberParams, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryRecord, MemoryStats
+from memory_agent.run_params import RunIdParams
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
+from memory_agent.trajectory import Trajectory
 from relay import EventLimits, encode_event, event_from_mapping
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -118,6 +120,29 @@ def test_vectors_are_filled_in_for_the_others_when_one_memory_fails(host: Memory
     remember(host, "bob")
     host._memories["alice"].close()
     assert host.fill_vectors() == 0
+
+
+def begin_run(host: MemoryHost, user_id: str, at: datetime) -> None:
+    payload = {"run_id": "run-1", "objective": "fix the auth race"}
+    event = {"event_id": "b", "event_type": "conductor.run.started", "user_id": user_id, "timestamp": at.isoformat()}
+    data = encode_event(event_from_mapping(event | {"payload": payload}, EventLimits(), NOW))
+    assert not decode_reply(host.ingest(user_id, encode(IngestBatch(events=((1, data),)))), IngestReport).rejected
+
+
+def run_of(host: MemoryHost, user_id: str) -> Trajectory:
+    return decode_reply(host.call(user_id, "run_get", encode(RunIdParams(run_id="run-1")), 5_000.0), Trajectory)
+
+
+def test_abandoned_runs_expire_for_the_others_when_one_memory_fails(host: MemoryHost) -> None:
+    users = ("alice", "bob", "carol")
+    for user_id in users:
+        begin_run(host, user_id, NOW)
+    host.keep_up(NOW)
+    assert [run_of(host, user_id).state for user_id in users] == ["open"] * 3
+    host._memories["alice"].close()
+    host._memories["bob"].expire = lambda _: 1 / 0  # type: ignore[method-assign,assignment]
+    host.keep_up(NOW + timedelta(days=3650))
+    assert run_of(host, "carol").state == "expired"
 
 
 def test_who_was_told_an_address_earlier_wakes_nobody(host: MemoryHost) -> None:

@@ -61,13 +61,17 @@ def test_the_help_of_a_verb_has_an_example_and_every_option(words: tuple[str, ..
     assert all(name in shown for name in COMMON)
 
 
-@pytest.mark.parametrize("words", [(), ("model",), ("quarantine",), ("eval",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [(), ("model",), ("quarantine",), ("eval",), ("trajectory",), ("sona",)], ids=" ".join
+)
 def test_a_short_description_is_never_cut_off(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80)
     assert "..." not in result.stdout.partition("Commands:")[2]
 
 
-@pytest.mark.parametrize("words", [(), ("serve",), ("recall",), ("doctor",), ("eval", "locomo")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [(), ("serve",), ("recall",), ("doctor",), ("eval", "locomo"), ("sona", "status")], ids=" ".join
+)
 def test_help_loads_no_engine(words: tuple[str, ...]) -> None:
     arguments = json.dumps([*words, "--help"]), json.dumps(ENGINES)
     done = subprocess.run(

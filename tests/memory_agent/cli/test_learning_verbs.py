@@ -1,0 +1,115 @@
+"""Runs, feedback and the learner from the command line, on the files of a folder, with the real model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from memory_agent.cli.group import cli
+from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memories are found by their words, but where something is to be learned."""
+    monkeypatch.setenv("MEMORY_AGENT_EMBEDDER__FOLDER", "/nowhere")
+
+
+def remember_and_recall(run_json: RunJson) -> tuple[str, str]:
+    """Return the ids of a recall, and of the memory that was its answer."""
+    record = run_json("remember", "the auth race needed a mutex")
+    found = run_json("recall", "auth race")
+    assert [memory["record"]["id"] for memory in found["memories"]] == [record["id"]]
+    return found["recall_id"], record["id"]
+
+
+def test_a_run_from_its_recall_to_its_feedback(run: Run, run_json: RunJson) -> None:
+    recall_id, record_id = remember_and_recall(run_json)
+    begun = run(
+        "trajectory", "begin", "-", "--run", "run-7", "--session", "s-17", "--recall", recall_id, input="Fix it"
+    )
+    assert begun.stdout == "began run-7\n", begun.output
+    stepped = run_json("trajectory", "step", "run-7", "Put a mutex around the refresh", "--used", record_id)
+    assert msgspec.convert(stepped, Trajectory).state == "open"
+    ended = run("trajectory", "end", "run-7", "--summary", "Two tabs refresh and stay signed in")
+    assert ended.stdout == "ended run-7: 0.8 (completed), 1 memory used\n", ended.output
+    report = run_json("feedback", recall_id, "--used", record_id, "--quality", "1", "--comment", "Held for a week")
+    assert msgspec.convert(report, FeedbackReport).credited == (record_id,)
+    (listed,) = run_json("trajectory", "list")
+    found = msgspec.convert(listed, Trajectory)
+    assert (found.id, found.objective, found.session_id, found.recall_ids) == ("run-7", "Fix it", "s-17", (recall_id,))
+    assert (found.state, found.quality, found.used[0].record_id) == ("ended", 1.0, record_id)
+    assert run_json("trajectory", "show", "run-7") == listed
+    assert "ended" in run("trajectory", "list").stdout
+    shown = " ".join(run("trajectory", "show", "run-7").stdout.split())
+    assert "0.8 completed" in shown
+    assert f"{record_id} 1 " in shown
+
+
+def test_a_command_that_is_given_again_is_done_once(run_json: RunJson) -> None:
+    begin = ("trajectory", "begin", "Fix it", "--event-id", "my-begin")
+    runs = [run_json(*begin) for _ in range(2)]
+    assert runs[0] == runs[1]
+    steps = [run_json("trajectory", "step", runs[0]["id"], "Read the log", "--event-id", "my-step") for _ in range(2)]
+    assert steps[0] == steps[1]
+    assert len(run_json("trajectory", "list", "--state", "open")) == 1
+
+
+def test_lists_of_no_runs_say_so(run: Run, run_json: RunJson) -> None:
+    assert run("trajectory", "list").stdout == "no runs are known\n"
+    assert run("trajectory", "list", "--state", "expired").stdout == "no run is in the state expired\n"
+    assert run_json("trajectory", "list") == []
+
+
+def test_users_do_not_see_each_others_runs(run_json: RunJson) -> None:
+    run_json("trajectory", "begin", "Fix it", "--user", "alice")
+    assert run_json("trajectory", "list", "--user", "bob") == []
+
+
+def test_the_learner_says_where_it_stands(run: Run, run_json: RunJson) -> None:
+    status = msgspec.convert(run_json("sona", "status"), SonaStatus)
+    assert (status.user_id, status.gate.state, status.gain) == ("default", "shadow", None)
+    shown = run("sona", "status").stdout
+    assert "0 of the 50 lessons with credit that a trial needs" in shown
+    assert "not known: no recall was decided yet" in shown
+
+
+def test_what_was_learned_is_forgotten_here_and_taken_along_to_where_the_memories_are(
+    run: Run, run_json: RunJson, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEMORY_AGENT_EMBEDDER__FOLDER")
+    recall_id, record_id = remember_and_recall(run_json)
+    elsewhere = ("--data-dir", str(tmp_path / "elsewhere"))
+    shutil.copytree(data_dir, elsewhere[1])
+    run_json("feedback", recall_id, "--used", record_id, "--quality", "1")
+    assert run_json("sona", "status")["credited"] == 1
+    file = tmp_path / "learned.sona"
+    assert run_json("sona", "export", str(file)) == {"file": str(file), "bytes": file.stat().st_size}
+    assert file.stat().st_mode & 0o077 == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "elsewhere", file.name}
+    assert run_json("sona", "reset") == {"left_out": 1}
+    assert run_json("sona", "status")["credited"] == 0
+    done = CliRunner().invoke(cli, ["sona", "import", str(file), *elsewhere])
+    assert done.stdout == "runs that were new here: 1\n", done.output
+    status = json.loads(CliRunner().invoke(cli, ["sona", "status", "--json", *elsewhere]).stdout)
+    assert (status["trajectories"], status["credited"]) == (1, 1)
+
+
+def test_a_damaged_file_is_refused_and_changes_nothing(run: Run, run_json: RunJson, tmp_path: Path) -> None:
+    before = run_json("sona", "status")
+    file = tmp_path / "learned.sona"
+    file.write_bytes(b"nothing of ours")
+    refused = run("sona", "import", str(file))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("error: ")
+    assert run_json("sona", "status") == before

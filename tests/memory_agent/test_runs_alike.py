@@ -1,0 +1,186 @@
+"""Runs, feedback and learning mean the same embedded and through the daemon's protocol, and a repeat is done once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from served_host import client_of_host
+
+from memory_agent import AsyncMemoryClient, Memory, MemoryClient
+from memory_agent.client_runs import AsyncClientRuns, ClientRuns
+from memory_agent.client_sona import AsyncClientSona, ClientSona
+from memory_agent.daemon.hosts import _REPEATABLE
+from memory_agent.daemon.verbs import USER_METHODS
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import InvalidInputError
+from memory_agent.runs import Runs
+from memory_agent.sona_face import SonaFace
+from memory_agent.trajectory import Trajectory
+
+RACE = "the auth race needed a mutex"
+LUNCH = "lunch is at noon"
+Face = Memory | MemoryClient
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
+    """The client of an embedder that is not there: memories are found by their words."""
+    folder = tmp_path_factory.mktemp("embedder")
+    embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory, embedder: RemoteEmbedder) -> Iterator[Memory]:
+    with Memory.open(tmp_path_factory.mktemp("embedded") / "alice", embedder=embedder) as memory:
+        yield memory
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, embedder: RemoteEmbedder) -> Iterator[MemoryClient]:
+    with client_of_host(tmp_path_factory.mktemp("host"), embedder) as client:
+        yield client
+
+
+@pytest.fixture(params=["embedded", "client"])
+def memory(request: pytest.FixtureRequest) -> Face:
+    face: Face = request.getfixturevalue(request.param)
+    return face
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object]]:
+    """What a caller may say; the embedded memory can also be told the time, which a daemon tells itself."""
+    found = inspect.signature(function).parameters.values()
+    return [(one.name, one.kind, one.default) for one in found if one.name != "now"]
+
+
+@pytest.mark.parametrize(
+    ("embedded_face", "client_face"),
+    [(Runs, ClientRuns), (Runs, AsyncClientRuns), (SonaFace, ClientSona), (SonaFace, AsyncClientSona)],
+)
+def test_a_client_offers_what_an_embedded_memory_does(embedded_face: type, client_face: type) -> None:
+    offered = [name for name, _ in inspect.getmembers(client_face, inspect.isfunction) if not name.startswith("_")]
+    assert offered
+    for name in offered:
+        assert parameters(getattr(client_face, name)) == parameters(getattr(embedded_face, name)), name
+
+
+@pytest.mark.parametrize("face", [MemoryClient, AsyncMemoryClient])
+@pytest.mark.parametrize("name", ["feedback", "forget_session"])
+def test_feedback_takes_the_same_everywhere(face: type, name: str) -> None:
+    assert parameters(getattr(face, name)) == parameters(getattr(Memory, name))
+
+
+def test_a_write_is_asked_again_after_its_host_died_only_if_it_is_recognised() -> None:
+    assert {"remember"} == USER_METHODS - _REPEATABLE
+
+
+def test_a_run_from_its_recall_to_its_feedback(memory: Face) -> None:
+    race, _ = memory.remember(RACE), memory.remember(LUNCH)
+    found = memory.recall("auth race", mode="lexical")
+    begun = memory.runs.begin("Fix the auth race", session_id="s-1", recall_ids=[found.recall_id])
+    assert (begun.state, begun.objective, begun.session_id, begun.quality) == ("open", "Fix the auth race", "s-1", None)
+    assert begun.recall_ids == (found.recall_id,)
+    stepped = memory.runs.step(begun.id, "Put a mutex around the refresh", memory_ids=[race.id])
+    assert len(stepped.steps) == len(begun.steps) + 1
+    ended = memory.runs.end(begun.id, summary="Two tabs refresh and stay signed in")
+    assert (ended.state, ended.outcome, ended.quality) == ("ended", "completed", 0.8)
+    assert [(used.record_id, used.how, used.credit) for used in ended.used] == [(race.id, "event", 1.0)]
+    report = memory.feedback(found.recall_id, used=[race.id], quality=1.0, comment="Held for a week")
+    assert (report.trajectory_id, report.credited, report.quality) == (begun.id, (race.id,), 1.0)
+    kept = memory.runs.get(begun.id)
+    assert kept is not None
+    assert (kept.quality, kept.revisions[-1].reason) == (1.0, "rated")
+    assert memory.runs.list("ended", 1) == [kept]
+    assert begun.id not in [run.id for run in memory.runs.list("open")]
+
+
+def test_what_is_asked_again_with_the_same_id_is_done_once(memory: Face) -> None:
+    memory.remember(RACE)
+    found = memory.recall("auth race", mode="lexical")
+    shown = found.memories[0].record.id
+
+    def twice(ask: Callable[[], Trajectory]) -> Trajectory:
+        first, second = ask(), ask()
+        assert first == second
+        return second
+
+    run = twice(lambda: memory.runs.begin("Fix it again", recall_ids=[found.recall_id], event_id="again-begin"))
+    steps = len(run.steps)
+    run = twice(lambda: memory.runs.step(run.id, "Measured how often it happens", event_id="again-step"))
+    assert len(run.steps) == steps + 1
+    run = twice(lambda: memory.runs.end(run.id, "failed", "It happened again", event_id="again-end"))
+    assert (run.quality, len(run.revisions)) == (0.0, 1)
+    reports = [memory.feedback(found.recall_id, [shown], 0.5, event_id="again-feedback") for _ in range(2)]
+    assert reports[0] == reports[1]
+    judged = memory.runs.get(run.id)
+    assert judged is not None
+    assert [revision.quality for revision in judged.revisions] == [0.0, 0.5]
+
+
+def test_an_unknown_run_is_none(memory: Face) -> None:
+    assert memory.runs.get("nobody's run") is None
+
+
+@pytest.mark.parametrize(
+    ("ask", "field"),
+    [
+        (lambda memory: memory.runs.begin(""), "objective"),
+        (lambda memory: memory.runs.begin("x", recall_ids="one"), "recall_ids"),
+        (lambda memory: memory.runs.begin("x", run_id=""), "run_id"),
+        (lambda memory: memory.runs.step("r", ""), "text"),
+        (lambda memory: memory.runs.step("r", "x", memory_ids="one"), "memory_ids"),
+        (lambda memory: memory.runs.end("r", "won"), "outcome"),
+        (lambda memory: memory.runs.end("r", quality=1.5), "quality"),
+        (lambda memory: memory.runs.end("r", quality=True), "quality"),
+        (lambda memory: memory.runs.list("closed"), "state"),
+        (lambda memory: memory.runs.list(limit=0), "limit"),
+        (lambda memory: memory.feedback("r", used="one"), "used"),
+        (lambda memory: memory.feedback("r", quality=-1), "quality"),
+        (lambda memory: memory.feedback("no such recall", quality=1.0), "recall_id"),
+        (lambda memory: memory.sona.load(b"no state"), "data"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(memory: Face, ask: Callable[[Any], object], field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        ask(memory)
+    assert caught.value.field == field
+
+
+def test_the_learner_is_told_taken_along_and_forgotten(memory: Face) -> None:
+    status = memory.sona.status()
+    assert (status.user_id, status.gate.state) == ("alice", "shadow")
+    assert memory.sona.load(memory.sona.export()) == 0  # all of it is known here
+    assert memory.sona.reset() == status.trajectories
+    assert memory.sona.status().credited == 0
+
+
+def test_the_async_client_asks_the_same(client: MemoryClient) -> None:
+    async def scenario() -> list[Trajectory]:
+        async with AsyncMemoryClient("alice", endpoint=client._address.endpoint, token="t") as asker:
+            await asker.remember("the build needs two cores")
+            found = await asker.recall("build cores", mode="lexical")
+            run = await asker.runs.begin("Make the build faster", run_id="async-1", recall_ids=[found.recall_id])
+            await asker.runs.step(run.id, "Gave it another core")
+            await asker.runs.end(run.id, "completed", "It takes half as long")
+            await asker.feedback(found.recall_id, [found.memories[0].record.id], 1.0)
+            assert (await asker.sona.status()).user_id == "alice"
+            ended = await asker.runs.get("async-1")
+            assert ended is not None
+            assert (ended.quality, [used.how for used in ended.used]) == (1.0, ["feedback"])
+            return await asker.runs.list(limit=1)
+
+    assert [run.id for run in asyncio.run(scenario())] == ["async-1"]
+
+
+def test_a_session_is_forgotten_with_its_runs(memory: Face) -> None:
+    memory.remember("the secret plan is in the drawer", session_id="s-secret")
+    run = memory.runs.begin("Carry the secret plan out", session_id="s-secret")
+    assert memory.forget_session("s-secret") >= 1
+    assert memory.runs.get(run.id) is None
+    assert memory.recall("secret plan drawer", mode="lexical").memories == ()
