@@ -68,11 +68,12 @@ def test_whatever_is_added_reweighted_and_forgotten_the_bank_is_that_of_what_rem
     assert same_shifts(bank, solved(held))
 
 
-def test_a_solved_bank_obeys_the_equation_of_kernel_ridge() -> None:
-    x, y, weight = units(9, seed=3), units(9, seed=4), np.linspace(0.1, 1.0, 9)
-    bank = ReasoningBank.solve(range(9), x, y, weight)
+@pytest.mark.parametrize("count", [1, 9, 33, 150])
+def test_a_solved_bank_obeys_the_equation_of_kernel_ridge(count: int) -> None:
+    x, y, weight = units(count, seed=3), units(count, seed=4), np.linspace(0.1, 1.0, count)
+    bank = ReasoningBank.solve(range(count), x, y, weight)
     alpha = np.linalg.solve(np.exp((x @ x.T - 1.0) / 0.5) + np.diag(1.0 / weight), y - x)
-    query = x[4]
+    query = x[count // 2]
     assert np.allclose(bank.shift(query), np.exp((x @ query - 1.0) / 0.5) @ alpha, atol=1e-12)
 
 
