@@ -152,7 +152,7 @@ class Runs:
             note = self._archive.store.recall_note(name)
         if note is None:
             raise InvalidInputError("recall_id", "is not known: it was never given, or is too old")
-        self._tell("feedback.recall", payload, event_id, check_now(now))
+        self._tell("feedback.recall", payload, event_id, check_now(now), note.session_id)
         with self._call():
             return self._report(name, named, note)
 

@@ -16,7 +16,7 @@ from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000
-"""Steps that name nothing, of one run; the earliest are kept."""
+"""Steps of one run, those that name memories or recalls apart from the others; the earliest are kept."""
 
 
 class Book:
@@ -59,6 +59,12 @@ class Book:
         self._load(run_id)
         self._now[run_id] = self.batch.put_trajectory(StoredTrajectory(run_id, is_forgotten=True))
 
+    def claim(self, row: int | None, run_id: str) -> None:
+        """Say of a memory which run it belongs to."""
+        record = None if row is None else self.batch.record(row)
+        if record is not None and record.run_id != run_id:
+            self.batch.update(msgspec.structs.replace(record, run_id=run_id))
+
     def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
         """Return what is known of a run's recalls, in order of time."""
         notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
@@ -92,23 +98,24 @@ class Book:
     def _settled(self, run: StoredTrajectory) -> StoredTrajectory:
         marks = _bounded(run.marks)
         begin = next((mark for mark in marks if mark.role == "begin"), None)
-        sessions = (mark.session_id for mark in ((begin, *marks) if begin is not None else marks))
         named = {recall_id for mark in marks for recall_id in mark.recalls}
         run = msgspec.structs.replace(
             run,
             marks=marks,
-            session_id=next((session for session in sessions if session is not None), None),
             began_us=None if begin is None else begin.at_us,
             begin_row=None if begin is None else begin.row,
             recall_ids=tuple(sorted(named | set(run.recalls))),
         )
-        end = ending(marks, run.echoes)
+        end, notes = ending(marks, run.echoes), self.notes_of(run)
+        first = () if begin is None else (begin.session_id,)
+        sessions = (*first, *(mark.session_id for mark in marks), *(note.session_id for note in notes))
         return msgspec.structs.replace(
             run,
+            session_id=next((session for session in sessions if session is not None), None),
             ended_us=end.ended_us,
             outcome=end.outcome,
             revisions=end.revisions,
-            used=used_memories(marks, run.inferred, self.notes_of(run)),
+            used=used_memories(marks, run.inferred, notes),
         )
 
     def _pass_quality_on(self, before: StoredTrajectory | None, now: StoredTrajectory) -> None:
@@ -128,10 +135,12 @@ def _takes_quality(mark: Mark) -> bool:
 
 
 def _bounded(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    """The marks in order of time, without the latest of too many steps that name nothing."""
+    """The marks in order of time, without the latest of too many steps."""
     ordered = sorted(marks, key=lambda mark: (mark.at_us, mark.event_id))
-    bare = [mark.event_id for mark in ordered if mark.role == "step" and not (mark.named or mark.recalls)]
-    surplus = set(bare[MOST_STEPS:])
+    steps = [mark for mark in ordered if mark.role == "step"]
+    telling = [mark.event_id for mark in steps if mark.named or mark.recalls]
+    bare = [mark.event_id for mark in steps if not (mark.named or mark.recalls)]
+    surplus = {*telling[MOST_STEPS:], *bare[MOST_STEPS:]}
     return tuple(mark for mark in ordered if mark.event_id not in surplus)
 
 

@@ -22,11 +22,11 @@ from memory_agent.records import MemoryRecord
 from memory_agent.signals.runs import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import microseconds
-from memory_agent.storage.trajectories import Mark, StoredTrajectory
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.trajectories import OPEN, Mark, StoredTrajectory
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"
-_SECOND = 1_000_000
 
 
 class Entry(NamedTuple):
@@ -46,16 +46,20 @@ class Bookkeeping:
     def enter(self, batch: Batch, entries: Sequence[Entry]) -> None:
         """Take in what events said of runs. What was taken in before changes nothing."""
         book = Book(batch)
-        touched = link_asked(book)
-        marked = [self._mark(book, entry) for entry in entries]
-        touched += [run_id for run_id in marked if run_id is not None]
-        self._follow(book, touched)
-        latest_us = [microseconds(entry.sign.at, "timestamp") for entry in entries if entry.sign.role == "begin"]
-        if latest_us:
-            self._expire(book, max(latest_us))
+        self._follow(book, [*link_asked(book), *self._mark(book, entries)])
+        began = [microseconds(entry.sign.at, "timestamp") for entry in entries if entry.sign.role == "begin"]
+        if began:
+            self._expire(book, max(began))
         book.finish()
         if batch.waiting_count > self.settings.keep_recalls:
             batch.prune_notes(self.settings.keep_recalls, oldest_us=0)
+
+    def has_upkeep(self, snapshot: Snapshot, now: datetime) -> bool:
+        """Whether `expire` would do anything: it costs a flush."""
+        now_us = microseconds(now, "now")
+        silent = snapshot.run_keys(OPEN, until_us=now_us - _us(self.settings.expire_after_s))
+        old = snapshot.notes_between(0, now_us - _us(self.settings.keep_recalls_s))
+        return any(silent) or any(note.run_id is None for note in old)
 
     def expire(self, batch: Batch, now: datetime) -> int:
         """Give up runs that were silent for too long, and recalls that no run asked for; return how many runs."""
@@ -63,7 +67,7 @@ class Bookkeeping:
         self._follow(book, link_asked(book))
         expired = self._expire(book, now_us)
         book.finish()
-        batch.prune_notes(self.settings.keep_recalls, now_us - round(self.settings.keep_recalls_s * _SECOND))
+        batch.prune_notes(self.settings.keep_recalls, now_us - _us(self.settings.keep_recalls_s))
         return expired
 
     def infer(self, batch: Batch, run_id: str, rows: Iterable[tuple[int, str | None]]) -> None:
@@ -77,40 +81,57 @@ class Bookkeeping:
 
     def forget_rows(self, batch: Batch, rows: Sequence[int]) -> None:
         """Take memories out of the runs that they belong to or that used them, and out of recalls. Before deleting."""
+        batch.use_reserve()
         book, gone = Book(batch), frozenset(rows)
-        for run_id in self._runs_with(book, rows):
-            run = book.get(run_id)
-            if run is not None:
-                book.put(_without_rows(run, gone))
         for note in list(batch.recall_notes()):
             if gone.intersection(note.rows):
                 left = tuple(shown for shown in note.shown if shown.row not in gone)
                 batch.put_note(msgspec.structs.replace(note, shown=left))
                 batch.change_lessons()
+        for run_id in self._runs_with(book, rows):
+            run = book.get(run_id)
+            if run is not None:
+                book.put(_without_rows(run, gone))
+        self._relate(book)
         book.finish()
 
     def forget_session(self, batch: Batch, session_id: str) -> None:
         """Leave nothing of a session's runs and recalls but that the runs were forgotten."""
+        batch.use_reserve()
         book = Book(batch)
-        doomed = [run for run in batch.newest_trajectories() if run.session_id == session_id]
-        for run in doomed:
-            take_back(book, book.get(run.id) or run)
-            book.forget(run.id)
-        runs = {run.id for run in doomed}
+        doomed = [run.id for run in batch.newest_trajectories() if run.session_id == session_id]
+        for run_id in doomed:
+            take_back(book, run_id)
+            book.forget(run_id)
         for note in list(batch.recall_notes()):
-            if note.session_id == session_id or note.run_id in runs or note.by_run in runs:
+            if note.session_id == session_id or note.run_id in doomed or note.by_run in doomed:
                 batch.delete_note(note.recall_id)
                 batch.change_lessons()
+                run = None if note.run_id is None else book.get(note.run_id)
+                if run is not None:
+                    book.put(run)
+        self._relate(book)
         book.finish()
 
-    def _mark(self, book: Book, entry: Entry) -> str | None:
-        """Add what an event said to its run; return the run, or None where nothing was new or no run is known."""
-        run_id = entry.sign.run_id or self._run_of_recall(book, entry.sign)
-        run = None if run_id is None else book.get_or_new(run_id)
-        if run is None or any(mark.event_id == entry.sign.event_id for mark in run.marks):
-            return None
-        book.put(msgspec.structs.replace(run, marks=(*run.marks, _mark_of(book.batch, entry))))
-        return run.id
+    def _mark(self, book: Book, entries: Sequence[Entry]) -> list[str]:
+        """Add what events said to their runs; return the runs of which something new is known."""
+        said: dict[str, dict[str, Mark]] = {}
+        for entry in entries:
+            run_id = entry.sign.run_id or self._run_of_recall(book, entry.sign)
+            if run_id is not None and book.get_or_new(run_id) is not None:
+                said.setdefault(run_id, {}).setdefault(entry.sign.event_id, _mark_of(book.batch, entry))
+        return [run_id for run_id, marks in said.items() if self._add(book, run_id, marks)]
+
+    def _add(self, book: Book, run_id: str, marks: dict[str, Mark]) -> bool:
+        run = book.get_or_new(run_id)
+        known = {mark.event_id for mark in run.marks} if run is not None else set()
+        news = tuple(mark for event_id, mark in marks.items() if event_id not in known)
+        if run is None or not news:
+            return False
+        for mark in news:
+            book.claim(mark.row, run_id)
+        book.put(msgspec.structs.replace(run, marks=(*run.marks, *news)))
+        return True
 
     def _run_of_recall(self, book: Book, sign: RunSign) -> str | None:
         """The run that a recall belongs to; a recall of no run makes one of its own when it is judged."""
@@ -129,11 +150,15 @@ class Bookkeeping:
             run = book.get(run_id)
             if run is not None and (before is None or before.began_us != run.began_us):
                 link_same_request(book, run_id, self.settings)
+        self._relate(book)
+
+    def _relate(self, book: Book) -> None:
+        """Find out what the runs that changed say of others, and others of them."""
         changed = [run_id for run_id in book.changed() if _bearing(book.before(run_id)) != _bearing(book.get(run_id))]
         relate(book, changed, self.settings)
 
     def _expire(self, book: Book, now_us: int) -> int:
-        silent_since = now_us - round(self.settings.expire_after_s * _SECOND)
+        silent_since = now_us - _us(self.settings.expire_after_s)
         silent = list(book.batch.open_trajectories(silent_since))
         for run in silent:
             book.put(msgspec.structs.replace(book.get(run.id) or run, expired_us=now_us))
@@ -148,6 +173,10 @@ class Bookkeeping:
             runs = (book.by_key(use.run_key) for use in book.batch.uses(row))
             found |= dict.fromkeys(run.id for run in runs if run is not None)
         return list(found)
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1_000_000)
 
 
 def _mark_of(batch: Batch, entry: Entry) -> Mark:

@@ -42,8 +42,11 @@ def relate(book: Book, run_ids: Iterable[str], settings: LearningSettings) -> No
         waiting += [run_id for run_id in retried if run_id not in waiting]
 
 
-def take_back(book: Book, run: StoredTrajectory) -> None:
-    """Take back all that a run says of others, and let others say nothing of it: it is to be forgotten."""
+def take_back(book: Book, run_id: str) -> None:
+    """Take back all that a run says of others, and let others say nothing of it: it is to be removed."""
+    run = book.get(run_id)
+    if run is None:
+        return
     for effect in run.effects:
         _set_echo(book, effect.run_id, run.id, frozenset(), 0)
     for echo in run.echoes:

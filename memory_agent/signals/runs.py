@@ -91,11 +91,17 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
 
 
 def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
-    """What the payload says, or what follows from the type of feedback."""
-    said = verdict(objects, table.outcomes) if signal is not None and signal.outcome else None
-    if said is None and signal is not None and signal.run == "feedback" and signal.quality is not None:
-        return Verdict(signal.quality, reason_of(signal.quality), True)
-    return said
+    """What the payload says, or what follows from the type of feedback; a number counts whatever the type."""
+    said = None if signal is None else verdict(objects, table.outcomes)
+    if signal is None or signal.outcome or (said is not None and said.is_outright and said.reason == "rated"):
+        return said or _verdict_of_type(signal)
+    return _verdict_of_type(signal)
+
+
+def _verdict_of_type(signal: Signal | None) -> Verdict | None:
+    if signal is None or signal.run != "feedback" or signal.quality is None:
+        return None
+    return Verdict(signal.quality, reason_of(signal.quality), True)
 
 
 def _outcome(signal: Signal | None, said: Verdict | None) -> Outcome:

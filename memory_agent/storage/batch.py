@@ -31,7 +31,7 @@ from memory_agent.storage.codec import (
     usage_of,
 )
 from memory_agent.storage.environment import Transaction
-from memory_agent.storage.recall_notes import RecallNote, decode_note, encode_note, recall_key
+from memory_agent.storage.recall_notes import RecallNote, decode_note, encode_note, note_entries, recall_key
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -39,6 +39,7 @@ from memory_agent.storage.snapshot import (
     IDS,
     META,
     PENDING,
+    RECALL_INDEX,
     RECALLS,
     RECORDS,
     RUN_INDEX,
@@ -49,14 +50,7 @@ from memory_agent.storage.snapshot import (
     VECTORS,
     Snapshot,
 )
-from memory_agent.storage.trajectories import (
-    ASKED,
-    StoredTrajectory,
-    encode_trajectory,
-    index_entries,
-    place,
-    trajectory_key,
-)
+from memory_agent.storage.trajectories import StoredTrajectory, encode_trajectory, index_entries, trajectory_key
 
 Touches = Mapping[int, tuple[int, datetime]]
 
@@ -74,6 +68,7 @@ class Batch(Snapshot):
         self._require_room = require_room
         self._has_room = False
         self._entries: list[LogEntry] = []
+        self.taught: list[str | None] = []
 
     def put(self, record: MemoryRecord, vector: Embedding | None) -> int:
         """Add a memory and return its row; rows only grow and are never used again.
@@ -224,23 +219,25 @@ class Batch(Snapshot):
     def put_note(self, note: RecallNote) -> None:
         """Keep what is known of a recall; one that belongs to a run is not pruned."""
         self.delete_note(note.recall_id)
-        key = recall_key(note.recall_id)
-        self._transaction.put(RECALLS if note.run_id is None else RUN_RECALLS, key, encode_note(note))
-        if note.run_id is None and note.by_run is not None:
-            self._transaction.put(RUN_INDEX, place(ASKED, note.at_us) + key, b"")
+        database = RECALLS if note.run_id is None else RUN_RECALLS
+        self._transaction.put(database, recall_key(note.recall_id), encode_note(note))
+        for entry, value in note_entries(note).items():
+            self._transaction.put(RECALL_INDEX, entry, value)
 
     def delete_note(self, recall_id: str) -> None:
         """Remove what is known of a recall."""
-        old, key = self.recall_note(recall_id), recall_key(recall_id)
+        old = self.recall_note(recall_id)
         if old is not None:
-            self._transaction.delete(RECALLS if old.run_id is None else RUN_RECALLS, key)
-            self._transaction.delete(RUN_INDEX, place(ASKED, old.at_us) + key)
+            self._transaction.delete(RECALLS if old.run_id is None else RUN_RECALLS, recall_key(recall_id))
+            for entry in note_entries(old):
+                self._transaction.delete(RECALL_INDEX, entry)
 
     def take_notes(self, notes: Iterable[RecallNote]) -> None:
         """Keep recalls that waited to be written; those that are known already stay as they are."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
+                self.count(f"served.{note.served}")
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
         """Remove recalls of no run beyond the newest `keep`, and those before `oldest_us`; return how many."""
@@ -257,9 +254,10 @@ class Batch(Snapshot):
         """Number of recalls that belong to no run."""
         return self._transaction.count(RECALLS)
 
-    def change_lessons(self) -> None:
-        """Say that what can be learnt from runs is another than before."""
+    def change_lessons(self, run_id: str | None = None) -> None:
+        """Say that what can be learnt from a run is another than before; of no one run in particular, without an id."""
         self.state.lessons_version += 1
+        self.taught.append(run_id)
 
     def finish(self) -> None:
         """Write the state and settle the changes; the store calls it before the commit."""
@@ -276,7 +274,11 @@ class Batch(Snapshot):
             if before.get(entry) != value:
                 self._transaction.put(RUN_INDEX, entry, value)
         if (old.lesson if old is not None else ()) != (new.lesson if new is not None else ()):
-            self.change_lessons()
+            self.change_lessons(run_id=None if (run := new or old) is None else run.id)
+
+    def use_reserve(self) -> None:
+        """Let this batch take of the room that is kept for deleting: it makes the store smaller in the end."""
+        self._has_room = True
 
     def _check_room(self) -> None:
         """Once per batch that grows the store; deleting must work where there is no room."""

@@ -36,6 +36,8 @@ _CHECKSUM_BYTES = 8
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
 _DEFLATE_FROM_BYTES = 512  # below, deflate saves next to nothing
 _LONGEST_PLAIN_KEY = 128
+_PLACE_BYTES = 9
+_OFFSET = 1 << 63  # so that times before 1970 sort before those after
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -131,6 +133,21 @@ def name_key(name: str, field: str) -> bytes:
 def name_number(key: bytes) -> int:
     """Return the number that a value under a name is sealed with."""
     return xxhash.xxh3_64_intdigest(key)
+
+
+def place(kind: bytes, number: int) -> bytes:
+    """Return the beginning of the index keys of `kind`, one byte, at a time in microseconds, a number or a row."""
+    return kind + row_key(number + _OFFSET)
+
+
+def after(kind: bytes) -> bytes:
+    """Return a key above all index keys of `kind`."""
+    return bytes([kind[0] + 1])
+
+
+def key_at(index_key: bytes) -> bytes:
+    """Return the key of what an index entry is about."""
+    return index_key[_PLACE_BYTES:]
 
 
 def microseconds(time: datetime, field: str) -> int:

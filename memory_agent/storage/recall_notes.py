@@ -13,9 +13,11 @@ import msgspec
 import numpy as np
 
 from memory_agent.records import Embedding
-from memory_agent.storage.codec import decode_packed, encode_packed, name_key, name_number
+from memory_agent.storage.codec import decode_packed, encode_packed, name_key, name_number, place
 
 Served = Literal["baseline", "learned", "interleaved"]
+ASKED, RECALLED = b"a", b"r"
+"""Index entries: recalls made in the name of a run that has not been told of them; all recalls; by time."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 
 
@@ -77,6 +79,12 @@ def encode_note(note: RecallNote) -> bytes:
 def decode_note(key: bytes, value: bytes) -> RecallNote:
     """Return the note. Raises `StoreDamagedError`."""
     return decode_packed(_notes, name_number(key), value, "recall note")
+
+
+def note_entries(note: RecallNote) -> dict[bytes, bytes]:
+    """Return the index entries of a recall: keys and values."""
+    kinds = [RECALLED] if note.by_run is None or note.run_id is not None else [RECALLED, ASKED]
+    return {place(kind, note.at_us) + recall_key(note.recall_id): b"" for kind in kinds}
 
 
 def vector_of_query(raw: Embedding | None) -> bytes:

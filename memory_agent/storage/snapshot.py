@@ -17,10 +17,13 @@ from memory_agent.storage.changes import Change, Changes, LogEntry, Op, Rows, Se
 from memory_agent.storage.codec import (
     StoreState,
     Usage,
+    after,
     decode,
     decode_entry,
     decode_record,
+    key_at,
     name_key,
+    place,
     row_key,
     row_number,
     unseal,
@@ -29,29 +32,26 @@ from memory_agent.storage.codec import (
     vectors_of,
 )
 from memory_agent.storage.environment import Transaction
-from memory_agent.storage.recall_notes import RecallNote, decode_note, recall_key
+from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
-    ASKED,
     LISTED,
     NUMBERED,
     OPEN,
     USING,
     StoredTrajectory,
     Use,
-    after,
     decode_trajectory,
     decode_use,
     index_entries,
-    place,
-    run_key_of,
     trajectory_key,
 )
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
-RECALLS, RUN_RECALLS = "recalls", "run_recalls"  # those of no run, which are pruned; those of runs
-DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, RUNS, RUN_INDEX, RECALLS, RUN_RECALLS)
+RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # of no run, which are pruned; of runs
+_RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
+DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
 
 STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"
@@ -163,7 +163,7 @@ class Snapshot:
         start = kind if since_us is None else place(kind, since_us)
         end = after(kind) if until_us is None else place(kind, until_us)
         for key, _ in self._transaction.scan(RUN_INDEX, start, end, reverse=is_newest_first):
-            yield run_key_of(key)
+            yield key_at(key)
 
     def uses(self, row: int) -> list[Use]:
         """Return which runs used the memory in `row`, by their keys."""
@@ -179,20 +179,17 @@ class Snapshot:
                 return decode_note(key, value)
         return None
 
-    def waiting_notes(self) -> Iterator[RecallNote]:
-        """Go over the recalls that belong to no run, the latest first."""
-        return (decode_note(key, value) for key, value in self._transaction.scan(RECALLS, reverse=True))
-
     def asked_notes(self) -> Iterator[RecallNote]:
         """Go over the recalls made in the name of a run that has not been told of them."""
-        for key in self.run_keys(ASKED):
-            yield decode_note(key, self._transaction.get(RECALLS, key) or b"")
+        return self._notes_between(ASKED, after(ASKED))
+
+    def notes_between(self, since_us: int, until_us: int) -> Iterator[RecallNote]:
+        """Go over the recalls from one time to another, both inclusive."""
+        return self._notes_between(place(RECALLED, since_us), place(RECALLED, until_us + 1))
 
     def recall_notes(self) -> Iterator[RecallNote]:
-        """Go over all recalls that are known, those of runs first."""
-        for database in (RUN_RECALLS, RECALLS):
-            for key, value in self._transaction.scan(database):
-                yield decode_note(key, value)
+        """Go over all recalls that are known, in order of time."""
+        return self._notes_between(RECALLED, after(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
         """Return what happened since change `seq`, settled; None when the log does not reach back that far.
@@ -228,14 +225,23 @@ class Snapshot:
         return memories
 
     def _verify_runs(self) -> None:
-        expected: dict[bytes, bytes] = {}
+        runs: dict[bytes, bytes] = {}
         for key, value in self._transaction.scan(RUNS):
-            expected |= index_entries(decode_trajectory(key, value))
-        if expected != dict(self._transaction.scan(RUN_INDEX, after(ASKED))):
-            raise StoreDamagedError("the index of the runs does not match them")
-        notes = {note.recall_id for note in self.recall_notes()}
-        if any(note.recall_id not in notes for note in self.asked_notes()):
-            raise StoreDamagedError("the index of the recalls names one that is not there")
+            runs |= index_entries(decode_trajectory(key, value))
+        notes: dict[bytes, bytes] = {}
+        for database in (RECALLS, RUN_RECALLS):
+            for key, value in self._transaction.scan(database):
+                notes |= note_entries(decode_note(key, value))
+        for index, entries in ((RUN_INDEX, runs), (RECALL_INDEX, notes)):
+            if entries != dict(self._transaction.scan(index)):
+                raise StoreDamagedError(f"{index} does not match what it is of")
+
+    def _notes_between(self, start: bytes, end: bytes) -> Iterator[RecallNote]:
+        for key, _ in self._transaction.scan(RECALL_INDEX, start, end):
+            value = self._transaction.get(RUN_RECALLS, key_at(key)) or self._transaction.get(RECALLS, key_at(key))
+            if value is None:
+                raise StoreDamagedError("the index of the recalls names one that is not there")
+            yield decode_note(key_at(key), value)
 
     def _runs_of(self, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
         for key in keys:

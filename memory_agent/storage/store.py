@@ -46,6 +46,7 @@ class Store:
         self._touching = threading.Lock()
         self._touches: dict[int, tuple[int, datetime]] = {}
         self._notes: dict[str, RecallNote] = {}
+        self._taught: dict[str | None, None] = {}
         self._refusal: StoreError | None = None
         self._state = self._prepare()
 
@@ -91,6 +92,8 @@ class Store:
                 yield batch
                 batch.finish()
             self._state = batch.state
+            with self._touching:
+                self._taught |= dict.fromkeys(batch.taught)
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
@@ -214,6 +217,12 @@ class Store:
     def cursor(self) -> int:
         """Number of the last journal event that was taken in; 0 before the first."""
         return self._state.cursor
+
+    def take_taught(self) -> list[str | None]:
+        """Return the runs of which something else can be learnt since the last time; None stands for any run."""
+        with self._touching:
+            taken, self._taught = list(self._taught), {}
+        return taken
 
     @property
     def lessons_version(self) -> int:

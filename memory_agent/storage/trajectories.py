@@ -15,14 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.storage.codec import decode_packed, encode_packed, name_key, name_number, row_key
+from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
 from memory_agent.trajectory import Attribution, Outcome, Reason, RunRole, RunState
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING = b"b", b"e", b"l", b"o", b"n", b"u"
-ASKED = b"a"  # recalls made in the name of a run that has not been told yet; the last part is the recall's key
 
-_PLACE_BYTES = 9
-_OFFSET = 1 << 63  # so that times before 1970 sort before those after
+_NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
 
 
@@ -169,21 +167,6 @@ def decode_trajectory(key: bytes, value: bytes) -> StoredTrajectory:
     return decode_packed(_trajectories, name_number(key), value, "trajectory")
 
 
-def place(kind: bytes, number: int) -> bytes:
-    """Return the beginning of the index keys of `kind` at a time in microseconds, a number or a row."""
-    return kind + row_key(number + _OFFSET)
-
-
-def run_key_of(index_key: bytes) -> bytes:
-    """Return the key of the run that an index entry is about."""
-    return index_key[_PLACE_BYTES:]
-
-
-def after(kind: bytes) -> bytes:
-    """Return a key above all index keys of `kind`."""
-    return bytes([kind[0] + 1])
-
-
 def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
     """Return the index entries of a run: keys and values."""
     if not trajectory.marks:
@@ -198,7 +181,7 @@ def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
         entries[place(ENDED, ended) + key] = b""
     elif trajectory.expired_us is None:
         entries[place(OPEN, trajectory.marks[-1].at_us) + key] = b""
-    if trajectory.number is not None:
+    if trajectory.number is not None and ended is not None:
         entries[place(NUMBERED, trajectory.number) + key] = b""
     use = _encode_use(trajectory)
     return entries | {place(USING, used.row) + key: use for used in trajectory.used}
@@ -208,14 +191,14 @@ def decode_use(index_key: bytes, value: bytes) -> Use:
     """Return what the entry of a used memory says of the run."""
     quality, began, ended = _USE.unpack(value)
     return Use(
-        run_key_of(index_key),
+        key_at(index_key),
         None if math.isnan(quality) else quality,
-        None if began == -_OFFSET else began,
-        None if ended == -_OFFSET else ended,
+        None if began == _NEVER_US else began,
+        None if ended == _NEVER_US else ended,
     )
 
 
 def _encode_use(trajectory: StoredTrajectory) -> bytes:
     quality = math.nan if trajectory.quality is None else trajectory.quality
-    times = (-_OFFSET if us is None else us for us in (trajectory.began_us, trajectory.ended_us))
+    times = (_NEVER_US if us is None else us for us in (trajectory.began_us, trajectory.ended_us))
     return _USE.pack(quality, *times)

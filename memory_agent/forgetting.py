@@ -1,0 +1,60 @@
+"""Forgetting for good: memories, whole sessions, and runs that nobody hears of any more.
+
+What a memory took part in forgets it too: runs that it belongs to or that used it, recalls that showed it, and with
+them what was learnt from it. What this does not do: remove a user, which is removing a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from memory_agent.embedders import check_text
+from memory_agent.errors import InvalidInputError
+from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
+
+
+class Forgetting:
+    """Removes from one user's archive. Durable on return; works on a full disk."""
+
+    def __init__(self, archive: Archive, bookkeeping: Bookkeeping) -> None:
+        self._archive = archive
+        self._bookkeeping = bookkeeping
+
+    def memories(self, record_ids: Sequence[str]) -> int:
+        """Remove memories; return how many there were. Raises `InvalidInputError`."""
+        if isinstance(record_ids, str):
+            raise InvalidInputError("ids", "must be a list of ids")
+        for record_id in record_ids:
+            check_text("ids", record_id)
+        with self._archive.batch() as batch:
+            rows = [batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id]
+            return self._remove(batch, [row for row in rows if row is not None])
+
+    def session(self, session_id: str) -> int:
+        """Remove the memories, runs and recalls of a session; return how many memories. Raises `InvalidInputError`."""
+        check_text("session_id", session_id)
+        if not session_id.strip():
+            raise InvalidInputError("session_id", "is empty")
+        with self._archive.batch() as batch:
+            count = self._remove(batch, [row for row, record in batch.scan() if record.session_id == session_id])
+            self._bookkeeping.forget_session(batch, session_id)
+            return count
+
+    def silent_runs(self, now: datetime) -> int:
+        """Give up runs that were silent for too long, drop recalls that no run asked for; return how many runs.
+
+        Costs no flush where there is nothing to do.
+        """
+        store = self._archive.store
+        with store.snapshot() as snapshot:
+            if not store.has_waiting_notes and not self._bookkeeping.has_upkeep(snapshot, now):
+                return 0
+        with self._archive.batch() as batch:
+            return self._bookkeeping.expire(batch, now)
+
+    def _remove(self, batch: Batch, rows: Sequence[int]) -> int:
+        self._bookkeeping.forget_rows(batch, rows)
+        return sum(batch.delete(row) for row in rows)

@@ -1,0 +1,90 @@
+"""A process that dies in the middle of events of runs: told again, the same runs, to the byte."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_samples import LATER, begin, end, note, step, things_to_use, whole, without_model
+
+from memory_agent.memory import Memory
+from memory_agent.storage.snapshot import RECALL_INDEX, RECALLS, RUN_INDEX, RUN_RECALLS, RUNS, USAGE
+
+_BATCH = 3
+_RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
+_WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from run_samples import without_model
+from test_runs_crash import take_in
+with without_model(Path({folder!r})) as memory:
+    for number in take_in(memory):
+        print(number, flush=True)
+"""
+
+
+def take_in(memory: Memory):  # type: ignore[no-untyped-def]
+    """Ingest everything in order, as a journal gives it; yield the number of each batch once it is on the disk."""
+    things = things_to_use(memory, 3)
+    note(memory, _RECALL, 1, things)
+    events = []
+    for number in range(12):
+        name, minute = f"run-{number}", 20.0 * number
+        words = "Fix the race in the auth module" + "!" * (number % 4)
+        recalls = {"recall_id": _RECALL} if number == 2 else {}
+        events += [
+            begin(name, minute, words, previous_run_id=f"run-{number - 3}", **recalls),
+            step(name, 1, minute + 1, memory_ids=[things[number % 3]]),
+            end(name, minute + 2),
+        ]
+    events = events[1:] + events[:1]
+    for start in range(0, len(events), _BATCH):
+        batch = events[start : start + _BATCH]
+        memory.ingest(batch, seqs=range(start + 1, start + 1 + len(batch)), now=LATER)
+        yield start
+
+
+def contents(memory: Memory) -> dict[str, dict[bytes, bytes]]:
+    with memory._archive.store.snapshot() as snapshot:
+        databases = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX, USAGE)
+        return {name: dict(snapshot._transaction.scan(name)) for name in databases}
+
+
+def killed_after(folder: Path, batches: int) -> None:
+    code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for _ in range(batches):
+            assert writer.stdout.readline()
+        writer.kill()
+
+
+@pytest.mark.slow
+def test_runs_are_the_same_to_the_byte_after_their_events_were_cut_off_and_told_again(tmp_path: Path) -> None:
+    with without_model(tmp_path / "whole") as memory:
+        assert list(take_in(memory))
+        expected = contents(memory)
+    assert len(expected[RUNS]) == 15  # the first three go on from runs that are only named
+    seeded = random.Random(20260216)
+    for attempt in range(2):
+        folder = tmp_path / f"crashed-{attempt}"
+        killed_after(folder, seeded.randrange(1, 10))
+        killed_after(folder, seeded.randrange(1, 12))
+        with without_model(folder) as memory:
+            list(take_in(memory))
+            assert memory._archive.store.verify()
+            assert contents(memory) == expected
+            assert all(run.state == "ended" for run in memory.runs.list())
+
+
+def test_what_was_told_of_runs_is_there_when_the_store_is_opened_again(tmp_path: Path) -> None:
+    with without_model(tmp_path / "alice") as memory:
+        memory.ingest(whole("one", 0), now=LATER)
+        before = contents(memory), memory.runs.list()
+    with without_model(tmp_path / "alice") as memory:
+        memory.ingest(whole("one", 0), now=LATER)
+        assert (contents(memory), memory.runs.list()) == before
