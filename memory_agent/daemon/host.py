@@ -90,7 +90,7 @@ class MemoryHost:
         for memory in self._awake_memories():
             try:
                 memory.expire(now)
-                memory.sona.consolidate()
+                memory.sona.consolidate(now)
             except MemoryAgentError as error:
                 log.warning("memory.not_kept_up", user_id=memory.user_id, code=error.code)
             except Exception:
