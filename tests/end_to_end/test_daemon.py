@@ -133,8 +133,12 @@ from memory_agent import ActorMemoryProvider, MemoryProvider
 ray.init(address=sys.argv[2], namespace="somebody-else", log_to_driver=False, logging_level="error")
 provider = ActorMemoryProvider("liam", data_dir=sys.argv[1])
 assert isinstance(provider, MemoryProvider)
-print([memory.record.text for memory in provider.recall("where are the skis").memories])
-
+found = provider.recall("where are the skis")
+print([memory.record.text for memory in found.memories])
+run = provider.runs.begin("Fetch the skis", recall_ids=[found.recall_id])
+provider.runs.end(run.id, summary="Found them behind the boxes")
+report = provider.feedback(found.recall_id, [found.memories[0].record.id], 1.0)
+print(report.trajectory_id == run.id, report.quality, [used.credit for used in provider.runs.get(run.id).used])
 provider.close()
 ray.shutdown()
 """
@@ -151,7 +155,8 @@ def test_a_planner_inside_ray_asks_the_actor_itself(daemon: DaemonProcess) -> No
     result = subprocess.run(
         command, env=environment() | token, capture_output=True, text=True, timeout=120, check=False
     )
-    assert result.stdout.strip() == "['The skis are in the attic behind the boxes']", result.stderr
+    asked, judged = result.stdout.splitlines() or [result.stderr, ""]
+    assert (asked, judged) == ("['The skis are in the attic behind the boxes']", "True 1.0 [1.0]"), result.stderr
 
 
 @pytest.mark.parametrize("user_id", ["../x", "", "a" * 300, "a/b", "a\0b"])
