@@ -44,14 +44,16 @@ def feedback(
     if target.as_json:
         print_document(report)
     else:
-        print_report(report)
+        print_report(report, waits=quality is not None and report.quality is None)
 
 
-def print_report(report: FeedbackReport) -> None:
-    """Print what became of feedback."""
+def print_report(report: FeedbackReport, *, waits: bool = False) -> None:
+    """Print what became of feedback; `waits`: its quality counts from the end of the run on."""
     count = len(report.credited)
     judged = "" if report.quality is None else f", quality {report.quality:g}"
     credited = f"credited {count} {'memory' if count == 1 else 'memories'}"
     click.echo(plain(f"run {report.trajectory_id}{judged}: {credited}"))
+    if waits:
+        click.echo("the run has not ended: the quality counts when it does")
     for record_id, reason in report.not_credited.items():
         click.echo(plain(f"not credited: {record_id}: {reason}"))

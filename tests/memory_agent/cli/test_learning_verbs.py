@@ -56,6 +56,14 @@ def test_a_run_from_its_recall_to_its_feedback(run: Run, run_json: RunJson) -> N
     assert f"{record_id} 1 " in shown
 
 
+def test_a_quality_that_waits_for_the_end_of_the_run_is_said_to_wait(run: Run, run_json: RunJson) -> None:
+    recall_id, _ = remember_and_recall(run_json)
+    run_json("trajectory", "begin", "Fix it", "--run", "run-8", "--recall", recall_id)
+    told = run("feedback", recall_id, "--quality", "1").stdout
+    assert told == "run run-8: credited 0 memories\nthe run has not ended: the quality counts when it does\n"
+    assert run_json("trajectory", "end", "run-8")["quality"] == 1.0
+
+
 def test_a_command_that_is_given_again_is_done_once(run_json: RunJson) -> None:
     begin = ("trajectory", "begin", "Fix it", "--event-id", "my-begin")
     runs = [run_json(*begin) for _ in range(2)]
