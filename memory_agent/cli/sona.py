@@ -74,7 +74,7 @@ def reset(target: Target) -> None:
     if target.as_json:
         print_document({"left_out": left_out})
     else:
-        click.echo(f"forgot what was learned; {left_out} runs are left out from now on")
+        click.echo(f"forgot what was learned; runs that are left out from now on: {left_out}")
 
 
 @sona.command(short_help="Write what there is to learn from to a file.")
@@ -130,7 +130,7 @@ def print_status(found: SonaStatus) -> None:
         "trajectories": f"{found.trajectories}; lessons with credit: {found.credited}",
         "recalls served": found.served,
         "measured gain": gain_sentence(found),
-        "learned from": f"{found.exemplars} exemplars, {found.memories_with_credit} memories with credit",
+        "learned from": f"exemplars: {found.exemplars}; memories with credit: {found.memories_with_credit}",
         "last consolidation": found.consolidated_at or "not yet",
         "size": size(found.state_bytes),
     }

@@ -140,7 +140,7 @@ def test_the_status_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         "trajectories 62; lessons with credit: 51",
         "recalls served baseline 400, learned 17",
         "measured gain +0.206",
-        "learned from 51 exemplars, 34 memories with credit",
+        "learned from exemplars: 51; memories with credit: 34",
         "last consolidation 2026-11-21 10:00 UTC",
         "size 1.23 MB",
     ):
