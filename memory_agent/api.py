@@ -16,6 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile, RecallResult
 
 MOST_CONTEXT_TOKENS = 100_000
+MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
 """A day. A longer deadline means as long as it takes, and clocks and sockets cannot count so far."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,7 +31,8 @@ class RecallOptions(TypedDict, total=False):
     `dates`: what a time that the query names does: `boost` memories of that time, `filter` by it, or `ignore` it.
     `reference_time`: what "last week" is relative to, the present unless given; with a time zone, which decides where
     days begin. `context_tokens`: render the block for a prompt in at most so many tokens of the embedding model.
-    `with_embedding`: keep each record's vector.
+    `with_embedding`: keep each record's vector. `by_run`: the run that asks, so that how it ends is credited to what it
+    was shown; a filter by run is another thing.
     """
 
     profile: Profile | None
@@ -38,6 +40,7 @@ class RecallOptions(TypedDict, total=False):
     reference_time: datetime | None
     context_tokens: int | None
     with_embedding: bool | None
+    by_run: str | None
 
 
 @runtime_checkable
@@ -113,11 +116,22 @@ def _check_flag(field: str, value: object) -> bool:
     return value
 
 
+def _check_run(field: str, value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME_CHARS:
+        raise InvalidInputError(field, f"must be the id of a run, 1 to {MOST_NAME_CHARS} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(field, "is not valid Unicode") from error
+    return value
+
+
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "profile": lambda field, value: check_choice(field, value, PROFILES),
     "dates": lambda field, value: check_choice(field, value, DATES),
     "reference_time": check_time,
     "context_tokens": lambda field, value: check_whole(field, value, MOST_CONTEXT_TOKENS),
     "with_embedding": _check_flag,
+    "by_run": _check_run,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

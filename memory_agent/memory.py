@@ -26,9 +26,11 @@ from memory_agent.api import RecallOptions
 from memory_agent.config import EmbedderSettings, IngestSettings, LearningSettings, RecallSettings, StoreSettings
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
+from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.learning.teacher import Teacher
 from memory_agent.recall.inquiry import check_now, make_inquiry
 from memory_agent.recall.recollection import Recollection
 from memory_agent.records import (
@@ -43,12 +45,12 @@ from memory_agent.records import (
     Source,
 )
 from memory_agent.remembrance import make_record
-from memory_agent.runs import Runs, check_name
+from memory_agent.runs import Runs
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
+from memory_agent.sona_face import SonaFace
 from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.batch import Batch
 from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
 from memory_agent.trajectory import FeedbackReport
@@ -84,13 +86,16 @@ class Memory:
         self._recall_settings = recall_settings
         self._event_limits = event_limits
         reader = EventReader(SignalTable.load(ingest_settings.signals), ingest_settings)
-        self._bookkeeping = Bookkeeping(learning_settings)
-        self._intake = Intake(archive, embedder, reader, self._bookkeeping)
-        self._recollection = Recollection(archive, embedder, recall_settings)
+        bookkeeping = Bookkeeping(learning_settings)
+        self._teacher = Teacher(archive, learning_settings)
+        self._intake = Intake(archive, embedder, reader, bookkeeping)
+        self._forgetting = Forgetting(archive, bookkeeping)
+        self._recollection = Recollection(archive, embedder, recall_settings, self._teacher)
         self._idle = threading.Condition()
         self._calls = 0
         self._is_closed = False
-        self.runs = Runs(user_id, archive, self._bookkeeping, self._take_in, self._call)
+        self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
+        self.sona = SonaFace(user_id, archive, self._teacher, self._call)
 
     @classmethod
     def open(
@@ -234,25 +239,16 @@ class Memory:
 
         Their events stay known, so that no replay brings them back. Runs and recalls forget them too.
         """
-        if isinstance(record_ids, str):
-            raise InvalidInputError("ids", "must be a list of ids")
-        for record_id in record_ids:
-            check_text("ids", record_id)
-        with self._call(), self._archive.batch() as batch:
-            rows = [batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id]
-            return self._forget(batch, [row for row in rows if row is not None])
+        with self._call():
+            return self._forgetting.memories(record_ids)
 
     def forget_session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session; return how many memories there were. Durable on return.
 
         Its events and runs stay known by their ids, so that no replay brings them back.
         """
-        name = check_name("session_id", session_id)
-        with self._call(), self._archive.batch() as batch:
-            rows = [row for row, record in batch.scan() if record.session_id == name]
-            forgotten = self._forget(batch, rows)
-            self._bookkeeping.forget_session(batch, name)
-            return forgotten
+        with self._call():
+            return self._forgetting.session(session_id)
 
     def feedback(
         self,
@@ -274,9 +270,8 @@ class Memory:
 
     def expire(self, now: datetime | None = None) -> int:
         """Give up runs that were silent for too long, and recalls that no run asked for; return how many runs."""
-        moment = check_now(now)
-        with self._call(), self._archive.batch() as batch:
-            return self._bookkeeping.expire(batch, moment)
+        with self._call():
+            return self._forgetting.silent_runs(check_now(now))
 
     def fill_vectors(self, limit: int | None = None) -> int:
         """Embed at most `limit` memories that were stored while no model was there; return how many.
@@ -307,6 +302,7 @@ class Memory:
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
         if self._retire():
+            self._teacher.close()
             self._archive.close()
             self._embedder.close()
 
@@ -332,6 +328,7 @@ class Memory:
         started_s = time.monotonic()
         with self._call():
             report = self._intake.take_in(arrivals)
+            self._teacher.follow()
         self._log(
             "ingest.committed",
             events=len(arrivals),
@@ -345,10 +342,6 @@ class Memory:
 
     def _take_in(self, event: Event) -> IngestReport:
         return self._ingest([lambda: event], None)
-
-    def _forget(self, batch: Batch, rows: Sequence[int]) -> int:
-        self._bookkeeping.forget_rows(batch, rows)
-        return sum(batch.delete(row) for row in rows)
 
     def _log(self, event: str, **fields: Any) -> None:
         """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""

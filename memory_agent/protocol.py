@@ -80,6 +80,7 @@ class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     usual_deadline: bool = False
     reference_offset_s: float | None = None
     reference_zone: str | None = None
+    by_run: str | None = None
 
     @property
     def local_reference_time(self) -> datetime | None:
@@ -96,7 +97,7 @@ class RecallParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def version(self) -> int:
         """The version of a daemon that understands these."""
-        newer = (self.profile, self.dates, self.reference_time, self.context_tokens)
+        newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
 
 

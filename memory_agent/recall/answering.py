@@ -10,13 +10,16 @@ from typing import TypeVar
 
 import numpy as np
 
+from memory_agent.config import LearningSettings
+from memory_agent.learning.advice import Advice
+from memory_agent.recall.arms import Pick
 from memory_agent.recall.explanation import explain, number
 from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.learned import outcome
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranked_search import RankedSearch
 from memory_agent.recall.ranking import Rows
 from memory_agent.recall.scoring import Scored
-from memory_agent.recall.selection import Choice, Leader
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Scores as CosineScores
@@ -38,54 +41,58 @@ class Answering:
         inquiry: Inquiry,
         vector: QueryVector | None,
         dates: Sequence[UnderstoodDate],
+        advice: Advice,
+        learning: LearningSettings,
     ) -> None:
         self._archive = archive
         self._search = search
         self._inquiry = inquiry
         self._vector = vector
         self._dates = dates
+        self._advice = advice
+        self._learning = learning
 
-    def memories(self, scored: Scored, choices: Sequence[Choice]) -> tuple[RetrievedMemory, ...]:
-        """Return the memories of the answer, in the order of the choices."""
-        rows = [int(scored.rows[choice.place]) for choice in choices]
+    def memories(self, picked: Sequence[Pick]) -> tuple[RetrievedMemory, ...]:
+        """Return the memories of the answer, in the order of the picks."""
+        rows = [pick.row for pick in picked]
         records = self._search.load(rows)
         unmarked: dict[int, tuple[str, ...]] = dict.fromkeys(records, ())
         marked = self._ask(lambda lexicon: lexicon.passages(self._inquiry.query, records), unmarked)
         raw = self._raw_cosines(np.array(rows, dtype=np.int64))
-        said = self._said(scored, choices)
+        said = self._said(picked)
         return tuple(
-            self._memory(scored, choice, records[row], float(raw[place]), marked[row], said[choice.leader.fingerprint])
-            for place, (row, choice) in enumerate(zip(rows, choices, strict=True))
+            self._memory(pick, records[row], float(raw[place]), marked[row], said[pick.choice.leader.fingerprint])
+            for place, (row, pick) in enumerate(zip(rows, picked, strict=True))
         )
 
     def _memory(
         self,
-        scored: Scored,
-        choice: Choice,
+        pick: Pick,
         record: MemoryRecord,
         cosine: float,
         highlights: tuple[str, ...],
         said: Saying,
     ) -> RetrievedMemory:
-        bm25 = scored.found.bm25[choice.place]
-        row = int(scored.rows[choice.place])
+        bm25 = pick.scored.found.bm25[pick.choice.place]
+        row = pick.row
         return RetrievedMemory(
             record=self._whole(row, record),
             score=number(cosine),
             lexical_score=number(bm25) if bm25 > 0 else None,
-            sona_score=choice.score,
-            retrieval=_retrieval(scored, choice.place),
+            sona_score=pick.choice.score,
+            retrieval=_retrieval(pick.scored, pick.choice.place),
             highlights=highlights,
-            explanation=self._explanation(scored, choice),
+            explanation=self._explanation(pick, record),
             count=said.number,
             first_seen=time_of(said.first_us),
             last_seen=time_of(said.last_us),
             origins=self._origins([other for other in said.rows if other != row]),
         )
 
-    def _explanation(self, scored: Scored, choice: Choice) -> dict[str, object]:
-        row = int(scored.rows[choice.place])
-        lenders = [loan.lender for loan in scored.loans if loan.borrower == row]
+    def _explanation(self, pick: Pick, record: MemoryRecord) -> dict[str, object]:
+        scored, choice = pick.scored, pick.choice
+        lenders = [loan.lender for loan in scored.loans if loan.borrower == pick.row]
+        ranked = pick.arm == "learned"
         return explain(
             scored,
             choice,
@@ -94,21 +101,25 @@ class Answering:
             centred=self._vector is not None and self._vector.centred is not self._vector.raw,
             lent_by=[record.id for record in self._search.load(lenders).values()],
             like=None if choice.like is None else self._search.records[int(scored.rows[choice.like])].id,
+            outcome=outcome(record, self._learning) if ranked else 0.0,
+            arm=pick.arm,
+            caused_by=self._advice.causes(pick.row) if ranked else [],
         )
 
-    def _said(self, scored: Scored, choices: Sequence[Choice]) -> dict[int, Saying]:
+    def _said(self, picked: Sequence[Pick]) -> dict[int, Saying]:
         """Return by fingerprint what is known of the memories that say what the choices say, and pass the filter.
 
         Under a floor, or where the lexicon does not answer, those that were found.
         """
-        found = {choice.leader.fingerprint: self._found_saying(scored, choice.leader) for choice in choices}
+        found = {pick.choice.leader.fingerprint: self._found_saying(pick) for pick in picked}
         if self._inquiry.floor is not None:
             return found
         nothing: dict[int, Saying] = {}
         return found | self._ask(lambda lexicon: lexicon.saying(found, self._inquiry.filter), nothing)
 
-    def _found_saying(self, scored: Scored, leader: Leader) -> Saying:
-        rows = [int(scored.rows[place]) for place in (leader.place, *leader.folded)]
+    def _found_saying(self, pick: Pick) -> Saying:
+        leader = pick.choice.leader
+        rows = [int(pick.scored.rows[place]) for place in (leader.place, *leader.folded)]
         times = {row: microseconds(record.timestamp, "timestamp") for row, record in self._search.load(rows).items()}
         newest = sorted(times, key=lambda row: (times[row], row), reverse=True)
         return Saying(len(times), min(times.values()), max(times.values()), newest[: _MOST_ORIGINS + 1])

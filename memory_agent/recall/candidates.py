@@ -51,6 +51,14 @@ def merge(one: Candidates, other: Candidates) -> Candidates:
     return Candidates(rows, np.where(np.isnan(cosines), others, cosines), np.maximum(*bm25), one.sieve, one.more)
 
 
+def join(one: Candidates, other: Candidates, order: npt.NDArray[np.intp]) -> Candidates:
+    """Return the candidates of both, whose rows are distinct, in `order`, which is that of the rows."""
+    rows, cosines, bm25 = (
+        np.concatenate((getattr(one, part), getattr(other, part)))[order] for part in ("rows", "cosines", "bm25")
+    )
+    return msgspec.structs.replace(one, rows=rows, cosines=cosines, bm25=bm25)
+
+
 def keep(found: Candidates, kept: npt.NDArray[np.bool_]) -> Candidates:
     """Return the candidates that are marked in `kept` (n,)."""
     return msgspec.structs.replace(found, rows=found.rows[kept], cosines=found.cosines[kept], bm25=found.bm25[kept])

@@ -1,9 +1,12 @@
 """Why a memory is in the answer: the parts of its score, who lent to it, what was asked of all. Pure.
 
-    sona_score = vector and lexical fused + date_boost + context + contiguity - likeness
+    sona_score = vector and lexical fused + date_boost + context + contiguity + learned - likeness
+    learned    = association + shift + outcome
 
 `vector` is the cosine of the centred query, `lexical` BM25 in shares of the best match, and `alpha` the weight of the
-first. The names are part of the interface: new ones may come, none changes its meaning.
+first. `learned` is what the learner added, 0 unless its ranking brought the memory in (`arm`), and `caused_by` are the
+past runs that made it: the one that used the memory for a request like this one, else those most like it. The names are
+part of the interface: new ones may come, none changes its meaning.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice
 from memory_agent.records import UnderstoodDate
+from memory_agent.trajectory import Arm
 
 _NO_CONDITIONS: tuple[object, ...] = (None, ())
 
@@ -32,6 +36,9 @@ def explain(
     centred: bool,
     lent_by: list[str],
     like: str | None,
+    outcome: float,
+    arm: Arm | None,
+    caused_by: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return the explanation of a chosen candidate. `lent_by` and `like` are ids of memories."""
     found, place = scored.found, choice.place
@@ -45,6 +52,12 @@ def explain(
         "context": float(scored.context[place]),
         "contiguity": float(scored.lent[place]),
         "lent_by": lent_by,
+        "learned": float(scored.association[place] + scored.shift[place]) + outcome,
+        "association": float(scored.association[place]),
+        "shift": float(scored.shift[place]),
+        "outcome": outcome,
+        "arm": arm,
+        "caused_by": caused_by,
         "likeness": choice.likeness,
         "like": like,
         "filter": "none" if inquiry.filter is None and inquiry.floor is None else "exact",

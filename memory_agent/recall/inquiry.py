@@ -34,6 +34,7 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     `floor` is the least raw cosine, None when any will do. One that the caller `insists` on leaves out what has no
     vector, even if that is everything; one of the settings holds only as far as there are vectors. `reference_time` is
     what times in the query are relative to. `context_tokens`: bound of the block for a prompt, None for no block.
+    `by_run` is the run that asks.
     """
 
     query: str
@@ -47,6 +48,7 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     reference_time: datetime
     context_tokens: int | None
     with_embedding: bool
+    by_run: str | None = None
 
 
 def make_inquiry(
@@ -78,6 +80,7 @@ def make_inquiry(
         reference_time=said.get("reference_time") or now,
         context_tokens=said.get("context_tokens"),
         with_embedding=said.get("with_embedding") or False,
+        by_run=said.get("by_run"),
     )
 
 

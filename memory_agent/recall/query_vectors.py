@@ -29,10 +29,11 @@ _State = tuple[str, bytes]
 
 
 class QueryVector(msgspec.Struct, frozen=True):
-    """A query as embedded, (d,), which `score` is taken from, and as it is searched with."""
+    """A query as embedded, (d,), which `score` is taken from, and as it is searched with. `stamp`: by which model."""
 
     raw: Embedding
     centred: Embedding
+    stamp: str
 
 
 class QueryVectors:
@@ -65,7 +66,7 @@ class QueryVectors:
         if not comparable(self._archive.store.stamp or stamp, stamp):
             attempt.degrade("model_changed")
             return None
-        return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector)
+        return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector, stamp)
 
     def _centre(self, vector: Embedding, stamp: str) -> Embedding:
         """Return `vector` centred by the queries before it, and let it move the mean."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from memory_agent.config import RecallSettings
+from memory_agent.config import LearningSettings, RecallSettings
 from memory_agent.recall import contiguity
 from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.candidates import Candidates, CandidateSearch, merge
@@ -20,14 +20,16 @@ from memory_agent.recall.contiguity import Window
 from memory_agent.recall.coverage import coverage
 from memory_agent.recall.date_boost import nearness
 from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.learned import SHIFTED, associations
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.ranking import Rows, Scores
-from memory_agent.recall.scoring import Scored, score, with_context, with_loans
+from memory_agent.recall.ranking import Rows, Scores, best_first
+from memory_agent.recall.scoring import Scored, joined, score, with_context, with_learned, with_loans
 from memory_agent.recall.sides import Sides
 from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.conditions import spanned, unlike
 from memory_agent.storage.lexicon_rows import record_fingerprint
+from sona.engine import Adaptation
 
 _MOST_OF_A_TIME = 50
 """Candidates from each side that are looked for within the times of the query, besides the usual ones."""
@@ -53,6 +55,7 @@ class RankedSearch:
         self._inquiry = inquiry
         self._attempt = attempt
         self._vector = vector
+        self._said: dict[int, int] = {}
         self._boosting = dates if inquiry.dates == "boost" and inquiry.mode == "hybrid" else ()
 
     def find(self, limit: int) -> Scored:
@@ -72,10 +75,48 @@ class RankedSearch:
 
     def fingerprints(self, rows: Rows) -> dict[int, int]:
         """Return the fingerprint of each of `rows` that is still stored (`lexicon_rows.record_fingerprint`)."""
-        nothing: dict[int, int] = {}
-        known = self.sides.ask("lexicon", lambda: self._archive.lexicon.fingerprints(rows), nothing)
-        unknown = self.load(row for row in rows.tolist() if row not in known)
-        return known | {row: record_fingerprint(record) for row, record in unknown.items()}
+        new = np.array([row for row in rows.tolist() if row not in self._said], dtype=np.int64)
+        if new.size:
+            nothing: dict[int, int] = {}
+            known = self.sides.ask("lexicon", lambda: self._archive.lexicon.fingerprints(new), nothing)
+            unknown = self.load(row for row in new.tolist() if row not in known)
+            self._said |= known | {row: record_fingerprint(record) for row, record in unknown.items()}
+        return {row: self._said[row] for row in rows.tolist() if row in self._said}
+
+    def adapted(self, scored: Scored, adaptation: Adaptation, settings: LearningSettings) -> Scored:
+        """Return the candidates as the learner ranks them, with what it reaches that was no candidate."""
+        scored = self._with_reached(scored, adaptation)
+        association = associations(scored.rows, scored.total, adaptation.reached, settings)
+        shift = np.zeros(scored.rows.shape)
+        if settings.shift:
+            order = best_first(scored.total + association, scored.rows, SHIFTED)
+            cosines = self._products(adaptation.direction, scored.rows[order])
+            shift[order] = settings.shift * cosines
+        return with_learned(scored, association, shift)
+
+    def _with_reached(self, scored: Scored, adaptation: Adaptation) -> Scored:
+        """Add the memories that were used for queries like this one, as far as they pass the filter."""
+        rows = adaptation.reached.memories
+        new = scored.found.sieve.passing(np.setdiff1d(rows, scored.rows))
+        if not new.size or self._vector is None:
+            return scored
+        search = CandidateSearch(self._archive, self._inquiry, self._attempt, len(new))
+        cosines = search.cosines(self._vector.centred, new).astype(np.float64)
+        known = np.isfinite(cosines)
+        nothing = np.zeros(int(known.sum()))
+        found = Candidates(new[known], cosines[known], nothing, scored.found.sieve)
+        fused = scored.weight * cosines[known]
+        return joined(scored, Scored(found, scored.weight, fused, *(nothing,) * 5))
+
+    def _products(self, direction: Scores, rows: Rows) -> Scores:
+        """Return (n,) the product of each memory's vector with `direction`; 0 where there is none."""
+        length = float(np.linalg.norm(direction))
+        if length == 0.0:
+            return np.zeros(rows.shape)
+        nothing = np.zeros(rows.shape, dtype=np.float32)
+        unit = (direction / length).astype(np.float32)
+        cosines = self.sides.ask("index", lambda: self._archive.index.score_rows(unit, rows), nothing)
+        return length * np.nan_to_num(cosines.astype(np.float64))
 
     def _worth(self, search: CandidateSearch, found: Candidates) -> Scored:
         scored = self._weigh(found)

@@ -16,13 +16,18 @@ import numpy as np
 import numpy.typing as npt
 from ulid import ULID
 
-from memory_agent.config import RecallSettings
+from memory_agent.config import LearningSettings, RecallSettings
 from memory_agent.late_embedder import LateEmbedder
+from memory_agent.learning.advice import USUAL, Advice
+from memory_agent.learning.teacher import Teacher
 from memory_agent.recall.answering import Answering
+from memory_agent.recall.arms import Pick, picks, woven
 from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.learned import outcome
+from memory_agent.recall.noting import note_of
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.recall.ranked_search import RankedSearch
 from memory_agent.recall.ranking import best_first
@@ -40,35 +45,60 @@ _SPARE = 25
 class Recollection:
     """Answers the recalls of one user. Any number of threads may ask."""
 
-    def __init__(self, archive: Archive, embedder: LateEmbedder, settings: RecallSettings) -> None:
+    def __init__(self, archive: Archive, embedder: LateEmbedder, settings: RecallSettings, teacher: Teacher) -> None:
         self._archive = archive
         self._embedder = embedder
         self._settings = settings
+        self._teacher = teacher
         self._vectors = QueryVectors(archive, embedder, settings.centering)
 
     def answer(self, inquiry: Inquiry, now: datetime) -> RecallResult:
         """Return the memories that resemble the query, best first. Raises `StoreError` and nothing else."""
         attempt = Attempt(inquiry.deadline_ms)
         dates = _understood(inquiry)
+        recall_id = str(ULID.from_datetime(now))
         memories: tuple[RetrievedMemory, ...] = ()
         if not attempt.is_over():
-            memories = self._search(_narrowed(inquiry, dates), attempt, dates, now)
-        recall_id = str(ULID.from_datetime(now))
+            memories = self._search(_narrowed(inquiry, dates), attempt, dates, recall_id, now)
         result = self._with_context(RecallResult(recall_id=recall_id, memories=memories, dates=dates), inquiry, attempt)
         attempt.is_over()
         return msgspec.structs.replace(result, degraded=tuple(attempt.degraded), took_ms=attempt.elapsed_s * 1000)
 
     def _search(
-        self, inquiry: Inquiry, attempt: Attempt, dates: Sequence[UnderstoodDate], now: datetime
+        self, inquiry: Inquiry, attempt: Attempt, dates: Sequence[UnderstoodDate], recall_id: str, now: datetime
     ) -> tuple[RetrievedMemory, ...]:
         vector = self._vector(inquiry, attempt)
+        advice = self._advice(inquiry, vector, recall_id)
         with self._archive.lexicon.until(attempt.ends_at_s):
             search = RankedSearch(self._archive, self._settings, inquiry, attempt, vector, dates)
-            scored, choices = self._choose(search, inquiry, attempt)
-            self._archive.store.touch([int(scored.rows[choice.place]) for choice in choices], now)
-            return Answering(self._archive, search, inquiry, vector, dates).memories(scored, choices)
+            picked = self._picked(search, inquiry, attempt, advice)
+            self._archive.store.touch([pick.row for pick in picked], now)
+            memories = Answering(
+                self._archive, search, inquiry, vector, dates, advice, self._teacher.settings
+            ).memories(picked)
+        self._archive.store.note_recall(note_of(recall_id, inquiry, vector, advice, picked, now))
+        return memories
 
-    def _choose(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt) -> tuple[Scored, list[Choice]]:
+    def _advice(self, inquiry: Inquiry, vector: QueryVector | None, recall_id: str) -> Advice:
+        if vector is None or inquiry.mode != "hybrid":
+            return USUAL
+        return self._teacher.advise(vector.raw, recall_id)
+
+    def _picked(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt, advice: Advice) -> list[Pick]:
+        """Choose by the ranking that has its turn, or by both."""
+        scored, leaders = self._found(search, inquiry, attempt)
+        adaptation = advice.adaptation
+        if adaptation is None or advice.route == "baseline":
+            return picks(scored, self._chosen(search, scored, leaders, inquiry))
+        learning = self._teacher.settings
+        adapted = search.adapted(scored, adaptation, learning)
+        leaders_then = self._leaders(search, adapted, inquiry)
+        learned = picks(adapted, self._chosen(search, adapted, leaders_then, inquiry, learning), "learned")
+        if advice.route == "learned":
+            return learned
+        return woven(picks(scored, self._chosen(search, scored, leaders, inquiry)), learned, inquiry.top_k, advice.key)
+
+    def _found(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt) -> tuple[Scored, list[Leader]]:
         """Look for other things to say while what was found says the same over and over, and there is more."""
         limit = max(self._settings.candidates, inquiry.top_k)
         scored = search.find(limit)
@@ -79,7 +109,7 @@ class Recollection:
             if len(found) <= len(leaders):
                 break
             scored, leaders = further, found
-        return scored, self._chosen(scored, leaders, inquiry)
+        return scored, leaders
 
     def _leaders(self, search: RankedSearch, scored: Scored, inquiry: Inquiry) -> list[Leader]:
         """Return the best of each that say the same, enough of them to choose from; only what is stored."""
@@ -97,11 +127,23 @@ class Recollection:
         said = search.fingerprints(np.sort(scored.rows[order]))
         return fold(((place, said[rows[place]]) for place in order.tolist() if rows[place] in said), most)
 
-    def _chosen(self, scored: Scored, leaders: list[Leader], inquiry: Inquiry) -> list[Choice]:
+    def _chosen(
+        self,
+        search: RankedSearch,
+        scored: Scored,
+        leaders: list[Leader],
+        inquiry: Inquiry,
+        learning: LearningSettings | None = None,
+    ) -> list[Choice]:
+        """Choose among the leaders; with `learning`, how their runs ended counts."""
         places = [leader.place for leader in leaders]
+        totals = scored.total[places]
+        if learning is not None:
+            rows = scored.rows[places].tolist()
+            totals = totals + np.array([outcome(search.records[row], learning) for row in rows])
         vectors = self._archive.store.vectors(scored.rows[places])
         diversity = self._settings.diversity if inquiry.mode == "hybrid" else 0.0
-        return choose(leaders, vectors, scored.total[places], inquiry.top_k, diversity)
+        return choose(leaders, vectors, totals, inquiry.top_k, diversity)
 
     def _vector(self, inquiry: Inquiry, attempt: Attempt) -> QueryVector | None:
         if inquiry.mode == "lexical" and inquiry.floor is None:

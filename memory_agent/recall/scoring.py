@@ -1,6 +1,7 @@
-"""What each candidate is worth, part by part: fused likeness, its time, words in context, what neighbours lend.
+"""What each candidate is worth, part by part: fused likeness, its time, words in context, what neighbours lend, and
+what was learnt of it.
 
-    score = fused + dates + context + lent
+    score = fused + dates + context + lent + association + shift
 
 The parts stay apart, so that an answer can say why. What this does not do: find candidates (`candidates`), or leave out
 what says the same twice (`selection`).
@@ -16,13 +17,16 @@ import msgspec
 import numpy as np
 
 from memory_agent.recall import ranking
-from memory_agent.recall.candidates import Candidates, keep
+from memory_agent.recall.candidates import Candidates, join, keep
 from memory_agent.recall.contiguity import Loan
 from memory_agent.recall.ranking import Rows, Scores
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """Candidates with the parts of their scores, each (n,). `weight` is that of the vector side in `fused`."""
+    """Candidates with the parts of their scores, each (n,). `weight` is that of the vector side in `fused`.
+
+    `association` and `shift` are what the learner adds, nothing unless it ranks (`learned`).
+    """
 
     found: Candidates
     weight: float
@@ -30,6 +34,8 @@ class Scored(msgspec.Struct, frozen=True):
     dates: Scores
     context: Scores
     lent: Scores
+    association: Scores
+    shift: Scores
     loans: tuple[Loan, ...] = ()
 
     @property
@@ -40,14 +46,15 @@ class Scored(msgspec.Struct, frozen=True):
     @property
     def total(self) -> Scores:
         """What they are ranked by."""
-        return self.fused + self.dates + self.context + self.lent
+        return self.fused + self.dates + self.context + self.lent + self.association + self.shift
 
 
 def score(found: Candidates, alpha: float, dates: Scores) -> Scored:
     """Return what the candidates are worth by themselves, with what they gain by their time."""
     weight = ranking.vector_weight(found.cosines, found.bm25, alpha)
     nothing = np.zeros(found.rows.shape)
-    return Scored(found, weight, ranking.fuse(found.cosines, found.bm25, weight), dates, nothing, nothing)
+    fused = ranking.fuse(found.cosines, found.bm25, weight)
+    return Scored(found, weight, fused, dates, nothing, nothing, nothing, nothing)
 
 
 def with_context(scored: Scored, rows: Rows, amounts: Scores) -> Scored:
@@ -68,5 +75,23 @@ def with_loans(scored: Scored, loans: Iterable[Loan], own: Rows) -> Scored:
         dates=scored.dates[kept],
         context=scored.context[kept],
         lent=lent[kept],
+        association=scored.association[kept],
+        shift=scored.shift[kept],
         loans=made,
     )
+
+
+def joined(scored: Scored, others: Scored) -> Scored:
+    """Return the candidates of both, whose rows are distinct; `others` were scored by the same query."""
+    order = np.argsort(np.concatenate((scored.rows, others.rows)))
+    parts = ("fused", "dates", "context", "lent", "association", "shift")
+    return msgspec.structs.replace(
+        scored,
+        found=join(scored.found, others.found, order),
+        **{part: np.concatenate((getattr(scored, part), getattr(others, part)))[order] for part in parts},
+    )
+
+
+def with_learned(scored: Scored, association: Scores, shift: Scores) -> Scored:
+    """Add what the learner adds to each, (n,) each."""
+    return msgspec.structs.replace(scored, association=association, shift=shift)

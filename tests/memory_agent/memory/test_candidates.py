@@ -40,7 +40,7 @@ def vector(seed: int) -> Embedding:
     return drawn / np.linalg.norm(drawn)
 
 
-QUERY = QueryVector(vector(1), vector(2))
+QUERY = QueryVector(vector(1), vector(2), "model")
 
 
 def search(world: World, chosen: MemoryFilter | None, way: Strategy | None, mode: Mode = "hybrid") -> CandidateSearch:

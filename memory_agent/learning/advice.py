@@ -1,0 +1,47 @@
+"""What the learner says of one recall: how it would rank, whether it may, and which past runs make it say so.
+
+Plain data between the learner and the recall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from memory_agent.trajectory import RecalledRun
+from sona.engine import Adaptation
+from sona.gate import Route
+
+RunOf = Callable[[int, float], RecalledRun | None]
+"""Returns the run of a lesson, by its number, which is so much like the request."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`adaptation` is None where nothing was learnt. `key` decides whose turn it is where both rankings take part."""
+
+    route: Route = "baseline"
+    adaptation: Adaptation | None = None
+    key: str = ""
+    run_of: RunOf = lambda _number, _similarity: None
+
+    def causes(self, row: int) -> list[dict[str, Any]]:
+        """Return the past runs that lift the memory in `row`: the one that used it, else those for requests like it."""
+        if self.adaptation is None:
+            return []
+        found = (self.run_of(number, similarity) for number, similarity in self._lessons(self.adaptation, row))
+        return [msgspec.to_builtins(run) for run in found if run is not None]
+
+    def _lessons(self, adaptation: Adaptation, row: int) -> tuple[tuple[int, float], ...]:
+        place = np.flatnonzero(adaptation.reached.memories == row)
+        if not place.size:
+            return adaptation.nearest
+        cause = int(adaptation.reached.causes[place[0]])
+        return ((cause, adaptation.similarity(cause)),)
+
+
+USUAL = Advice()

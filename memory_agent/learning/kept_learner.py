@@ -1,0 +1,72 @@
+"""The learner in a file beside the store: a cache, written whole or not at all, believed only when it fits.
+
+It says of which store it is, what had been learnt when it was saved, and with which model. One that is torn, damaged,
+of another version or of another moment is set aside and learnt again from the runs, with the same result.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.storage.store import Store
+from sona import checkpoint
+from sona.engine import Learner
+from sona.errors import DamagedStateError
+
+_FILE = "sona.state"
+_SET_ASIDE = "sona.damaged"
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """What a learner was made of: a store, how often what can be learnt had changed in it, and the model."""
+
+    lineage: str
+    version: int
+    stamp: str | None
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    moment: Moment
+    state: bytes
+
+
+def moment_of(store: Store) -> Moment:
+    """Return what a learner that is made now is made of."""
+    return Moment(store.lineage, store.lessons_version, store.stamp)
+
+
+def load_learner(store: Store) -> Learner | None:
+    """Return the learner that was saved, or None where there is none of this moment."""
+    path = store.folder / _FILE
+    try:
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+        return checkpoint.from_bytes(kept.state) if kept.moment == moment_of(store) else None
+    except OSError:
+        return None
+    except (msgspec.DecodeError, DamagedStateError):
+        with suppress(OSError):
+            path.replace(store.folder / _SET_ASIDE)
+        return None
+
+
+def save_learner(folder: Path, learner: Learner, moment: Moment) -> int:
+    """Save a consolidated learner, atomically; return how many bytes it takes. Raises `OSError`."""
+    data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
+    draft = folder / f"{_FILE}.new"
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(folder / _FILE)
+    return len(data)
+
+
+def saved_bytes(folder: Path) -> int:
+    """Return how many bytes the saved learner takes; 0 without one."""
+    with suppress(OSError):
+        return (folder / _FILE).stat().st_size
+    return 0

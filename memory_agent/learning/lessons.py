@@ -1,0 +1,129 @@
+"""What the learner is told of a run: a lesson for each of its recalls, read from the store as it is.
+
+Lessons are numbered by the order in which runs first ended, and within a run by its recalls, so the same runs give the
+same lessons wherever they are read again. A run that asked nothing of the memory, but named what it used, is one lesson
+whose query is its own request. What this does not do: decide what was used (`attribution`) or how it went (`outcomes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from memory_agent.embedders import comparable
+from memory_agent.records import Embedding
+from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.trajectories import NUMBERED, StoredTrajectory, StoredUse
+from sona.interleave import Arm, Pick, contest
+from sona.lesson import Contest, Lesson
+
+RECALLS_OF_A_RUN = 64
+"""Recalls of one run that are learnt from; later ones tell little that the first ones did not."""
+
+RESET_BLOB = "learning_reset"
+
+_ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
+
+
+def all_lessons(snapshot: Snapshot) -> Iterator[Lesson]:
+    """Go over the lessons of all runs that have ended, in the order of their numbers."""
+    for run in snapshot.trajectories():
+        yield from lessons_of(snapshot, run)
+
+
+def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
+    """Return the lessons of one run.
+
+    None before it ended, where it has no query of the store's model, or from before the learner was last reset.
+    """
+    if (
+        run.number is None
+        or run.quality is None
+        or snapshot.state.stamp is None
+        or run.number <= last_ignored(snapshot)
+    ):
+        return []
+    notes = _notes(snapshot, run)
+    first = run.number * RECALLS_OF_A_RUN
+    if not notes:
+        request = None if run.begin_row is None else snapshot.vector(run.begin_row)
+        return [] if request is None else [_lesson(snapshot, first, request, run.used, run.quality, None)]
+    shares = _shares(run.used, notes)
+    return [
+        _lesson(snapshot, first + place, query, shares[place], run.quality, _contest(note, run.used))
+        for place, (note, query) in enumerate(notes)
+    ]
+
+
+def last_ignored(snapshot: Snapshot) -> int:
+    """Return the number of the last run that is not learnt from; 0 where the learner was never reset."""
+    return int.from_bytes(snapshot.blob(RESET_BLOB) or b"", "big")
+
+
+def run_of_number(snapshot: Snapshot, number: int) -> StoredTrajectory | None:
+    """Return the run that ended as the `number`-th."""
+    key = next(iter(snapshot.run_keys(NUMBERED, number, number + 1)), None)
+    return None if key is None else snapshot.run_of_key(key)
+
+
+def numbers_of(run: StoredTrajectory | None) -> range:
+    """Return the numbers that the lessons of a run may have."""
+    if run is None or run.number is None:
+        return range(0)
+    return range(run.number * RECALLS_OF_A_RUN, (run.number + 1) * RECALLS_OF_A_RUN)
+
+
+def run_number(lesson: int) -> int:
+    """Return the number of the run that a lesson is of."""
+    return lesson // RECALLS_OF_A_RUN
+
+
+def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, Embedding]]:
+    """Return the recalls of the run whose queries can be compared with the store's vectors, with these queries."""
+    known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids[:RECALLS_OF_A_RUN])
+    stamp = snapshot.state.stamp or ""
+    return [
+        (note, query)
+        for note in known
+        if note is not None and comparable(stamp, note.stamp or "") and (query := note.query) is not None
+    ]
+
+
+def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
+    """Return what was used by the recall that had shown it; what none had shown belongs to the first."""
+    places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
+    shares: list[list[StoredUse]] = [[] for _ in notes]
+    for use in used:
+        shares[places.get(use.recall_id or "", 0)].append(use)
+    return shares
+
+
+def _lesson(
+    snapshot: Snapshot,
+    number: int,
+    query: Embedding,
+    used: Sequence[StoredUse],
+    quality: float,
+    contest: Contest | None,
+) -> Lesson:
+    vectors = snapshot.vectors([use.row for use in used]) if used else np.zeros((0, query.size), dtype=np.float32)
+    present = [place for place, vector in enumerate(vectors) if vector.any()]
+    return Lesson(
+        number=number,
+        query=query,
+        used=tuple(used[place].row for place in present),
+        vectors=vectors[present],
+        credits=tuple(used[place].credit for place in present),
+        quality=quality,
+        contest=contest,
+    )
+
+
+def _contest(note: RecallNote, used: Sequence[StoredUse]) -> Contest | None:
+    """Return what an interleaved recall showed of the two rankings; None where nobody said what was used."""
+    rows = {use.row for use in used}
+    if not note.is_contested or not rows:
+        return None
+    return contest([Pick(shown.row, _ARMS.get(shown.arm)) for shown in note.shown], rows)

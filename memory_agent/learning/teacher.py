@@ -1,0 +1,145 @@
+"""The learner of one user between its store and its recalls: told what ended, asked for advice, kept, made anew.
+
+What is learnt is a function of the runs in the store (`lessons`). After each batch the runs that changed are learnt at
+once; on upkeep, and before it is saved, all of it is learnt anew, which is exact, and is what a lost or damaged file is
+replaced by. The learner gives advice: where it has none, recalls are ranked as usual. What this does not do: rank
+(`recall/learned`), know how a run went (`outcomes`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+
+from memory_agent.config import LearningSettings
+from memory_agent.learning.advice import USUAL, Advice
+from memory_agent.learning.kept_learner import Moment, load_learner, moment_of, save_learner
+from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
+from memory_agent.records import Embedding
+from memory_agent.storage.archive import Archive
+from memory_agent.trajectory import RecalledRun
+from sona.engine import Learner
+
+_MOST_PENDING = 64
+"""Lessons that are learnt at once before all is learnt anew; the bank has room for twice as many."""
+
+
+class Teacher:
+    """Teaches, keeps and asks the learner of one user. Threads may share it."""
+
+    def __init__(self, archive: Archive, settings: LearningSettings) -> None:
+        """Take up what was learnt before, or learn it again from the runs."""
+        self.settings = settings
+        self.consolidated_at: datetime | None = None
+        self._archive = archive
+        self._lock = threading.RLock()
+        self._learning = threading.Lock()
+        self._learner: Learner | None = None
+        self._moment: Moment | None = None
+        self._saved: Moment | None = None
+        if settings.mode != "off" and archive.store.ndim is not None:
+            self._take_up()
+
+    def advise(self, query: Embedding, recall_id: str) -> Advice:
+        """Return how the learner would rank for `query`, (d,) raw, and whether it may."""
+        with self._lock:
+            learner = self._learner
+            if learner is None or learner.ndim != query.size:
+                return USUAL
+            route = "learned" if self.settings.mode == "on" else learner.gate.route(recall_id)
+            if route == "baseline":
+                return USUAL
+            return Advice(route, learner.adapt(query), recall_id, self._run_of)
+
+    def follow(self, *, anew: bool = False) -> None:
+        """Learn what changed in the store since the last call; all of it `anew` after something was forgotten."""
+        if self.settings.mode == "off":
+            return
+        with self._learning:
+            changed = self._archive.store.take_taught()
+            moment = moment_of(self._archive.store)
+            if moment == self._moment and not anew:
+                return
+            learner = self._learner
+            is_other = learner is None or self._moment is None or moment.stamp != self._moment.stamp
+            if anew or is_other or not self._learn_at_once(changed, moment):
+                self._learn_anew()
+
+    def consolidate(self, now: datetime) -> bool:
+        """Learn all anew and save it, where something was learnt since; return whether there was."""
+        if self.settings.mode == "off":
+            return False
+        self.follow()
+        with self._learning:
+            learner = self._learner
+            if learner is None or self._saved == self._moment:
+                return False
+            if learner.changes:
+                learner = self._learn_anew()
+            self.consolidated_at = now
+            self._save(learner)
+        return True
+
+    def close(self) -> None:
+        """Save what was learnt; what cannot be saved is learnt again."""
+        with self._learning:
+            learner = self._learner
+            if learner is not None and self._saved != self._moment and learner.facts:
+                self._save(self._learn_anew() if learner.changes else learner)
+
+    @property
+    def learner(self) -> Learner | None:
+        """The learner as it is; None where there is none yet. Not to be changed."""
+        return self._learner
+
+    def _take_up(self) -> None:
+        self._learner = load_learner(self._archive.store)
+        if self._learner is None:
+            self._learn_anew()
+        else:
+            self._moment = self._saved = moment_of(self._archive.store)
+
+    def _learn_anew(self) -> Learner | None:
+        """Learn all runs as if for the first time, from one view of the store, while recalls go on with the old one."""
+        with self._archive.store.snapshot() as snapshot:
+            state = snapshot.state
+            moment = Moment(state.lineage, state.lessons_version, state.stamp)
+            learner = None if state.ndim is None else Learner.taught(state.ndim, all_lessons(snapshot))
+        with self._lock:
+            self._learner, self._moment = learner, moment
+        return learner
+
+    def _learn_at_once(self, changed: Iterable[str | None], moment: Moment) -> bool:
+        """Learn the runs that changed; False where that takes learning anew: one is gone, may be any, or it is due."""
+        learner = self._learner
+        if learner is None or learner.changes >= _MOST_PENDING:
+            return False
+        with self._archive.store.snapshot() as snapshot:
+            runs = [None if run_id is None else snapshot.trajectory(run_id) for run_id in changed]
+            lessons = [lesson for run in runs if run is not None for lesson in lessons_of(snapshot, run)]
+        if any(run is None or run.number is None for run in runs):
+            return False
+        numbers = {lesson.number for lesson in lessons}
+        with self._lock:
+            for run in runs:
+                learner.forget(set(numbers_of(run)) - numbers)
+            for lesson in lessons:
+                learner.learn(lesson)
+            self._moment = moment
+        return True
+
+    def _save(self, learner: Learner | None) -> None:
+        with suppress(OSError):  # a cache
+            if learner is not None and self._moment is not None:
+                save_learner(self._archive.store.folder, learner, self._moment)
+                self._saved = self._moment
+
+    def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:
+        """Return the run of a lesson, as the store knows it now."""
+        with self._archive.store.snapshot() as snapshot:
+            run = run_of_number(snapshot, run_number(lesson))
+            if run is None:
+                return None
+            return RecalledRun(trajectory_id=run.id, similarity=similarity, quality=run.quality)

@@ -1,0 +1,105 @@
+"""Runs and recalls as one file, to be learnt from elsewhere: with another store's rows in place of this one's.
+
+What is learnt follows from them, so they are what is carried. They name memories by id and hold no text, but the
+vectors of queries, from which words can be recovered: as private as the memories. A memory that the other store does
+not have is left out of what was used. What this does not do: carry memories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.trajectories import Mark, StoredTrajectory
+
+_MAGIC = b"memory-agent runs 1\n"
+_DIGEST_BYTES = 16
+
+
+class _Parcel(msgspec.Struct, frozen=True, array_like=True):
+    ids: dict[int, str]
+    runs: list[StoredTrajectory]
+    notes: list[RecallNote]
+
+
+def pack(snapshot: Snapshot) -> bytes:
+    """Return all runs that have ended, with their recalls."""
+    runs = list(snapshot.trajectories())
+    notes = [note for run in runs for id_ in run.recall_ids if (note := snapshot.recall_note(id_)) is not None]
+    rows = {row for run in runs for row in _rows_of_run(run)} | {row for note in notes for row in note.rows}
+    ids = {row: record.id for row in sorted(rows) if (record := snapshot.record(row)) is not None}
+    body = msgspec.msgpack.encode(_Parcel(ids, runs, notes))
+    return _MAGIC + _digest(body) + body
+
+
+def unpack(data: bytes) -> _Parcel:
+    """Return what `pack` gave. Raises `InvalidInputError`: damaged, or something else."""
+    start = len(_MAGIC) + _DIGEST_BYTES
+    body = data[start:]
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise InvalidInputError("data", "is no export of what was learned, or one of another version")
+    if _digest(body) != data[len(_MAGIC) : start]:
+        raise InvalidInputError("data", "does not match its checksum: it is damaged or cut short")
+    try:
+        return msgspec.msgpack.decode(body, type=_Parcel)
+    except msgspec.DecodeError as error:
+        raise InvalidInputError("data", f"is no export of what was learned: {error}") from error
+
+
+def take_over(batch: Batch, data: bytes) -> int:
+    """Add the runs that are not known here yet, in the order in which they ended; return how many.
+
+    Raises `InvalidInputError`, and changes nothing then.
+    """
+    parcel = unpack(data)
+    rows = {row: here for row, id_ in parcel.ids.items() if (here := batch.row_of_id(id_)) is not None}
+    new = [run for run in parcel.runs if batch.trajectory(run.id) is None]
+    of_new = {id_ for run in new for id_ in run.recall_ids}
+    for note in parcel.notes:
+        if note.recall_id in of_new and batch.recall_note(note.recall_id) is None:
+            batch.put_note(_note_here(note, rows))
+    for run in new:
+        batch.put_trajectory(_run_here(run, rows))
+    return len(new)
+
+
+def _rows_of_run(run: StoredTrajectory) -> Iterable[int]:
+    for mark in run.marks:
+        yield from (*mark.named, *(() if mark.row is None else (mark.row,)))
+    yield from (row for row, _ in run.inferred)
+    yield from (use.row for use in run.used)
+
+
+def _run_here(run: StoredTrajectory, rows: Mapping[int, int]) -> StoredTrajectory:
+    used = [msgspec.structs.replace(use, row=rows[use.row]) for use in run.used if use.row in rows]
+    return msgspec.structs.replace(
+        run,
+        number=None,
+        marks=tuple(_mark_here(mark, rows) for mark in run.marks),
+        inferred=tuple((rows[row], recall_id) for row, recall_id in run.inferred if row in rows),
+        used=tuple(sorted(used, key=lambda use: use.row)),
+        begin_row=None if run.begin_row is None else rows.get(run.begin_row),
+    )
+
+
+def _mark_here(mark: Mark, rows: Mapping[int, int]) -> Mark:
+    return msgspec.structs.replace(
+        mark,
+        row=None if mark.row is None else rows.get(mark.row),
+        named=tuple(rows[row] for row in mark.named if row in rows),
+    )
+
+
+def _note_here(note: RecallNote, rows: Mapping[int, int]) -> RecallNote:
+    shown = (msgspec.structs.replace(one, row=rows[one.row]) for one in note.shown if one.row in rows)
+    return msgspec.structs.replace(note, shown=tuple(shown))
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,44 @@
+"""Two rankings of one recall, the usual and the learned one, and which of them brought a memory into the answer. Pure.
+
+Where both may rank, their answers are woven (`sona/interleave`), so that what the run then uses says which is better.
+What this does not do: rank, decide who may (`learning/teacher`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from memory_agent.recall.scoring import Scored
+from memory_agent.recall.selection import Choice
+from memory_agent.trajectory import Arm
+from sona.interleave import team_draft
+
+
+class Pick(msgspec.Struct, frozen=True):
+    """A choice among the candidates of its ranking. `arm` is None where it is the usual ranking's, or that of both."""
+
+    scored: Scored
+    choice: Choice
+    arm: Arm | None = None
+
+    @property
+    def row(self) -> int:
+        """The row of the chosen memory."""
+        return int(self.scored.rows[self.choice.place])
+
+
+def picks(scored: Scored, choices: Sequence[Choice], arm: Arm | None = None) -> list[Pick]:
+    """Return the choices of one ranking, in their order."""
+    return [Pick(scored, choice, arm) for choice in choices]
+
+
+def woven(usual: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:
+    """Return at most `limit` picks of two rankings of what is said, each said once; `key` decides who begins."""
+    by_arm = {
+        "baseline": {pick.choice.leader.fingerprint: pick for pick in usual},
+        "learned": {pick.choice.leader.fingerprint: pick for pick in learned},
+    }
+    drafted = team_draft(list(by_arm["baseline"]), list(by_arm["learned"]), limit, key)
+    return [msgspec.structs.replace(by_arm[place.arm or "baseline"][place.item], arm=place.arm) for place in drafted]

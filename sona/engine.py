@@ -1,0 +1,236 @@
+"""The learner of one user: two verbs, `learn` from lessons and `adapt` a query, and all it knows between them.
+
+Its state is a function of the lessons in the order of their numbers (`Learner.taught`), so that it can be made anew to
+the last bit, and forgetting is the same without. `learn` and `forget` change it at once, in less than a millisecond;
+until it is made anew they leave inexact that the means taken off queries and memories are frozen, that older weights
+keep the baseline they were learnt with, and that contests which were revised count in the gate as they came.
+
+What this does not do: rank (that is the caller's, who knows the other side of the ranking too), read a clock, log, save
+itself (`checkpoint`). Rejected: one state that is only ever updated, which cannot forget exactly.
+
+Shapes: d = dimensions, n = exemplars, m = memories that were used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from sona.association import Reached, UsageAssociation
+from sona.centering import QueryCentering
+from sona.exemplars import Exemplar, condense, exemplar
+from sona.gate import Gate
+from sona.instant import COLD, InstantLayer
+from sona.lesson import Array, Contest, Lesson, Vector
+from sona.prior import MemoryPrior
+from sona.quality import Baselines, weight
+from sona.reasoning_bank import ReasoningBank
+
+CAPACITY = 512
+"""Exemplars that a consolidation leaves; of more lessons the older ones are condensed."""
+RESERVE = 128
+"""Room for what is learnt until the next one."""
+REACH = 0.5
+"""Most that a query may be moved: the trust region. No two memories whose scores lie further apart than this times the
+distance of their vectors can swap."""
+
+_NEAR, _KNOWN = 0.2, 0.6
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What the learner makes of one query.
+
+    `reached`: memories that were used for requests like it. `direction` is (d,), no longer than `REACH`: a memory's
+    score changes by its product with it. `nearest` are the lessons that it is most like, with the cosines.
+    """
+
+    reached: Reached
+    direction: Array
+    nearest: tuple[tuple[int, float], ...]
+    request: Array
+    exemplars: Mapping[int, Exemplar]
+
+    def similarity(self, number: int) -> float:
+        """Return how like the query is to that of a lesson; 0 for one that is not held."""
+        one = self.exemplars.get(number)
+        return 0.0 if one is None else float(one.request @ self.request)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What is kept of every lesson, credited or not, to be able to take it back."""
+
+    kind: str
+    quality: float
+    used: tuple[int, ...]
+    credits: tuple[float, ...]
+    contest: Contest | None
+
+
+class Learner:
+    """What was learnt from one user's runs. Not thread-safe."""
+
+    def __init__(self, ndim: int, capacity: int = CAPACITY) -> None:
+        """Start with nothing learnt, for vectors of shape (ndim,)."""
+        self.ndim = ndim
+        self.capacity = capacity
+        self.facts: dict[int, Fact] = {}
+        self.gate = Gate()
+        self.baselines = Baselines()
+        self.prior = MemoryPrior()
+        self.queries = QueryCentering(ndim)
+        self.targets = QueryCentering(ndim)
+        self.exemplars: dict[int, Exemplar] = {}
+        self.bank = ReasoningBank(ndim, reserve=capacity + RESERVE)
+        self.association = UsageAssociation(ndim)
+        self.instant = InstantLayer(ndim)
+        self.changes = 0
+
+    @classmethod
+    def taught(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
+        """Return the learner that these lessons make, whatever their order. The same lessons give the same bits."""
+        learner = cls(ndim, capacity)
+        ordered = sorted(lessons, key=lambda lesson: lesson.number)
+        for lesson in ordered:
+            learner.queries.observe(lesson.query)
+            for vector in lesson.vectors:
+                learner.targets.observe(vector)
+            learner._count(lesson)
+        kept = [learner._exemplar(lesson) for lesson in ordered if lesson.credit > 0]
+        learner.hold(condense(kept, capacity))
+        learner.instant.train(list(learner.exemplars.values()), learner.uses_instant)
+        return learner
+
+    @property
+    def credited(self) -> int:
+        """How many lessons say which memories were used."""
+        return sum(1 for fact in self.facts.values() if fact.used)
+
+    @property
+    def uses_instant(self) -> bool:
+        """Whether the instant layer takes part: the bank is nearly empty, or cannot hold every lesson by itself."""
+        return len(self.exemplars) < COLD or any(one.others for one in self.exemplars.values())
+
+    def learn(self, lesson: Lesson) -> None:
+        """Take in a lesson at once, or the new form of one that is known. Raises `ShapeError`."""
+        self.changes += 1
+        known = self.facts.get(lesson.number)
+        if known is not None and self._reweighted(known, lesson):
+            return
+        if known is not None:
+            self._take_back(lesson.number, known)
+        self._count(lesson, known)
+        if lesson.credit > 0:
+            self._hold(self._exemplar(lesson))
+            if self.uses_instant:
+                self.instant.step(self.exemplars[lesson.number], list(self.exemplars.values()))
+
+    def forget(self, numbers: Iterable[int]) -> int:
+        """Take lessons back at once, all but what the gate saw of them; return how many were known."""
+        known = [(number, fact) for number in numbers if (fact := self.facts.get(number)) is not None]
+        for number, fact in known:
+            self._take_back(number, fact)
+        self.changes += len(known)
+        return len(known)
+
+    def adapt(self, query: Vector) -> Adaptation | None:
+        """Return what was learnt for `query`, (d,) of unit length; None where nothing was. Raises `ShapeError`."""
+        if not self.exemplars:
+            return None
+        request = self.queries.centre(query).astype(np.float64)
+        nearest = self._nearest(request)
+        moved = request + self.bank.shift(request)
+        if self.uses_instant:
+            unit = moved / np.linalg.norm(moved)
+            moved = unit + _locality(nearest) * (self.instant.move(unit) - unit)
+        return Adaptation(self.association.reach(request), _within(moved, request), nearest, request, self.exemplars)
+
+    def hold(self, exemplars: Iterable[Exemplar]) -> None:
+        """Hold exactly these exemplars; the bank is solved anew."""
+        self.exemplars = {one.number: one for one in exemplars}
+        kept = list(self.exemplars.values())
+        self.bank = ReasoningBank.solve(
+            [one.number for one in kept],
+            np.array([one.request for one in kept], dtype=np.float64).reshape(-1, self.ndim),
+            np.array([one.answer for one in kept], dtype=np.float64).reshape(-1, self.ndim),
+            [one.weight for one in kept],
+            reserve=self.capacity + RESERVE,
+        )
+        self.association = UsageAssociation(self.ndim)
+        for one in kept:
+            self.association.add(one.number, one.request, one.used, one.credits, one.worth)
+
+    def _exemplar(self, lesson: Lesson) -> Exemplar:
+        weighed = weight(lesson.quality, self.baselines.of(lesson.kind), lesson.credit)
+        return exemplar(lesson, weighed, self.queries, self.targets)
+
+    def _hold(self, one: Exemplar) -> None:
+        self.exemplars[one.number] = one
+        self.bank.add(one.number, one.request, one.answer, one.weight)
+        self.association.add(one.number, one.request, one.used, one.credits, one.worth)
+
+    def _count(self, lesson: Lesson, before: Fact | None = None) -> None:
+        """Count the lesson in the baselines, the prior and the gate; in the gate only what it did not say `before`."""
+        self.facts[lesson.number] = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
+        self.baselines.add(lesson.kind, lesson.quality)
+        for memory in lesson.used:
+            self.prior.add(memory, lesson.kind, lesson.quality)
+        if lesson.credit > 0 and not (before and before.used):
+            self.gate.credit()
+        if before is None or before.contest is None:
+            self.gate.observe(lesson.contest)
+
+    def _take_back(self, number: int, fact: Fact) -> None:
+        del self.facts[number]
+        self.baselines.remove(fact.kind, fact.quality)
+        for memory in fact.used:
+            self.prior.remove(memory, fact.kind, fact.quality)
+        if self.exemplars.pop(number, None) is not None:
+            self.bank.forget(number)
+            self.association.forget(number)
+
+    def _reweighted(self, known: Fact, lesson: Lesson) -> bool:
+        """Give a lesson whose quality alone was revised its new weight; say whether that was all there was to it."""
+        now = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
+        old = self.exemplars.get(lesson.number)
+        if now != Fact(known.kind, lesson.quality, known.used, known.credits, known.contest):
+            return False
+        self.facts[lesson.number] = now
+        self.baselines.revise(lesson.kind, known.quality, lesson.quality)
+        for memory in lesson.used:
+            self.prior.revise(memory, lesson.kind, known.quality, lesson.quality)
+        if old is not None and not old.others:
+            self._weigh(self._exemplar(lesson))
+        return True
+
+    def _weigh(self, one: Exemplar) -> None:
+        self.exemplars[one.number] = one
+        if not self.bank.reweight(one.number, one.weight):  # it weighed nothing before, and was not taken
+            self.bank.add(one.number, one.request, one.answer, one.weight)
+        if not self.association.reweight(one.number, one.worth):
+            self.association.add(one.number, one.request, one.used, one.credits, one.worth)
+
+    def _nearest(self, request: Array) -> tuple[tuple[int, float], ...]:
+        similarities, numbers = self.bank.similarities(request), self.bank.numbers
+        order = np.lexsort((numbers, -similarities))[:3]
+        return tuple((int(numbers[place]), float(similarities[place])) for place in order)
+
+
+def _locality(nearest: Sequence[tuple[int, float]]) -> float:
+    """Return how far requests like this one are known, 0 to 1, as in the bank: elsewhere nothing is to be moved."""
+    cosine = max((cosine for _, cosine in nearest), default=-1.0)
+    return min(max((cosine - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
+
+
+def _within(moved: Array, request: Array) -> Array:
+    """Return the way from unit(request) to unit(moved), cut to `REACH`; exactly nothing where they are one."""
+    length = float(np.linalg.norm(moved))
+    if not np.isfinite(length) or length == 0.0:
+        return np.zeros(request.shape)
+    direction = moved / length - request / np.linalg.norm(request)
+    far = float(np.linalg.norm(direction))
+    return direction * (REACH / far) if far > REACH else direction

@@ -1,0 +1,104 @@
+"""Lessons as the learner keeps them: a centred request, what answered it, and how much it counts.
+
+At most a given number is kept. Beyond that the newest stay as they are and the older ones are condensed: requests that
+lie together become one, which stands for all of them. What this does not do: solve anything (`reasoning_bank`).
+
+Shapes: d = dimensions, k = memories used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sona.centering import QueryCentering
+from sona.clusters import cluster
+from sona.lesson import Array, Lesson, Vector
+
+NEWEST_SHARE = 0.75
+_SEED = 0
+_USUAL, _FULL = 0.5, 0.8
+HEAVIEST = 4.0
+"""Most that an exemplar counts which stands for several; more and it would drown what is learnt next to it."""
+
+
+@dataclass(frozen=True)
+class Exemplar:
+    """One credited lesson, or several condensed into one that bears the number of the most typical.
+
+    `request` and `answer` are (d,), of unit length. `weight` is what it counts in the bank, `worth` what its use of a
+    memory counts; `others` are the numbers of the lessons that it stands for besides its own.
+    """
+
+    number: int
+    request: Vector
+    answer: Vector
+    used: tuple[int, ...]
+    credits: tuple[float, ...]
+    weight: float
+    worth: float
+    others: tuple[int, ...] = field(default=())
+
+
+def worth(quality: float) -> float:
+    """Return what the use of a memory by a run of this quality counts, 0 to 1.
+
+    Nothing up to one half, in full from .8, a run that was completed and not repeated. The weight in the bank is the
+    advantage over the user's usual quality, which comes to nothing where all runs end alike; that a memory was used is
+    no less true then.
+    """
+    return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
+
+
+def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: QueryCentering) -> Exemplar:
+    """Return a credited lesson as it is kept, centred by what `queries` and `targets` have seen.
+
+    SONA.md 2: y = unit(mean of the used memories, each unit(m - mu_m)), here weighted by their credits.
+    """
+    centred = np.array([targets.centre(vector) for vector in lesson.vectors], dtype=np.float64)
+    mean = np.asarray(lesson.credits, dtype=np.float64) @ centred
+    request = queries.centre(lesson.query)
+    length = float(np.linalg.norm(mean))
+    answer = (mean / length).astype(np.float32) if length > 0 else request
+    return Exemplar(lesson.number, request, answer, lesson.used, lesson.credits, weight, worth(lesson.quality))
+
+
+def condense(exemplars: Sequence[Exemplar], capacity: int) -> list[Exemplar]:
+    """Return at most `capacity` exemplars, by ascending number: the newest as they are, the older ones in clusters."""
+    ordered = sorted(exemplars, key=lambda one: one.number)
+    if len(ordered) <= capacity:
+        return ordered
+    kept = int(capacity * NEWEST_SHARE)
+    older, newest = ordered[: len(ordered) - kept], ordered[len(ordered) - kept :]
+    requests = np.array([one.request for one in older], dtype=np.float64)
+    weights = np.array([max(one.weight, 1e-3) for one in older])
+    found = cluster(requests, capacity - kept, _SEED, weights)
+    groups = [[older[place] for place in found.members(label)] for label in range(len(found.medoids))]
+    merged = [_merged(group, older[int(medoid)]) for group, medoid in zip(groups, found.medoids, strict=True)]
+    return sorted([*merged, *newest], key=lambda one: one.number)
+
+
+def _merged(group: Sequence[Exemplar], typical: Exemplar) -> Exemplar:
+    weights = np.array([one.weight for one in group])
+    credits: dict[int, float] = {}
+    for one in group:
+        for memory, credit in zip(one.used, one.credits, strict=True):
+            credits[memory] = max(credits.get(memory, 0.0), credit * one.worth)
+    return Exemplar(
+        number=typical.number,
+        request=_direction([one.request for one in group], weights, typical.request),
+        answer=_direction([one.answer for one in group], weights, typical.answer),
+        used=tuple(sorted(credits)),
+        credits=tuple(credits[memory] for memory in sorted(credits)),
+        weight=float(min(weights.sum(), HEAVIEST)),
+        worth=1.0,
+        others=tuple(sorted(one.number for one in group if one.number != typical.number)),
+    )
+
+
+def _direction(vectors: Sequence[Vector], weights: Array, otherwise: Vector) -> Vector:
+    mean = weights @ np.array(vectors, dtype=np.float64)
+    length = float(np.linalg.norm(mean))
+    return (mean / length).astype(np.float32) if length > 0 else otherwise

@@ -1,0 +1,37 @@
+"""Planted lessons: requests lie in topics, and each topic has the memories that answer it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sona.lesson import Contest, Lesson, Vector
+
+NDIM = 24
+
+
+def unit(vector: Vector) -> Vector:
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+class Topics:
+    """Topics with a direction for their requests and another one for the memories that answer them."""
+
+    def __init__(self, count: int = 6, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        self.requests = np.array([unit(self._random.normal(size=NDIM)) for _ in range(count)])
+        self.memories = np.array([unit(self._random.normal(size=NDIM)) for _ in range(count)])
+
+    def request(self, topic: int) -> Vector:
+        return unit(self.requests[topic] + 0.15 * self._random.normal(size=NDIM))
+
+    def lesson(
+        self, number: int, topic: int, quality: float = 1.0, credit: float = 1.0, contest: Contest | None = None
+    ) -> Lesson:
+        """The run asked for `topic` and used memory 100 + topic."""
+        used = (100 + topic,) if credit else ()
+        vectors = self.memories[[topic]] if credit else np.zeros((0, NDIM), dtype=np.float32)
+        credits = (credit,) if credit else ()
+        return Lesson(number, self.request(topic), used, vectors, credits, quality, contest=contest)
+
+    def lessons(self, count: int, quality: float = 1.0) -> list[Lesson]:
+        return [self.lesson(number, number % len(self.requests), quality) for number in range(1, count + 1)]
