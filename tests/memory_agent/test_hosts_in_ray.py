@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,9 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import HostDiedError, MemoryAgentError
 from memory_agent.protocol import NoParams, decode_reply, encode
 from memory_agent.records import MemoryStats
+from memory_agent.run_params import RunBeginParams, RunListParams
 from memory_agent.settings import Settings
+from memory_agent.trajectory import Trajectory
 
 pytestmark = pytest.mark.ray
 
@@ -54,6 +58,28 @@ def test_a_user_that_was_just_put_to_sleep_wakes_in_a_new_process(cluster: Clust
 
     pids = asyncio.run(go())
     assert len(set(pids)) == 4
+
+
+def test_a_run_whose_host_is_killed_is_begun_once_by_asking_on(cluster: Cluster) -> None:
+    """The caller of the second request sees nothing of the death: it carries its event's id, so it may be repeated."""
+    too_short_to_embed = "Fix"
+    params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
+
+    async def go() -> list[Trajectory]:
+        hosts = Hosts(cluster, Settings().daemon)
+        first = decode_reply(await hosts.call("carol", "run_begin", params, 60_000.0), Trajectory)
+        (pid,) = (await hosts.pids()).values()
+        os.kill(pid, signal.SIGKILL)
+        again = decode_reply(await hosts.call("carol", "run_begin", params, 60_000.0), Trajectory)
+        listed = decode_reply(
+            await hosts.call("carol", "run_list", encode(RunListParams()), 60_000.0), list[Trajectory]
+        )
+        await hosts.close()
+        assert listed == [again]
+        return [first, again]
+
+    first, again = asyncio.run(go())
+    assert first == again
 
 
 def test_an_error_that_nobody_foresaw_is_no_death_and_is_not_tried_until_the_deadline(cluster: Cluster) -> None:
