@@ -39,7 +39,9 @@ class Forgetting:
         if not session_id.strip():
             raise InvalidInputError("session_id", "is empty")
         with self._archive.batch() as batch:
-            count = self._remove(batch, [row for row, record in batch.scan() if record.session_id == session_id])
+            rows = self._bookkeeping.rows_of_session(batch, session_id)
+            rows |= {row for row, record in batch.scan() if record.session_id == session_id}
+            count = self._remove(batch, sorted(rows))
             self._bookkeeping.forget_session(batch, session_id)
             return count
 

@@ -83,7 +83,7 @@ class Runs:
         check_words("text", text)
         name = check_name("run_id", run_id)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
-        self._tell("worker.report.received", payload, event_id, check_now(now))
+        self._tell("worker.report.received", payload, event_id, check_now(now), self._session(name))
         return self._known(name)
 
     def end(
@@ -106,7 +106,7 @@ class Runs:
             payload[said] = summary
         if quality is not None:
             payload["quality"] = check_quality(quality)
-        self._tell(event_type, payload, event_id, check_now(now))
+        self._tell(event_type, payload, event_id, check_now(now), self._session(name))
         return self._known(name)
 
     def get(self, run_id: str) -> Trajectory | None:
@@ -177,6 +177,11 @@ class Runs:
         if run is None:
             raise InvalidInputError("run_id", "is that of a run that was forgotten")
         return run
+
+    def _session(self, run_id: str) -> str | None:
+        with self._call(), self._archive.store.snapshot() as snapshot:
+            run = snapshot.trajectory(run_id)
+            return None if run is None else run.session_id
 
     def _settle_recalls(self) -> None:
         """Let runs know of the recalls that were made in their name and are not written yet."""

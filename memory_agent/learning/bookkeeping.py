@@ -95,6 +95,12 @@ class Bookkeeping:
         self._relate(book)
         book.finish()
 
+    def rows_of_session(self, batch: Batch, session_id: str) -> set[int]:
+        """Return the memories of a session's runs that name no session themselves."""
+        runs = (run for run in batch.newest_trajectories() if run.session_id == session_id)
+        rows = {row for run in runs for row in run.rows}
+        return {row for row in rows if (record := batch.record(row)) is not None and record.session_id is None}
+
     def forget_session(self, batch: Batch, session_id: str) -> None:
         """Leave nothing of a session's runs and recalls but that the runs were forgotten."""
         batch.use_reserve()

@@ -198,10 +198,12 @@ class Batch(Snapshot):
     def put_trajectory(self, run: StoredTrajectory) -> StoredTrajectory:
         """Keep what is known of a run, and return it with its number, which it gets when it first ends."""
         key = trajectory_key(run.id)
+        old = self.run_of_key(key)
+        if run.number is None and old is not None:
+            run = msgspec.structs.replace(run, number=old.number)
         if run.number is None and run.ended_us is not None:
             run = msgspec.structs.replace(run, number=self.state.next_number)
             self.state.next_number += 1
-        old = self.run_of_key(key)
         if old == run:
             return run
         self._check_room()

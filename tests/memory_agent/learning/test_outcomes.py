@@ -1,0 +1,90 @@
+"""How well a run went: rules, their order, and what each change is put down to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memory_agent.learning.outcomes import ending, succeeded
+from memory_agent.storage.trajectories import Echo, Mark
+
+
+def mark(at_us: int, role: Any = "end", **fields: Any) -> Mark:
+    return Mark(at_us=at_us, event_id=f"e-{at_us}", event_type="x", role=role, **fields)
+
+
+def told(marks: list[Mark], *echoes: Echo) -> list[tuple[float, str, int, str | None]]:
+    revisions = ending(marks, echoes).revisions
+    return [(round(told.quality, 4), told.reason, told.at_us, told.cause) for told in revisions]
+
+
+BEGIN = mark(1, "begin")
+DONE = mark(9, outcome="completed")
+
+
+def test_a_run_that_goes_on_has_no_quality_whatever_is_said_of_it() -> None:
+    judged = [BEGIN, mark(2, "feedback", quality=1.0, reason="approved")]
+    assert ending(judged, [Echo("later", 1, 5), Echo("again", 0, 6)]) == (None, None, ())
+
+
+def test_an_end_alone_says_completed_or_failed() -> None:
+    assert told([BEGIN, DONE]) == [(0.8, "completed", 9, "e-9")]
+    assert told([mark(9, outcome="failed")]) == [(0.0, "failed", 9, "e-9")]
+
+
+def test_of_two_ends_the_later_one_counts() -> None:
+    ends = [DONE, mark(12, outcome="failed"), mark(13, outcome="failed")]
+    assert told(ends) == [(0.8, "completed", 9, "e-9"), (0.0, "failed", 12, "e-12")]
+    assert ending(ends, ()).ended_us == 12
+
+
+def test_a_completed_run_that_was_tried_again_is_worth_half() -> None:
+    assert told([DONE], Echo("again", 0, 20))[1:] == [(0.4, "retried", 20, "again")]
+    assert told([DONE], Echo("again", 0, 4))[1:] == [(0.4, "retried", 9, "again")]  # it holds once the run has ended
+
+
+def test_a_failure_stays_one_whatever_later_runs_say() -> None:
+    failed = [mark(9, outcome="failed")]
+    assert told(failed, Echo("again", 0, 20), Echo("later", 1, 30)) == [(0.0, "failed", 9, "e-9")]
+
+
+@pytest.mark.parametrize(("hop", "quality"), [(1, 0.9), (2, 0.85), (3, 0.825)])
+def test_the_success_of_a_later_run_counts_half_as_much_with_each_link(hop: int, quality: float) -> None:
+    assert told([DONE], Echo("later", hop, 20))[-1] == (quality, "later_success", 20, "later")
+
+
+def test_the_nearest_success_counts_and_further_ones_add_nothing() -> None:
+    echoes = [Echo("far", 3, 20), Echo("near", 1, 30), Echo("also", 1, 40), Echo("middle", 2, 50)]
+    assert [row[0] for row in told([DONE], *echoes)] == [0.8, 0.825, 0.9]
+    assert told([DONE], *echoes) == told([DONE], *reversed(echoes))
+
+
+def test_the_success_of_the_retry_itself_does_not_lift_what_it_retries_but_that_of_another_does() -> None:
+    again = (Echo("again", 0, 20), Echo("again", 1, 20))
+    assert told([DONE], *again)[-1][:2] == (0.4, "retried")
+    assert told([DONE], *again, Echo("other", 1, 40))[-1][:2] == (0.9, "later_success")
+
+
+def test_what_was_said_outright_wins_over_all_and_the_latest_word_over_earlier_ones() -> None:
+    feedback = [mark(30, "feedback", quality=1.0, reason="approved"), mark(40, "feedback", quality=0.3, reason="rated")]
+    rows = told([DONE, *feedback], Echo("again", 0, 20), Echo("later", 1, 50))
+    assert [row[:2] for row in rows] == [(0.8, "completed"), (0.4, "retried"), (1.0, "approved"), (0.3, "rated")]
+
+
+def test_feedback_that_came_before_the_end_holds_from_the_end_on() -> None:
+    assert told([mark(3, "feedback", quality=0.0, reason="rejected"), DONE]) == [(0.0, "rejected", 9, "e-3")]
+
+
+def test_a_trajectory_of_feedback_alone_ends_with_it() -> None:
+    assert told([mark(5, "feedback", named=(1,))]) == [(0.8, "completed", 5, "e-5")]
+    assert ending([mark(5, "feedback", quality=0.0, reason="rejected")], ()).outcome == "failed"
+    assert ending([mark(5, "feedback")], ()).ended_us is None
+    assert ending([BEGIN, mark(5, "feedback", named=(1,))], ()).ended_us is None
+
+
+def test_a_run_speaks_for_earlier_ones_by_what_it_is_worth_without_later_ones() -> None:
+    assert succeeded([DONE], [Echo("later", 1, 20)])
+    assert not succeeded([DONE], [Echo("again", 0, 20), Echo("later", 1, 30)])
+    assert not succeeded([DONE, mark(10, "feedback", quality=0.5, reason="rated")], [])
+    assert not succeeded([BEGIN], [])

@@ -1,0 +1,136 @@
+"""Runs that say something of earlier ones: tried again in other words, gone on from, shared memories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_samples import LATER, OBJECTIVE, SMALL, approval, begin, end, failure, things_to_use, whole, without_model
+
+from memory_agent.config import EmbedderSettings, LearningSettings
+from memory_agent.memory import Memory
+
+SAME_WORDS = "fix the RACE in the auth module!"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Memory]:
+    with without_model(tmp_path / "alice") as memory:
+        yield memory
+
+
+def quality(memory: Memory, run_id: str) -> tuple[float | None, str | None]:
+    run = memory.runs.get(run_id)
+    assert run is not None
+    assert memory._archive.store.verify()
+    return None if run.quality is None else round(run.quality, 9), run.revisions[-1].reason if run.revisions else None
+
+
+def take(memory: Memory, *events: list[dict[str, Any]] | dict[str, Any]) -> None:
+    flat = [single for event in events for single in (event if isinstance(event, list) else [event])]
+    assert not memory.ingest(flat, now=LATER).rejected
+
+
+def test_the_same_request_in_other_words_soon_after_means_that_the_first_run_did_not_help(memory: Memory) -> None:
+    take(memory, whole("one", 0), begin("two", 20, SAME_WORDS))
+    assert quality(memory, "one") == (0.4, "retried")
+    assert memory.runs.get("one").revisions[-1].cause == "two"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("minute", "objective"),
+    [(20, OBJECTIVE), (20, f"  {OBJECTIVE.upper()} "), (36, SAME_WORDS), (20, "Fix the race in the login page")],
+    ids=["the very same words", "the same but for case", "too late", "something else"],
+)
+def test_what_is_no_retry(memory: Memory, minute: float, objective: str) -> None:
+    take(memory, whole("one", 0), begin("two", minute, objective))
+    assert quality(memory, "one") == (0.8, "completed")
+
+
+def test_a_retry_that_begins_while_the_first_run_goes_on_counts_once_that_one_has_ended(memory: Memory) -> None:
+    take(memory, begin("one", 0), begin("two", 10, SAME_WORDS))
+    assert quality(memory, "one") == (None, None)
+    take(memory, end("one", 50))
+    assert quality(memory, "one") == (0.4, "retried")
+
+
+def test_a_failed_run_that_is_tried_again_stays_a_failed_one(memory: Memory) -> None:
+    take(
+        memory, begin("one", 0), failure("one", 5), whole("two", 7, SAME_WORDS), whole("x", 20, "Bake", retry_of="one")
+    )
+    assert quality(memory, "one") == (0.0, "failed")
+
+
+def test_an_event_may_say_outright_that_it_tries_again_whatever_the_words(memory: Memory) -> None:
+    take(memory, whole("two", 500, "Bake bread", retry_of="one"), whole("one", 0))
+    assert quality(memory, "one") == (0.4, "retried")
+
+
+def test_a_child_of_a_run_is_not_its_retry(memory: Memory) -> None:
+    take(memory, begin("one", 0), begin("two", 1, SAME_WORDS, parent_run_id="one"), end("one", 4))
+    assert quality(memory, "one") == (0.8, "completed")
+
+
+def test_success_speaks_for_three_links_back_and_no_further(memory: Memory) -> None:
+    take(memory, whole("one", 0, "Task one"))
+    for number, name in enumerate(["two", "three", "four"]):
+        earlier = ["one", "two", "three"][number]
+        take(memory, begin(name, 60 * number + 60, f"Task {name}", previous_run_id=earlier))
+        take(memory, end(name, 60 * number + 65, approved=False))
+    take(memory, whole("five", 300, "Task five", previous_run_id="four"))
+    assert quality(memory, "one") == (0.8, "completed")
+    take(memory, approval("four", 400))
+    assert quality(memory, "one") == (0.825, "later_success")
+
+
+def test_a_chain_of_runs_is_lifted_by_its_last_one(memory: Memory) -> None:
+    take(memory, begin("one", 0, "Task one"), failure("one", 1), whole("a", 100, "Task a", previous_run_id="one"))
+    take(memory, begin("b", 200, "Task b", previous_run_id="a"), end("b", 205, approved=False))
+    take(memory, begin("c", 300, "Task c", parent_run_id="b"), end("c", 305, approved=False))
+    assert [quality(memory, name)[0] for name in ("one", "a", "b", "c")] == [0.0, 0.8, 0.0, 0.0]
+    take(memory, whole("d", 400, "Task d", previous_run_id="c"))
+    assert quality(memory, "a") == (0.825, "later_success")
+    take(memory, approval("b", 500))
+    assert quality(memory, "a") == (0.9, "later_success")
+
+
+def test_what_a_run_said_is_taken_back_when_it_turns_out_not_to_have_succeeded(memory: Memory) -> None:
+    take(memory, whole("one", 0), whole("two", 100, "Go on", previous_run_id="one"))
+    assert quality(memory, "one") == (0.9, "later_success")
+    take(memory, begin("three", 110, "On, go!"))  # the second one, tried again
+    assert quality(memory, "two") == (0.4, "retried")
+    assert quality(memory, "one") == (0.8, "completed")
+
+
+def test_a_later_run_that_used_the_same_memory_and_succeeded_speaks_for_the_earlier_one(memory: Memory) -> None:
+    things = things_to_use(memory)
+    take(memory, begin("one", 0), end("one", 5, memory_ids=things[:2]))
+    take(memory, begin("two", 100, "Bake bread"), end("two", 105, memory_ids=things[1:3]))
+    take(memory, begin("three", 200, "Plan a trip"), end("three", 205, memory_ids=things[2:3]))
+    assert [quality(memory, name)[1] for name in ("one", "two", "three")] == [
+        "later_success", "later_success", "completed"]  # fmt: skip
+    memory.forget([things[1]])
+    assert [quality(memory, name)[1] for name in ("one", "two", "three")] == ["completed", "later_success", "completed"]
+
+
+def test_runs_side_by_side_that_used_the_same_memory_do_not_speak_for_each_other(memory: Memory) -> None:
+    things = things_to_use(memory)
+    take(memory, begin("one", 0), begin("two", 1, "Bake bread"))
+    take(memory, end("one", 5, memory_ids=things[:1]), end("two", 6, memory_ids=things[:1]))
+    assert [quality(memory, name)[1] for name in ("one", "two")] == ["completed", "completed"]
+
+
+def test_other_words_are_told_by_what_they_mean_where_there_is_a_model(tmp_path: Path) -> None:
+    settings = EmbedderSettings(allow_download=False)
+    learning = LearningSettings()
+    with Memory.open(
+        tmp_path / "a", embedder_settings=settings, store_settings=SMALL, learning_settings=learning
+    ) as memory:
+        take(memory, whole("one", 0), whole("two", 10, "Bake a sourdough bread with a dark crust"))
+        assert memory.stats().without_vector == 0
+        assert quality(memory, "one") == (0.8, "completed")
+        take(memory, whole("three", 20, "Please fix the race condition in the auth module"))
+        assert quality(memory, "one") == (0.4, "retried")
+        assert quality(memory, "two") == (0.8, "completed")
