@@ -78,8 +78,8 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     one in other words, `request_similarity` that of a recall and a request from which they are the same."""
 
     mode: Literal["auto", "on", "off"] = "auto"
-    association: Fraction = 0.7
-    recurrence: Fraction = 0.5
+    association: Fraction = 0.5
+    recurrence: Fraction = 0.3
     shift: Fraction = 0.3
     outcome: Fraction = 0.15
     prior: Fraction = 0.0

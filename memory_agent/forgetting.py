@@ -12,6 +12,7 @@ from datetime import datetime
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.learning.teacher import Teacher
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 
@@ -19,9 +20,10 @@ from memory_agent.storage.batch import Batch
 class Forgetting:
     """Removes from one user's archive. Durable on return; works on a full disk."""
 
-    def __init__(self, archive: Archive, bookkeeping: Bookkeeping) -> None:
+    def __init__(self, archive: Archive, bookkeeping: Bookkeeping, teacher: Teacher) -> None:
         self._archive = archive
         self._bookkeeping = bookkeeping
+        self._teacher = teacher
 
     def memories(self, record_ids: Sequence[str]) -> int:
         """Remove memories; return how many there were. Raises `InvalidInputError`."""
@@ -31,7 +33,9 @@ class Forgetting:
             check_text("ids", record_id)
         with self._archive.batch() as batch:
             rows = [batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id]
-            return self._remove(batch, [row for row in rows if row is not None])
+            count = self._remove(batch, [row for row in rows if row is not None])
+        self._teacher.follow(anew=True)
+        return count
 
     def session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session; return how many memories. Raises `InvalidInputError`."""
@@ -43,7 +47,8 @@ class Forgetting:
             rows |= {row for row, record in batch.scan() if record.session_id == session_id}
             count = self._remove(batch, sorted(rows))
             self._bookkeeping.forget_session(batch, session_id)
-            return count
+        self._teacher.follow(anew=True)
+        return count
 
     def silent_runs(self, now: datetime) -> int:
         """Give up runs that were silent for too long, drop recalls that no run asked for; return how many runs.

@@ -89,7 +89,7 @@ class Memory:
         bookkeeping = Bookkeeping(learning_settings)
         self._teacher = Teacher(archive, learning_settings)
         self._intake = Intake(archive, embedder, reader, bookkeeping)
-        self._forgetting = Forgetting(archive, bookkeeping)
+        self._forgetting = Forgetting(archive, bookkeeping, self._teacher)
         self._recollection = Recollection(archive, embedder, recall_settings, self._teacher)
         self._idle = threading.Condition()
         self._calls = 0

@@ -42,7 +42,7 @@ class InstantLayer:
     def step(self, new: Exemplar, exemplars: Sequence[Exemplar]) -> None:
         """Learn at once from a new exemplar, which is among `exemplars`, and from a few of the others again."""
         others = [one for one in exemplars if one.number != new.number]
-        again = [others[place] for place in replayed(len(others), [new.number])]
+        again = [others[place] for place in replayed(len(others), [len(others)])]
         examples = self._examples([new, *again], exemplars)
         if examples:
             self._lora.step(examples)
@@ -78,11 +78,12 @@ class InstantLayer:
             return []
         answers = np.array([one.answer for one in exemplars])
         requests = np.array([one.request for one in exemplars])
-        numbers = np.array([one.number for one in exemplars], dtype=np.int64)
+        places = {one.number: place for place, one in enumerate(exemplars)}  # and no numbers: these tell of others gone
+        rows_of_all = np.arange(len(exemplars))
         examples = []
         for one in weighed:
-            same = numbers[requests @ one.request > _SAME_REQUEST]
-            rows = negatives(one.request, answers, numbers, [one.number], [one.number], excluded=same.tolist())
+            place, same = places[one.number], np.flatnonzero(requests @ one.request > _SAME_REQUEST)
+            rows = negatives(one.request, answers, rows_of_all, [place], [place], excluded=same.tolist())
             if len(rows):
                 examples.append(_example(one, answers[rows]))
         return examples

@@ -54,13 +54,13 @@ class Teacher:
             return Advice(route, learner.adapt(query), recall_id, self._run_of)
 
     def follow(self, *, anew: bool = False) -> None:
-        """Learn what changed in the store since the last call; all of it `anew` after something was forgotten."""
+        """Learn what changed in the store since the last call; by learning all `anew`, if something was forgotten."""
         if self.settings.mode == "off":
             return
         with self._learning:
             changed = self._archive.store.take_taught()
             moment = moment_of(self._archive.store)
-            if moment == self._moment and not anew:
+            if moment == self._moment:
                 return
             learner = self._learner
             is_other = learner is None or self._moment is None or moment.stamp != self._moment.stamp
