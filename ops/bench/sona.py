@@ -57,7 +57,7 @@ _TAIL = """\
 - LoCoMo's questions are an annotator's, one each, in no order. A user who comes back to the same matter gives more to
   learn from; a user who never does gives nothing.
 - The signals are simulated. How often a real agent cites, and how often it is right, is not known from them.
-- The gate's false alarms are counted over few streams: none of ten bounds their share at 26 % only. That it is at most
+- The gate's false alarms are counted over few streams: none of five bounds their share at 45 % only. That it is at most
   5 % is shown by simulation, in the tests of the gate.
 - Airline runs: 25 tasks, 31 of 100 runs succeeded, in 10 tasks past runs ended both ways. No run there knew of any
   memory; whether a planner that sees runs that worked does better itself was not measured.

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from memory_agent.config import LearningSettings
 from memory_agent.evaluation.learning.signals import Signal
 from memory_agent.evaluation.learning.splits import SplitName
 from memory_agent.records import Mode
@@ -27,7 +28,7 @@ class Arm:
     """One way: what its runs say they used (None: nothing), whether what is learnt acts, and how it looks.
 
     `recall` and `parts` are settings of recall and of learning that differ from those given. An arm with a `curve` is
-    asked while it learns, too.
+    asked while it learns, too; one that is there for comparison takes a `few` seeds alone, since minutes are short.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Arm:
     recall: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
     curve: bool = False
+    few: bool = False
 
     def settings(self, given: Settings) -> Settings:
         """Return the settings that were given, with those of this arm."""
@@ -59,25 +61,31 @@ CONTROLS: dict[str, str] = {ORACLE: SHUFFLED_ORACLE} | dict.fromkeys(
 """The control that an arm has to beat."""
 
 _NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "outcome", "prior"), 0.0)
+_SHIPPED = LearningSettings()
+_ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
 _PRIOR = 0.1
 """Where the design bounds the weight of the prior, which is off by default."""
 
+_RANDOM: tuple[SplitName, ...] = ("random",)
+_DISJOINT: tuple[SplitName, ...] = ("disjoint",)
 _BOTH: tuple[SplitName, ...] = ("random", "disjoint")
 
 ARMS: tuple[Arm, ...] = (
     Arm(OFF, None, "off", _BOTH, curve=True),
-    Arm(RAW, None, "off", _BOTH, mode="vector", recall=_NOTHING_BUT_VECTORS | {"centering": False}),
-    Arm(CENTRED, None, "off", _BOTH, mode="vector", recall=_NOTHING_BUT_VECTORS),
+    Arm(RAW, None, "off", _RANDOM, mode="vector", recall=_NOTHING_BUT_VECTORS | {"centering": False}, few=True),
+    Arm(CENTRED, None, "off", _RANDOM, mode="vector", recall=_NOTHING_BUT_VECTORS, few=True),
     Arm(ORACLE, "oracle", "on", _BOTH, curve=True),
     Arm(CITE, "cite", "on", _BOTH, curve=True),
-    Arm(GATED, "cite", "auto", _BOTH),
-    Arm(BANK, "cite", "on", ("random",), parts={"association": 0.0, "recurrence": 0.0, "outcome": 0.0, "prior": 0.0}),
-    Arm(ASSOCIATION, "cite", "on", ("random",), parts={"shift": 0.0, "outcome": 0.0, "prior": 0.0}),
-    Arm(PRIOR, "cite", "on", ("random",), parts=_NO_PART | {"prior": _PRIOR}),
-    Arm(LIST, "list", "on", ("random",)),
-    Arm(SHUFFLED_ORACLE, "shuffled oracle", "on", _BOTH),
+    Arm(GATED, "cite", "auto", _DISJOINT),
+    Arm(BANK, "cite", "on", _RANDOM, parts=_NO_PART | {"shift": _SHIPPED.shift}, few=True),
+    Arm(ASSOCIATION, "cite", "on", _RANDOM, parts=_ASSOCIATION_ALONE, few=True),
+    Arm(PRIOR, "cite", "on", _RANDOM, parts=_NO_PART | {"prior": _PRIOR}, few=True),
+    Arm(LIST, "list", "on", _RANDOM, few=True),
+    Arm(SHUFFLED_ORACLE, "shuffled oracle", "on", _RANDOM),
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),
 )
+FEW = 2
+"""Seeds that arms which are there for comparison take."""
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:

@@ -1,7 +1,7 @@
 """The whole of `eval sona`, one experiment after the other, over one set of stores.
 
-Seeds: the main trial and the gate's streams take all of them, the gate's false alarms twice as many, two projects in
-one memory half. What this does not do: average (`report`).
+Seeds: the main trial, the gate's streams and the airline runs take all of them, lists and two projects in one memory
+the first two. What this does not do: average (`report`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memory_agent.embedders import open_embedder
 from memory_agent.evaluation.dataset import Dataset, History
 from memory_agent.evaluation.learning import forgetting, planning, trials, vigil
 from memory_agent.evaluation.learning.airline import AirlineRuns
-from memory_agent.evaluation.learning.arms import chosen
+from memory_agent.evaluation.learning.arms import FEW, chosen
 from memory_agent.evaluation.learning.course import Bench
 from memory_agent.evaluation.learning.kept_vectors import KeptVectors
 from memory_agent.evaluation.learning.projects import merged, only_main
@@ -86,7 +86,7 @@ def _learn(protocol: Protocol, staff: Workers) -> tuple[trials.Report, ...]:
 
 
 def _forget(protocol: Protocol, staff: Workers) -> tuple[forgetting.Moments, ...]:
-    seeds = range((protocol.seeds + 1) // 2)
+    seeds = range(min(protocol.seeds, FEW))
     return tuple(
         staff.run("two projects", forgetting.hold, forgetting.jobs(protocol.histories, chosen(protocol.signals), seeds))
     )
@@ -95,7 +95,7 @@ def _forget(protocol: Protocol, staff: Workers) -> tuple[forgetting.Moments, ...
 def _watch(protocol: Protocol, staff: Workers) -> tuple[vigil.Stream, ...]:
     histories = protocol.histories
     seeds = protocol.seeds if histories else 0
-    jobs = vigil.jobs(merged(histories, _EVERYTHING), protocol.signals, range(seeds), range(2 * seeds))
+    jobs = vigil.jobs(merged(histories, _EVERYTHING), protocol.signals, range(seeds))
     return tuple(staff.run("watch the gate", vigil.hold, jobs))
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.evaluation.dataset import History
-from memory_agent.evaluation.learning.arms import Arm
+from memory_agent.evaluation.learning.arms import FEW, Arm
 from memory_agent.evaluation.learning.course import Bench, Course, Figures, Heard, course
 from memory_agent.evaluation.learning.splits import SPLITS, Split, SplitName, make_split
 from memory_agent.trajectory import GateState
@@ -66,7 +66,7 @@ def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]
         for split in SPLITS
         for place, history in enumerate(histories)
         for arm in arms
-        if split in arm.splits
+        if split in arm.splits and (seed < FEW or not arm.few)
     ]
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.evaluation.dataset import History
-from memory_agent.evaluation.learning.arms import Arm
+from memory_agent.evaluation.learning.arms import FEW, Arm
 from memory_agent.evaluation.learning.course import Bench, course
 from memory_agent.evaluation.learning.signals import Signal
 from memory_agent.memory import Memory
@@ -69,13 +69,13 @@ class Vigil(msgspec.Struct, frozen=True, kw_only=True):
     opened_at: tuple[int, ...]
 
 
-def jobs(history: History, signals: Sequence[Signal], seeds: Sequence[int], false_seeds: Sequence[int]) -> list[Job]:
-    """Return the streams: so many seeds, and more of them where only a false alarm can come."""
+def jobs(history: History, signals: Sequence[Signal], seeds: Sequence[int]) -> list[Job]:
+    """Return the streams; lists, which credit nothing whatever the seed, take few."""
     return [
         Job(seed, history, signal)
         for signal in SIGNALS
         if signal in signals
-        for seed in (false_seeds if signal == "shuffled cite" else seeds)
+        for seed in (seeds[:FEW] if signal == "list" else seeds)
     ]
 
 
