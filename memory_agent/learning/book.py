@@ -11,6 +11,7 @@ import msgspec
 
 from memory_agent.learning.attribution import used_memories
 from memory_agent.learning.outcomes import ending
+from memory_agent.learning.requests import Request, request_of
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
@@ -26,6 +27,8 @@ class Book:
         self.batch = batch
         self._before: dict[str, StoredTrajectory | None] = {}
         self._now: dict[str, StoredTrajectory | None] = {}
+        self._ids: dict[bytes, str] = {}
+        self._requests: dict[int, Request | None] = {}
 
     def get(self, run_id: str) -> StoredTrajectory | None:
         """Return what is known of the run; None also for one that was forgotten."""
@@ -39,8 +42,19 @@ class Book:
 
     def by_key(self, key: bytes) -> StoredTrajectory | None:
         """Return what is known of the run with this key in the store."""
-        stored = self.batch.run_of_key(key)
-        return None if stored is None else self.get(stored.id)
+        if key not in self._ids:
+            stored = self.batch.run_of_key(key)
+            if stored is None:
+                return None
+            self._ids[key] = stored.id
+        return self.get(self._ids[key])
+
+    def request(self, run: StoredTrajectory) -> Request | None:
+        """Return what a run was asked to do, with its vector; None where that is not known."""
+        row = run.begin_row
+        if row is not None and row not in self._requests:
+            self._requests[row] = request_of(self.batch, run, with_vector=True)
+        return None if row is None else self._requests[row]
 
     def put(self, run: StoredTrajectory) -> StoredTrajectory:
         """Keep what is known of a run, settled, and return it."""

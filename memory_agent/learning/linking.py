@@ -12,7 +12,7 @@ import msgspec
 from memory_agent.config import LearningSettings
 from memory_agent.learning.book import Book
 from memory_agent.learning.relations import take_back
-from memory_agent.learning.requests import Request, asks_for, request_of
+from memory_agent.learning.requests import Request, asks_for
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import StoredTrajectory
 
@@ -44,7 +44,7 @@ def link_same_request(book: Book, run_id: str, settings: LearningSettings) -> No
     run = book.get(run_id)
     if run is None or run.began_us is None:
         return
-    request = request_of(book.batch, run, with_vector=True)
+    request = book.request(run)
     if request is None:
         return
     earliest_us = run.began_us - round(settings.request_window_s * _SECOND)

@@ -18,8 +18,8 @@ import msgspec
 from memory_agent.config import LearningSettings
 from memory_agent.learning.book import Book
 from memory_agent.learning.outcomes import succeeded
-from memory_agent.learning.requests import is_in_other_words, request_of
-from memory_agent.storage.trajectories import BEGUN, ENDED, Echo, Effect, StoredTrajectory
+from memory_agent.learning.requests import is_in_other_words
+from memory_agent.storage.trajectories import BEGUN, ENDED, Echo, Effect, StoredTrajectory, trajectory_key
 
 MOST_HOPS = 3
 NEAREST = 16
@@ -32,14 +32,16 @@ Said = set[tuple[str, int]]
 
 def relate(book: Book, run_ids: Iterable[str], settings: LearningSettings) -> None:
     """Bring up to date what these runs say of earlier ones, and what later ones say of them."""
-    asked = list(dict.fromkeys(run_ids))
-    for run_id in list(asked):
+    changed = list(dict.fromkeys(run_ids))
+    waiting: list[str] = []
+    for run_id in changed:
         run = book.get(run_id)
-        asked += [] if run is None else _later(book, run, settings)
-    waiting = list(dict.fromkeys(asked))
-    while waiting:
-        retried = _say(book, waiting.pop(0), settings)
-        waiting += [run_id for run_id in retried if run_id not in waiting]
+        if run is not None:
+            waiting += _ask_later_ones(book, run, settings)
+            waiting += _say_of_retried(book, run, settings)
+            waiting += sorted({echo.run_id for echo in run.echoes if echo.hop} | _sharing(book, run, is_later=True))
+    for run_id in dict.fromkeys((*changed, *waiting)):
+        _say_of_encouraged(book, run_id)
 
 
 def take_back(book: Book, run_id: str) -> None:
@@ -56,23 +58,45 @@ def take_back(book: Book, run_id: str) -> None:
             book.put(msgspec.structs.replace(later, effects=rest))
 
 
-def _say(book: Book, run_id: str, settings: LearningSettings) -> list[str]:
-    """Say of earlier runs what holds now; return those of which it says for the first time, or not any more, that it
-    tries them again: whether these succeeded is open anew."""
-    run = book.get(run_id)
-    if run is None:
-        return []
+def _ask_later_ones(book: Book, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
+    """Let runs that began soon after this one say whether they try it again; return those that say otherwise now."""
+    otherwise = []
+    known = {echo.run_id for echo in run.echoes if echo.hop == 0}
+    for later in _after(book, run, settings, known):
+        is_again = run.id in later.retries or _is_again(book, run, later, settings)
+        if is_again != (later.id in known):
+            said = {(effect.run_id, effect.hop) for effect in later.effects}
+            _say(book, later, said | {(run.id, 0)} if is_again else said - {(run.id, 0)})
+            otherwise.append(later.id)
+    return otherwise
+
+
+def _say_of_retried(book: Book, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
+    """Say which earlier runs this one tries again; return those for which that is new: did they succeed, after all?"""
+    run = book.get(run.id) or run
     said = {(effect.run_id, effect.hop) for effect in run.effects}
-    says = _retried(book, run, settings)
-    says |= _encouraged(book, run, {name for name, _ in says})
+    says = _retried(book, run, settings) | {(name, hop) for name, hop in said if hop}
+    _say(book, run, says)
+    return sorted({name for name, _ in says ^ said})
+
+
+def _say_of_encouraged(book: Book, run_id: str) -> None:
+    """Say for which earlier runs the success of this one speaks."""
+    run = book.get(run_id)
+    if run is not None:
+        retried = {(effect.run_id, 0) for effect in run.effects if effect.hop == 0}
+        _say(book, run, retried | _encouraged(book, run, {name for name, _ in retried}))
+
+
+def _say(book: Book, run: StoredTrajectory, says: Said) -> None:
+    """Have a run say this of earlier ones, and nothing else."""
+    said = {(effect.run_id, effect.hop) for effect in run.effects}
     if says == said:
-        return []
-    effects = tuple(Effect(name, hop) for name, hop in sorted(says))
-    book.put(msgspec.structs.replace(run, effects=effects))
+        return
+    book.put(msgspec.structs.replace(run, effects=tuple(Effect(name, hop) for name, hop in sorted(says))))
     for name in sorted({name for name, _ in says ^ said}):
         hops = frozenset(hop for other, hop in says if other == name)
-        _set_echo(book, name, run_id, hops, _spoken_us(run))
-    return sorted({name for name, hop in says ^ said if hop == 0})
+        _set_echo(book, name, run.id, hops, _spoken_us(run))
 
 
 def _set_echo(book: Book, earlier_id: str, later_id: str, hops: frozenset[int], at_us: int) -> None:
@@ -81,7 +105,10 @@ def _set_echo(book: Book, earlier_id: str, later_id: str, hops: frozenset[int], 
         others = [echo for echo in earlier.echoes if echo.run_id != later_id]
         own = [Echo(later_id, hop, at_us) for hop in sorted(hops)]
         echoes = tuple(sorted((*others, *own), key=lambda echo: (echo.at_us, echo.run_id, echo.hop)))
-        book.put(msgspec.structs.replace(earlier, echoes=echoes))
+        if echoes or earlier.marks or earlier.recalls:
+            book.put(msgspec.structs.replace(earlier, echoes=echoes))
+        else:  # it was only named
+            book.remove(earlier_id)
 
 
 def _spoken_us(run: StoredTrajectory) -> int:
@@ -114,8 +141,7 @@ def _is_again(book: Book, earlier: StoredTrajectory, later: StoredTrajectory, se
     since_us = earlier.ended_us if is_over and earlier.ended_us is not None else earlier.began_us
     if later.began_us - since_us > settings.retry_window_s * _SECOND or later.id in earlier.parents:
         return False
-    asked = request_of(book.batch, earlier, with_vector=True)
-    again = request_of(book.batch, later, with_vector=True)
+    asked, again = book.request(earlier), book.request(later)
     return asked is not None and again is not None and is_in_other_words(asked, again, settings.retry_similarity)
 
 
@@ -150,14 +176,15 @@ def _nearest_uses(book: Book, row: int, run: StoredTrajectory, *, is_later: bool
     return [key for us, key in sorted(before, reverse=True) if began_us is not None and us <= began_us][:NEAREST]
 
 
-def _later(book: Book, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Runs that may have something else to say now that this one is known better."""
-    names = {echo.run_id for echo in run.echoes} | _sharing(book, run, is_later=True)
+def _after(
+    book: Book, run: StoredTrajectory, settings: LearningSettings, known: set[str]
+) -> Iterator[StoredTrajectory]:
+    """Runs that began while this one went on, or soon after, and those that said that they try it again."""
+    keys = [trajectory_key(name) for name in sorted(known)]
     if run.began_us is not None:
         until_us = max(run.began_us, run.ended_us or 0) + round(settings.retry_window_s * _SECOND)
-        after = islice(book.batch.run_keys(BEGUN, run.began_us + 1, until_us + 1), NEAREST)
-        names |= {later.id for later in _runs(book, list(after))}
-    return sorted(names - {run.id})
+        keys += islice(book.batch.run_keys(BEGUN, run.began_us + 1, until_us + 1), NEAREST)
+    return _runs(book, dict.fromkeys(keys))
 
 
 def _runs(book: Book, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:

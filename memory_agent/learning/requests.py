@@ -19,9 +19,10 @@ _WORD = re.compile(r"\w+")
 
 
 class Request(NamedTuple):
-    """The words, and the vector (d,) of unit length or None, of what a run was to do."""
+    """The words of what a run was to do, their digest, and the vector (d,) of unit length or None."""
 
     text: str
+    digest: bytes
     vector: Embedding | None = None
 
 
@@ -32,12 +33,12 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
         return None
     begin = next(mark for mark in run.marks if mark.role == "begin")
     text = record.text[: begin.objective_chars] if begin.objective_chars else record.text
-    return Request(text, snapshot.vector(run.begin_row) if with_vector else None)
+    return Request(text, request_digest(text), snapshot.vector(run.begin_row) if with_vector else None)
 
 
 def is_in_other_words(one: Request, other: Request, least_similarity: float) -> bool:
     """Whether two requests ask the same but are not the same."""
-    if request_digest(one.text) == request_digest(other.text):
+    if one.digest == other.digest:
         return False
     if one.vector is None or other.vector is None:
         return _words(one.text) == _words(other.text)
@@ -46,7 +47,7 @@ def is_in_other_words(one: Request, other: Request, least_similarity: float) -> 
 
 def asks_for(note: RecallNote, request: Request, least_similarity: float) -> bool:
     """Whether a recall was for this request: its words, or near them."""
-    if note.request == request_digest(request.text):
+    if note.request == request.digest:
         return True
     query = note.query
     if query is None or request.vector is None or query.shape != request.vector.shape:

@@ -99,9 +99,12 @@ def test_a_chain_of_runs_is_lifted_by_its_last_one(memory: Memory) -> None:
 def test_what_a_run_said_is_taken_back_when_it_turns_out_not_to_have_succeeded(memory: Memory) -> None:
     take(memory, whole("one", 0), whole("two", 100, "Go on", previous_run_id="one"))
     assert quality(memory, "one") == (0.9, "later_success")
-    take(memory, begin("three", 110, "On, go!"))  # the second one, tried again
+    take(memory, whole("other", 101, "Bake", previous_run_id="only-named"))
+    take(memory, begin("three", 110, "On, go!"), approval("other", 111, approved=False))  # the second, tried again
     assert quality(memory, "two") == (0.4, "retried")
     assert quality(memory, "one") == (0.8, "completed")
+    with memory._archive.store.snapshot() as snapshot:
+        assert snapshot.trajectory("only-named") is None
 
 
 def test_a_later_run_that_used_the_same_memory_and_succeeded_speaks_for_the_earlier_one(memory: Memory) -> None:
