@@ -70,16 +70,16 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How runs are followed and learnt from.
 
-    `mode`: `auto`, the learned ranking acts once contests have shown that it helps; `on`, it always acts; `off`, nothing
-    is learnt. What it adds to a score: `association` for a memory that was used for requests like this one, in shares of
-    its own score; `recurrence` besides where the request itself comes again; `shift` for lying where the query is moved
-    to; `outcome` between a run that failed and one that was approved; `prior` for what helped whatever was asked. 0 is
-    off. `retry_similarity` is the cosine of two requests from which the later one is the earlier
-    one in other words, `request_similarity` that of a recall and a request from which they are the same."""
+    `mode`: `auto`, the learned ranking acts once contests have shown that it helps; `on`, it always acts; `off`,
+    nothing is learnt. What it adds to a score: `association` for a memory that was used for requests like this one,
+    in shares of its own score; `recurrence` besides where the request itself comes again; `shift` for lying where the
+    query is moved to; `outcome` between a run that failed and one that was approved; `prior` for what helped whatever
+    was asked. 0 is off. `retry_similarity` is the cosine of two requests from which the later one is the earlier one
+    in other words, `request_similarity` that of a recall and a request from which they are the same."""
 
     mode: Literal["auto", "on", "off"] = "auto"
     association: Fraction = 0.5
-    recurrence: Fraction = 0.3
+    recurrence: Fraction = 0.4
     shift: Fraction = 0.3
     outcome: Fraction = 0.15
     prior: Fraction = 0.0

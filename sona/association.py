@@ -25,6 +25,8 @@ from sona.lesson import Array, Vector
 Numbers = npt.NDArray[np.int64]
 
 FLOOR = 0.2
+ALIKE = 0.5
+"""Cosine from which on a request supports what another one used."""
 _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
@@ -32,15 +34,18 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 class Reached(NamedTuple):
     """The memories reached, by ascending number, the gain of each in (0, 1], and the lesson that caused it: each (m,).
 
-    Of lessons that cause the same gain, the one with the lowest number is named.
+    Of lessons that cause the same gain, the one with the lowest number is named. `support`, (m,), 0 or more, grows with
+    every lesson whose request was much like this one: what was used once for one like it may be chance, what was used
+    again and again is not.
     """
 
     memories: Numbers
     amounts: Array
     causes: Numbers
+    support: Array
 
 
-NOTHING = Reached(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
+NOTHING = Reached(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64), np.empty(0))
 
 
 class UsageAssociation:
@@ -123,7 +128,10 @@ class UsageAssociation:
         reached = np.flatnonzero(best)
         is_best = gains == np.repeat(best, self._sizes)
         first = np.minimum.reduceat(np.where(is_best, self._places, len(self)), self._starts)
-        return Reached(self._memories[self._starts[reached]], best[reached], self._numbers[first[reached]])
+        alike = np.maximum(near - (ALIKE - self._floor) * self._weights, 0.0)
+        support = np.add.reduceat(self._credits * alike[self._places], self._starts)
+        memories, causes = self._memories[self._starts[reached]], self._numbers[first[reached]]
+        return Reached(memories, best[reached], causes, support[reached])
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
         """Put the uses of the lesson at `place` where they belong: by memory, then lesson."""

@@ -53,6 +53,7 @@ class Adaptation:
     nearest: tuple[tuple[int, float], ...]
     request: Array
     exemplars: Mapping[int, Exemplar]
+    prior: MemoryPrior
 
     def similarity(self, number: int) -> float:
         """Return how like the query is to that of a lesson; 0 for one that is not held."""
@@ -147,7 +148,8 @@ class Learner:
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)
             moved = unit + _locality(nearest) * (self.instant.move(unit) - unit)
-        return Adaptation(self.association.reach(request), _within(moved, request), nearest, request, self.exemplars)
+        reached, direction = self.association.reach(request), _within(moved, request)
+        return Adaptation(reached, direction, nearest, request, self.exemplars, self.prior)
 
     def hold(self, exemplars: Iterable[Exemplar]) -> None:
         """Hold exactly these exemplars; the bank is solved anew."""

@@ -1,13 +1,14 @@
 """What the learner adds to the scores of one recall. Pure numpy.
 
-    association = w_a * reach * own + w_r * max(0, reach - .4)        shift = w_s * <memory, direction>
+    association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
     outcome = w_o * (quality - 1/2), 0 without a quality
 
-`reach` says how like the request is to one for which a run used the memory (`sona/association`), `own` is the memory's
-own score in shares of the best one: what was used before gains by it only as far as it also answers this query, unless
-the request itself recurs (a cosine above .6). That keeps memories that were often used from standing before better
-answers (decision 0020). Each part is bounded, so nothing can rise by more than their sum.
-What this does not do: learn (`sona`), decide whether it may rank (`learning/teacher`).
+`reach` says how like the request is to one for which a run used the memory, `support` adds up over all such runs,
+from a cosine of .5 on (`sona/association`), and `lift` how much better than usual the runs went that used it, and
+`own` is the memory's own score in shares of the best one. What was used before gains only as far as it also answers
+this query, unless runs used it again and again for the same: that keeps memories that are often used from standing
+before better answers (decision 0020). Each part is bounded, so nothing can rise by more than their sum. What this
+does not do: learn (`sona`), decide whether it may rank (`learning/teacher`).
 
 Shapes: n candidates, m memories reached.
 """
@@ -20,20 +21,23 @@ from memory_agent.config import LearningSettings
 from memory_agent.recall import ranking
 from memory_agent.recall.ranking import Rows, Scores
 from memory_agent.records import MemoryRecord
-from sona.association import Reached
+from sona.engine import Adaptation
 
-_RECURS = 0.4
-"""Of a reach, which is a cosine less .2: from there on the request is taken to be one that was made before."""
 SHIFTED = 64
 """Best candidates whose vectors are read for the shift; below them it could not lift anything into an answer."""
 
 
-def associations(rows: Rows, totals: Scores, reached: Reached, settings: LearningSettings) -> Scores:
+def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: LearningSettings) -> Scores:
     """Return (n,) what candidates in `rows` (ascending), worth `totals`, gain by having been used."""
+    reached = adaptation.reached
     reach = ranking.spread(rows, reached.memories, reached.amounts, missing=0.0)
+    support = ranking.spread(rows, reached.memories, reached.support, missing=0.0)
     best = float(totals.max(initial=0.0))
     own = np.clip(totals / best, 0.0, 1.0) if best > 0 else np.zeros(rows.shape)
-    return settings.association * reach * own + settings.recurrence * np.clip(reach - _RECURS, 0.0, None)
+    gained = settings.association * reach * own + settings.recurrence * np.minimum(support, 1.0)
+    if settings.prior:
+        gained += settings.prior * np.array([adaptation.prior.lift(row) for row in rows.tolist()])
+    return gained
 
 
 def outcome(record: MemoryRecord, settings: LearningSettings) -> float:

@@ -86,7 +86,7 @@ class RankedSearch:
     def adapted(self, scored: Scored, adaptation: Adaptation, settings: LearningSettings) -> Scored:
         """Return the candidates as the learner ranks them, with what it reaches that was no candidate."""
         scored = self._with_reached(scored, adaptation)
-        association = associations(scored.rows, scored.total, adaptation.reached, settings)
+        association = associations(scored.rows, scored.total, adaptation, settings)
         shift = np.zeros(scored.rows.shape)
         if settings.shift:
             order = best_first(scored.total + association, scored.rows, SHIFTED)

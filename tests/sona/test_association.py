@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sona.association import Reached, UsageAssociation
+from sona.association import ALIKE, Reached, UsageAssociation
 from sona.errors import ShapeError
 from sona.lesson import Vector
 
@@ -72,7 +72,7 @@ def test_each_memory_gains_the_most_that_any_lesson_gives_it_and_that_lesson_is_
     assert {m: amounts.get(m, 0.0) for m in expected} == pytest.approx(expected, abs=1e-6)
     assert all(amounts[m] < 1e-6 for m in amounts.keys() - expected.keys())  # just at the floor, in another precision
     told = {use.number: use for use in uses}
-    for memory, amount, cause in zip(*(part.tolist() for part in reached), strict=True):
+    for memory, amount, cause in zip(*(part.tolist() for part in reached[:3]), strict=True):
         assert by_definition([told[cause]], query)[memory] == pytest.approx(amount, abs=1e-6)
 
 
@@ -176,3 +176,17 @@ WRONG: dict[str, Callable[[UsageAssociation], object]] = {
 def test_another_shape_is_refused(case: str) -> None:
     with pytest.raises(ShapeError):
         WRONG[case](UsageAssociation(NDIM))
+
+
+def test_support_adds_up_over_lessons_much_like_the_request_and_over_no_others() -> None:
+    association = UsageAssociation(NDIM)
+    query, other = units(2, 4)
+    for number in (1, 2, 3):
+        association.add(number, query, (7,), (1.0,), 0.5)
+    association.add(4, other, (7, 8), (1.0, 1.0), 1.0)
+    reached = association.reach(query)
+    support = dict(zip(reached.memories.tolist(), reached.support.tolist(), strict=True))
+    cosine = float(query @ other)
+    assert cosine < ALIKE
+    assert support[7] == pytest.approx(3 * 0.5 * (1.0 - ALIKE), abs=1e-6)
+    assert support.get(8, 0.0) == 0.0

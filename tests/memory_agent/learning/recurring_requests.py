@@ -1,0 +1,112 @@
+"""A small company whose requests come again in other words, and memories of which one kind answers and another looks so.
+
+For each thing there is a note that a run used, and a ticket that is closer to every request.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from memory_agent.config import LearningSettings, StoreSettings
+from memory_agent.embedders import Embedder
+from memory_agent.memory import Memory
+from memory_agent.records import MemoryRecord, RecallResult
+
+START = datetime(2026, 3, 2, 9, tzinfo=UTC)
+SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)
+
+THINGS = {
+    "the invoice export": "Since the customer list has umlauts the invoice export needs encoding = utf-8 in export.toml",
+    "the login page": "The login page hangs when Redis evicts sessions: raise maxmemory and restart the pod",
+    "the nightly backup": "The nightly backup stops when /var fills up: prune old snapshots, then resume it",
+    "the search index": "The search index lags behind after a schema change until reindex --full has run once",
+    "the payment webhook": "The payment webhook answers 404 before the row is committed: let the provider retry",
+}
+REQUESTS = (
+    "Why does {} not work",
+    "Please have a look at {}",
+    "A customer complains about {}",
+    "{} is broken again",
+    "Can somebody repair {} today",
+    "There is another ticket about {}",
+    "What is wrong with {}",
+    "{} fails since this morning",
+    "Help, trouble with {}",
+    "Something is off with {}",
+    "Find out what happened to {}",
+)
+
+
+@dataclass
+class Company:
+    """One memory of the company. `notes` and `tickets` are the records by thing."""
+
+    memory: Memory
+    notes: dict[str, MemoryRecord]
+    tickets: dict[str, MemoryRecord]
+
+    def request(self, number: int) -> tuple[str, str]:
+        """The thing and the words of the `number`-th request."""
+        things = list(THINGS)
+        return things[number % len(things)], REQUESTS[number // len(things) % len(REQUESTS)]
+
+    def ask(self, number: int, top_k: int = 3) -> tuple[str, RecallResult]:
+        thing, words = self.request(number)
+        now = START + timedelta(days=1, minutes=10 * number)
+        return thing, self.memory.recall(words.format(thing), top_k, now=now, deadline_ms=60_000)
+
+    def learn(self, numbers: Sequence[int]) -> None:
+        """Ask, and say that the thing's note was used where it was shown."""
+        for number in numbers:
+            thing, result = self.ask(number)
+            self.judge(number, result, [self.notes[thing]])
+
+    def run(self, number: int, session: str) -> None:
+        """As a conductor's run in a session, which says what it used and leaves no memory of its own."""
+        run_id, (thing, words) = f"run-{number}", self.request(number)
+        now = START + timedelta(days=1, minutes=10 * number)
+        self.memory.recall(words.format(thing), 3, by_run=run_id, now=now, deadline_ms=60_000)
+        self.memory.runs.begin("fix", run_id, session, now=now + timedelta(minutes=1))
+        used = [self.notes[thing].id]
+        self.memory.runs.end(run_id, quality=1.0, memory_ids=used, now=now + timedelta(minutes=2))
+
+    def judge(self, number: int, result: RecallResult, used: Sequence[MemoryRecord], quality: float = 1.0) -> None:
+        shown = {found.record.id for found in result.memories}
+        ids = [record.id for record in used if record.id in shown]
+        now = START + timedelta(days=1, minutes=10 * number + 5)
+        self.memory.feedback(result.recall_id, ids, quality, now=now)
+
+    def places(self, result: RecallResult) -> list[str]:
+        return [found.record.id for found in result.memories]
+
+
+def open_company(folder: Path, embedder: Embedder, settings: LearningSettings) -> Company:
+    """Open the memory of a company that was set up before."""
+    memory = Memory.open(folder, embedder=embedder, store_settings=SMALL, learning_settings=settings)
+    with memory._archive.store.snapshot() as snapshot:
+        records = [record for _, record in snapshot.scan()]
+    notes = {thing: record for record in records for thing in THINGS if record.text == THINGS[thing]}
+    tickets = {thing: record for record in records for thing in THINGS if record.text == ticket(thing)}
+    return Company(memory, notes, tickets)
+
+
+def set_up(folder: Path, embedder: Embedder) -> None:
+    """Make the memories of a company, none of which was asked for yet."""
+    with Memory.open(folder, embedder=embedder, store_settings=SMALL) as memory:
+        for thing, note in THINGS.items():
+            memory.remember(note, now=START)
+            memory.remember(ticket(thing), kind="episode", now=START)
+
+
+def copied(source: Path, target: Path) -> Path:
+    """Copy a store that is closed."""
+    return Path(shutil.copytree(source, target))
+
+
+def ticket(thing: str) -> str:
+    """What looks closest: a ticket in the words of the requests."""
+    return f"{thing} does not work, a customer complains: please have a look at it today"

@@ -1,0 +1,347 @@
+"""Recalls that rank by what runs used: through the real memory, from the first request to the open gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from recurring_requests import THINGS, Company, copied, open_company, set_up
+
+from memory_agent.config import EmbedderSettings, LearningSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.errors import InvalidInputError
+from memory_agent.records import RecallResult
+
+ON, AUTO, OFF = (LearningSettings(mode=mode) for mode in ("on", "auto", "off"))
+TAUGHT = range(40)
+ASKED = range(40, 55)
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture(scope="module")
+def untaught(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Path:
+    folder = tmp_path_factory.mktemp("company") / "untaught"
+    set_up(folder, embedder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory, untaught: Path, embedder: Embedder) -> Path:
+    """A store with 40 runs whose notes were used, learned with the ranking as usual."""
+    folder = copied(untaught, tmp_path_factory.mktemp("company") / "taught")
+    company = open_company(folder, embedder, AUTO)
+    company.learn(TAUGHT)
+    company.memory.close()
+    return folder
+
+
+def without_times(result: RecallResult) -> bytes:
+    """All of an answer but what differs from call to call anyway."""
+    memories = [
+        msgspec.structs.replace(found, record=msgspec.structs.replace(found.record, last_recalled_at=None))
+        for found in result.memories
+    ]
+    return msgspec.json.encode((memories, result.degraded, result.dates))
+
+
+def first(company: Company, numbers: range) -> list[bool]:
+    """Whether the note stood first, for each request."""
+    asked = (company.ask(number) for number in numbers)
+    return [company.places(result)[0] == company.notes[thing].id for thing, result in asked]
+
+
+@pytest.mark.parametrize("settings", [ON, AUTO])
+def test_with_nothing_learned_answers_are_those_of_the_usual_ranking_byte_by_byte(
+    tmp_path: Path, untaught: Path, embedder: Embedder, settings: LearningSettings
+) -> None:
+    answers = []
+    for name, mode in (("off", OFF), ("other", settings)):
+        company = open_company(copied(untaught, tmp_path / name), embedder, mode)
+        answers.append([without_times(company.ask(number)[1]) for number in range(10)])
+        company.memory.close()
+    assert answers[0] == answers[1]
+
+
+def test_in_the_shadow_answers_are_those_of_the_usual_ranking_byte_by_byte(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    answers = []
+    for name, mode in (("off", OFF), ("shadow", AUTO)):
+        company = open_company(copied(taught, tmp_path / name), embedder, mode)
+        assert name == "off" or company.memory.sona.status().gate.state == "shadow"
+        answers.append([without_times(company.ask(number)[1]) for number in ASKED])
+        company.memory.close()
+    assert answers[0] == answers[1]
+
+
+def test_what_runs_used_for_such_requests_rises_above_what_only_looks_closer(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    usual = open_company(copied(taught, tmp_path / "off"), embedder, OFF)
+    learned = open_company(copied(taught, tmp_path / "on"), embedder, ON)
+    before, after = first(usual, ASKED), first(learned, ASKED)
+    usual.memory.close()
+    learned.memory.close()
+    assert sum(before) <= 5
+    assert sum(after) >= 13
+
+
+def test_an_answer_says_what_was_learned_and_from_which_runs(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
+    company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
+    thing, result = company.ask(42)
+    best = result.memories[0]
+    assert best.record.id == company.notes[thing].id
+    why = best.explanation
+    assert why["arm"] == "learned"
+    assert why["learned"] == pytest.approx(why["association"] + why["shift"] + why["outcome"])
+    assert why["association"] > 0.2
+    parts = ("fused", "date_boost", "context", "contiguity", "learned")
+    assert best.sona_score == pytest.approx(sum(why[part] for part in parts) - why["likeness"])
+    cause = why["caused_by"][0]
+    run = company.memory.runs.get(cause["trajectory_id"])
+    assert run is not None
+    assert [use.record_id for use in run.used] == [best.record.id]
+    assert (cause["quality"], run.quality) == (1.0, 1.0)
+    assert 0.5 < cause["similarity"] <= 1.0
+    company.memory.close()
+
+
+def test_filters_hold_for_what_was_learned_too(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
+    company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
+    thing, words = company.request(41)
+    result = company.memory.recall(words.format(thing), 5, {"kinds": ["episode"]}, deadline_ms=60_000)
+    assert {found.record.kind for found in result.memories} == {"episode"}
+    company.memory.close()
+
+
+def test_the_gate_opens_by_its_own_evidence_and_then_the_learned_ranking_answers(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(taught, tmp_path / "auto"), embedder, AUTO)
+    states: list[str] = []
+    number = TAUGHT.stop
+    while (state := company.memory.sona.status().gate.state) != "on" and number < 160:
+        states.append(state)
+        company.learn([number])
+        number += 1
+    status = company.memory.sona.status()
+    assert list(dict.fromkeys(states)) == ["shadow", "trial"]
+    assert status.gate.state == "on"
+    assert status.served["interleaved"] > 0
+    assert status.gain is not None
+    assert status.gain_low is not None
+    assert status.gain > 0.2
+    assert status.gain_low <= status.gain
+    assert sum(first(company, range(number, number + 15))) >= 10  # a tenth is held out, a tenth is interleaved
+    company.memory.close()
+    again = open_company(tmp_path / "auto", embedder, AUTO)
+    assert again.memory.sona.status().gate == status.gate
+    again.memory.close()
+
+
+def test_an_interleaved_answer_says_which_ranking_brought_each_memory_in(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(taught, tmp_path / "auto"), embedder, AUTO)
+    company.learn(range(40, 52))
+    assert company.memory.sona.status().gate.state == "trial"
+    arms = [
+        {found.explanation["arm"] for found in company.ask(number)[1].memories if found.explanation["arm"]}
+        for number in range(52, 72)
+    ]
+    assert {"baseline", "learned"} in arms
+    company.memory.close()
+
+
+def test_who_names_everything_that_was_shown_credits_nothing_and_opens_no_gate(
+    tmp_path: Path, untaught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(untaught, tmp_path / "list"), embedder, AUTO)
+    for number in range(60):
+        _, result = company.ask(number, top_k=5)
+        company.judge(number, result, [found.record for found in result.memories])
+    status = company.memory.sona.status()
+    assert (status.credited, status.gate.state, status.gate.won + status.gate.lost) == (0, "shadow", 0)
+    company.memory.close()
+
+
+def test_what_is_learned_is_lost_with_its_file_and_learned_again_to_the_last_bit(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    states = {}
+    for name in ("kept", "lost", "damaged", "torn"):
+        folder = copied(taught, tmp_path / name)
+        file = folder / "sona.state"
+        data = file.read_bytes()
+        if name == "lost":
+            file.unlink()
+        elif name == "damaged":
+            file.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
+        elif name == "torn":
+            file.write_bytes(data[: len(data) // 2])
+        company = open_company(folder, embedder, ON)
+        thing, result = company.ask(47)
+        assert company.places(result)[0] == company.notes[thing].id
+        company.memory.close()
+        states[name] = file.read_bytes()
+        assert (folder / "sona.damaged").exists() is (name in ("damaged", "torn"))
+    assert len(set(states.values())) == 1
+
+
+def test_a_forgotten_memory_is_reached_by_nothing_that_was_learned_from_it(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
+    thing, _ = company.request(45)
+    before = company.memory.sona.status()
+    company.memory.forget([company.notes[thing].id])
+    status = company.memory.sona.status()
+    assert status.credited == before.credited - 8
+    _, result = company.ask(45)
+    assert company.notes[thing].id not in company.places(result)
+    assert all(found.explanation["association"] == 0.0 for found in result.memories if thing in found.record.text)
+    company.memory.close()
+
+
+def test_after_forgetting_a_session_the_learner_is_the_one_that_never_saw_it(
+    tmp_path: Path, untaught: Path, embedder: Embedder
+) -> None:
+    answers = []
+    for name in ("innocent", "forgetful"):
+        company = open_company(copied(untaught, tmp_path / name), embedder, AUTO)
+        for number in range(30):
+            if number % 3 != 1:
+                company.run(number, "kept")
+            elif name == "forgetful":
+                company.run(number, "gone")
+        if name == "forgetful":
+            assert company.memory.sona.status().credited == 30
+            company.memory.forget_session("gone")  # learns all anew
+        else:
+            company.memory.sona.consolidate()
+        assert company.memory.sona.status().credited == 20
+        learner = company.memory._teacher.learner
+        assert learner is not None
+        adaptation = learner.adapt(embedder.embed_query("Why does the login page hang"))
+        assert adaptation is not None
+        answers.append(
+            (
+                adaptation.direction.tobytes(),
+                adaptation.reached.memories.tolist(),
+                adaptation.reached.amounts.tobytes(),
+                learner.gate.to_bytes(),
+                learner.baselines.to_bytes(),
+                learner.prior.to_bytes(),
+                learner.instant.to_bytes(),
+                [one.request.tobytes() + one.answer.tobytes() for one in learner.exemplars.values()],
+            )
+        )
+        company.memory.close()
+    assert answers[0] == answers[1]
+
+
+def test_a_reset_forgets_what_was_learned_and_learns_from_then_on(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
+    assert company.memory.sona.reset() == len(TAUGHT)
+    assert (company.memory.sona.status().credited, company.memory.sona.status().exemplars) == (0, 0)
+    assert sum(first(company, range(40, 50))) <= 4
+    company.learn(range(50, 55))
+    company.memory.close()
+    company = open_company(tmp_path / "on", embedder, ON)
+    assert 0 < company.memory.sona.status().credited <= 5
+    company.memory.close()
+
+
+def test_what_was_learned_goes_to_another_store_with_the_same_memories(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
+    source = open_company(copied(taught, tmp_path / "source"), embedder, ON)
+    parcel = source.memory.sona.export()
+    source.memory.close()
+    target = open_company(copied(taught, tmp_path / "target"), embedder, ON)
+    assert target.memory.sona.load(parcel) == 0
+    target.memory.close()
+    with pytest.raises(InvalidInputError, match="data"):
+        open_and_load(tmp_path / "other", embedder, parcel[:-1])
+    assert open_and_load(tmp_path / "bare", embedder, parcel) == len(TAUGHT)
+
+
+def open_and_load(folder: Path, embedder: Embedder, parcel: bytes) -> int:
+    company = open_company(folder, embedder, ON)
+    try:
+        return company.memory.sona.load(parcel)
+    finally:
+        company.memory.close()
+
+
+def test_an_outcome_tells_runs_apart_that_are_equally_close(tmp_path: Path, embedder: Embedder) -> None:
+    order = {}
+    for name, settings in (("off", OFF), ("on", ON)):
+        company = open_company(tmp_path / name, embedder, settings)
+        memory = company.memory
+        for run, quality in (("good", 1.0), ("bad", 0.0)):
+            memory.runs.begin(f"Refund the ticket of a customer whose flight was cancelled, {run[0]}", run)
+            memory.runs.end(run, quality=quality)
+        memory.remember("The canteen has soup today")
+        used = memory.recall("soup in the canteen", 1)
+        memory.feedback(used.recall_id, [used.memories[0].record.id], 1.0)
+        found = memory.recall("Refund the ticket of a customer whose flight was cancelled", 3, deadline_ms=60_000)
+        order[name] = {hit.record.run_id: hit.explanation["outcome"] for hit in found.memories if hit.record.run_id}
+        company.memory.close()
+    assert next(iter(order["on"])) == "good"
+    assert order["on"]["good"] > 0.0 > order["on"]["bad"]
+    assert set(order["off"].values()) == {0.0}
+
+
+def test_recalls_that_a_run_asked_for_are_credited_with_how_it_ended(
+    tmp_path: Path, untaught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(untaught, tmp_path / "on"), embedder, ON)
+    note = company.notes["the login page"]
+    company.memory.runs.begin("Bring the login page back", "run-7")
+    result = company.memory.recall("the login page hangs", 3, by_run="run-7", deadline_ms=60_000)
+    company.memory.runs.end("run-7", quality=1.0, memory_ids=[note.id])
+    run = company.memory.runs.get("run-7")
+    assert run is not None
+    assert run.recall_ids == (result.recall_id,)
+    assert [(use.record_id, use.recall_id) for use in run.used] == [(note.id, result.recall_id)]
+    assert company.memory.sona.status().credited == 1
+    company.memory.close()
+
+
+@pytest.mark.parametrize("by_run", ["", "x" * 300, 7, "\ud800"])
+def test_what_is_no_run_cannot_ask(tmp_path: Path, untaught: Path, embedder: Embedder, by_run: object) -> None:
+    company = open_company(copied(untaught, tmp_path / "on"), embedder, OFF)
+    with pytest.raises(InvalidInputError, match="by_run"):
+        company.memory.recall("anything", by_run=by_run)  # type: ignore[arg-type]
+    company.memory.close()
+
+
+def test_nothing_is_learned_when_learning_is_off(tmp_path: Path, untaught: Path, embedder: Embedder) -> None:
+    company = open_company(copied(untaught, tmp_path / "off"), embedder, OFF)
+    company.learn(range(5))
+    status = company.memory.sona.status()
+    assert (status.mode, status.credited, status.trajectories) == ("off", 0, 5)
+    company.memory.close()
+    assert not (tmp_path / "off" / "sona.state").exists()
+
+
+def test_no_memory_can_rise_by_more_than_the_parts_allow(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
+    company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
+    most = ON.association * 0.8 + ON.recurrence + ON.shift * 0.5 + ON.outcome / 2
+    for number in range(40, 60):
+        learned = [found.explanation["learned"] for found in company.ask(number, top_k=10)[1].memories]
+        assert np.abs(learned).max() <= most + 1e-9
+    assert set(THINGS) == set(company.notes)
+    company.memory.close()
