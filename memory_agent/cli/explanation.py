@@ -20,8 +20,8 @@ from memory_agent.recall.context import age, endings, repeats
 from memory_agent.recall.dates import describe
 from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
 
-_COLUMNS = ("words", "fused", "date", "context", "lent", "alike", "when", "what")
-_SUM = "score = fused + date + context + lent - alike"
+_PARTS = {"fused": "fused", "date": "date_boost", "context": "context", "lent": "contiguity", "learned": "learned"}
+"""Columns that add up to the score, and their keys in an explanation."""
 _WORDS = "words: the match of words, as a share of the best one's"
 _CENTRED = "centred: the cosine less what all queries have in common"
 _HEAD_CHARS = 60
@@ -42,9 +42,12 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
     if not result.memories:
         return
     centred = bool(result.memories[0].explanation["centred"])
-    rows = [_row(place, memory, now) for place, memory in enumerate(result.memories, 1)]
-    legend = "\n".join((_SUM, _WORDS, _CENTRED) if centred else (_SUM, _WORDS))
-    print_table(legend, ("#", "score", "centred" if centred else "cosine", *_COLUMNS), rows)
+    parts = [name for name in _PARTS if name != "learned" or _is_learned(result)]
+    rows = [_row(place, memory, parts, now) for place, memory in enumerate(result.memories, 1)]
+    added_up = f"score = {' + '.join(parts)} - alike"
+    legend = "\n".join((added_up, _WORDS, _CENTRED) if centred else (added_up, _WORDS))
+    columns = ("#", "score", "centred" if centred else "cosine", "words", *parts, "alike", "when", "what")
+    print_table(legend, columns, rows)
     numbers = {id_: place for place, memory in enumerate(result.memories, 1) for id_ in _ids(memory)}
     for place, memory in enumerate(result.memories, 1):
         emit(Text.assemble((f"\n{place:>2} ", "bold cyan"), (memory.record.id, "dim")))
@@ -99,10 +102,13 @@ def _conditions(filters: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _row(place: int, memory: RetrievedMemory, now: datetime) -> list[object]:
-    parts = memory.explanation
-    scores = [parts["vector"], parts["lexical"], parts["fused"], parts["date_boost"], parts["context"]]
-    scores += [parts["contiguity"], parts["likeness"]]
+def _is_learned(result: RecallResult) -> bool:
+    return any(memory.explanation.get("arm") == "learned" for memory in result.memories)
+
+
+def _row(place: int, memory: RetrievedMemory, parts: Iterable[str], now: datetime) -> list[object]:
+    why = memory.explanation
+    scores = [why["vector"], why["lexical"], *(why[_PARTS[name]] for name in parts), why["likeness"]]
     head = " ".join((memory.record.title or memory.record.text).split())
     return [
         place,
@@ -123,6 +129,7 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
         yield f"lent by {', '.join(_lender(id_, memory, numbers) for id_ in parts['lent_by'])}"
     if parts["like"]:
         yield f"much like {_named(parts['like'], numbers)}"
+    yield from _learned(parts)
     yield from (fact for fact in (endings(memory), repeats(memory, now)) if fact)
     yield from (
         f"also {age(origin.timestamp, now)}: {_origin(origin.id, origin.session_id)}" for origin in memory.origins
@@ -130,6 +137,18 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     others = memory.count - 1 - len(memory.origins)
     if others > 0 and memory.origins:
         yield f"… and {others} more"
+
+
+def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
+    """What the learner changed, and which past runs made it; an older daemon says nothing of it."""
+    if parts.get("arm") != "learned":
+        return
+    names = {"association": "used before", "shift": "query moved", "outcome": "how its run ended"}
+    changed = ", ".join(f"{said} {parts[name]:+.3f}" for name, said in names.items() if parts[name])
+    yield f"learned: {changed}" if changed else "learned: nothing changed"
+    for run in parts["caused_by"]:
+        ended = "" if run["quality"] is None else f", which ended with {run['quality']:.1f}"
+        yield f"because of run {run['trajectory_id']}, for a request {run['similarity']:.0%} alike{ended}"
 
 
 def _ids(memory: RetrievedMemory) -> list[str]:

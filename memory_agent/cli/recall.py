@@ -60,6 +60,7 @@ from memory_agent.records import (
 @click.option("--dates", type=click.Choice(DATES), help="What a time in TEXT does: boost memories of that time, filter "
               "by it, or be ignored. Default: the setting recall.dates.")  # fmt: skip
 @click.option("--at", "reference_time", type=Moment(), help='What "last week" is relative to. Default: now.')
+@click.option("--by-run", metavar="ID", help="The run that asks: how it ends is credited to what it was shown.")
 @click.option("--explain", "explained", is_flag=True, help="Print why each memory is there, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print the block that a planner would put into its prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Bound of --context. Default: {USUAL_TOKENS}.")
@@ -74,6 +75,7 @@ def recall(
     deadline_ms: float | None,
     dates: Dates | None,
     reference_time: datetime | None,
+    by_run: str | None,
     explained: bool,
     as_context: bool,
     max_tokens: int | None,
@@ -93,6 +95,7 @@ def recall(
       memory-agent recall "write the runbook" --profile document --context
       memory-agent recall - --context --max-tokens 300 < task.txt
       memory-agent recall "auth race" --user alice --json
+      memory-agent recall "fix the flaky deploy" --by-run run_7
     """
     _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
     filter = _filter(**conditions)
@@ -108,6 +111,7 @@ def recall(
             reference_time=reference_time,
             context_tokens=(max_tokens or USUAL_TOKENS) if as_context else None,
             with_embedding=with_embedding,
+            by_run=by_run,
         )
     if as_context:
         _print_context(result, target.as_json)

@@ -177,3 +177,22 @@ def test_no_memory_moves_the_cursor_of_the_terminal(run: Run, data_dir: Path) ->
     with Memory.open(user_folder(data_dir, "default"), user_id="default") as memory:
         memory.remember("deploy \x1b[2J\x07 gone \u202e txt", title="a\x1b]0;b")
     assert not {"\x1b", "\x07", "\u202e"} & set(run("recall", "deploy", "--explain").stdout)
+
+
+def test_what_was_learned_has_a_column_and_names_the_runs_that_it_was_learned_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = {"trajectory_id": "run-7", "similarity": 0.82, "quality": 1.0}
+    learned = {
+        "arm": "learned",
+        "learned": 0.31,
+        "association": 0.25,
+        "shift": 0.0,
+        "outcome": 0.06,
+        "caused_by": [run],
+    }
+    lines = explained(capsys, memory("a", 10, explanation=learned), memory("b", 11, explanation={"learned": 0.0}))
+    assert "score = fused + date + context + lent + learned - alike" in lines
+    assert "# score cosine words fused date context lent learned alike when what" in lines
+    assert "learned: used before +0.250, how its run ended +0.060" in lines
+    assert "because of run run-7, for a request 82% alike, which ended with 1.0" in lines

@@ -1,4 +1,4 @@
-"""A small company whose requests come again in other words, and memories of which one kind answers and another looks so.
+"""A small company whose requests come again in other words; of its memories one kind answers, another looks as if.
 
 For each thing there is a note that a run used, and a ticket that is closer to every request.
 """
@@ -20,7 +20,7 @@ START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)
 
 THINGS = {
-    "the invoice export": "Since the customer list has umlauts the invoice export needs encoding = utf-8 in export.toml",
+    "the invoice export": "Since customers have umlauts the invoice export needs encoding = utf-8 in export.toml",
     "the login page": "The login page hangs when Redis evicts sessions: raise maxmemory and restart the pod",
     "the nightly backup": "The nightly backup stops when /var fills up: prune old snapshots, then resume it",
     "the search index": "The search index lags behind after a schema change until reindex --full has run once",
