@@ -1,0 +1,73 @@
+"""How alike two wordings of one request are, and two requests: the figures behind `learning.retry_similarity`.
+
+    python -m ops.bench.retries FOLDER      with locomo_dev.json and airline_runs_dev.json in it
+
+Airline: the first messages of trials of one task, against those of other tasks. LoCoMo: questions with the same
+evidence, against other questions of the same conversation. What it does not show is in decision 0018.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, open_embedder
+
+_COSINES = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+_ADVERSARIAL = 5  # LoCoMo's category of questions that have no answer
+
+Asked = list[tuple[str, object]]
+"""Requests, and what tells which of them are one in other words."""
+
+
+def main() -> None:
+    """Print a table for each of the two."""
+    folder, embedder = Path(sys.argv[1]), open_embedder(EmbedderSettings(allow_download=False))
+    try:
+        for name, groups in (("airline", _airline(folder)), ("LoCoMo", _locomo(folder))):
+            print("\n".join(_table(name, list(groups), embedder)))
+    finally:
+        embedder.close()
+
+
+def _table(name: str, groups: Sequence[Asked], embedder: Embedder) -> Iterator[str]:
+    same, other = _cosines(groups, embedder)
+    yield f"\n{name}: {len(same)} pairs of one request, {len(other)} of two\n"
+    yield "| cosine | found | false |\n|---|---|---|"
+    for cosine in _COSINES:
+        yield f"| {cosine:.2f} | {np.mean(same >= cosine):.3f} | {np.mean(other >= cosine):.4f} |"
+
+
+def _cosines(groups: Sequence[Asked], embedder: Embedder) -> tuple[Any, Any]:
+    same: list[float] = []
+    other: list[float] = []
+    for asked in groups:
+        vectors = np.asarray(embedder.embed_texts([text for text, _ in asked]), dtype=np.float32)
+        for (one, (text, key)), (two, (text_too, key_too)) in combinations(enumerate(asked), 2):
+            if text.split() != text_too.split():
+                (same if key == key_too else other).append(float(vectors[one] @ vectors[two]))
+    return np.array(same), np.array(other)
+
+
+def _airline(folder: Path) -> Iterator[Asked]:
+    runs = json.loads((folder / "airline_runs_dev.json").read_bytes())
+    yield [
+        (next(said["content"] for said in run["messages"] if said["role"] == "user"), run["task_id"]) for run in runs
+    ]
+
+
+def _locomo(folder: Path) -> Iterator[Asked]:
+    for entry in json.loads((folder / "locomo_dev.json").read_bytes()):
+        questions = [one for one in entry["qa"] if one.get("evidence") and one["category"] != _ADVERSARIAL]
+        yield [(one["question"], frozenset(one["evidence"])) for one in questions]
+
+
+if __name__ == "__main__":
+    main()
