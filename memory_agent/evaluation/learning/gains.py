@@ -68,11 +68,12 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standings(answered: Sequence[Answered]) -> list[Standing]:
-    """Return how each arm stands, by split and group; groups without questions are left out."""
+    """Return how each arm stands, by split and group; groups without questions, or with all of them, are left out."""
     final = [answer for answer in answered if answer.taught == STAGES[-1]]
     found = []
     for split in dict.fromkeys(answer.split for answer in final):
-        for group in GROUPS:
+        groups: tuple[Group, ...] = GROUPS if split == "random" else ("new",)
+        for group in groups:
             by_arm = _by_arm(answer for answer in final if answer.split == split and _is_in(answer, group))
             found += [_standing(arm, split, group, by_arm) for arm in by_arm]
     return found

@@ -4,6 +4,10 @@ Half of each task's trials are past: the runs were made one after the other, eac
 as events and got its reward as feedback. The other half ask, by the user's first message. What comes back is read as
 runs, each at the place of its best memory. Two splits: by `trial`, all tasks were learnt from; by `task`, every past
 run is in the memory, and half of the tasks were learnt from, while those of the other half ask.
+
+The runs of the file knew of no memory, so nothing says which ones they used: the reward is all the feedback that there
+is. Beside that, an arm is told what a planner might have cited: the first memory shown of a run of the same task, with
+20 % odds another one.
 """
 
 from __future__ import annotations
@@ -22,15 +26,22 @@ from memory_agent.evaluation.learning.airline import AirlineRun, events_of
 from memory_agent.evaluation.learning.arms import OFF, Arm
 from memory_agent.evaluation.learning.course import Bench
 from memory_agent.evaluation.learning.gains import Difference, difference
+from memory_agent.evaluation.learning.signals import account_for
 from memory_agent.evaluation.metrics import distinct
 from memory_agent.evaluation.runs import opener
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
+from memory_agent.records import RecallResult
 
 Held = Literal["trial", "task"]
 HELD: tuple[Held, ...] = get_args(Held)
-ON, GATED = "learning on", "gate decides"
-ARMS = (Arm(OFF, None, "off", ()), Arm(ON, None, "on", ()), Arm(GATED, None, "auto", ()))
+ON, CITED, GATED = "learning on", "learning on, cited", "cited, gate decides"
+ARMS = (
+    Arm(OFF, None, "off", ()),
+    Arm(ON, None, "on", ()),
+    Arm(CITED, "cite", "on", ()),
+    Arm(GATED, "cite", "auto", ()),
+)
 
 _USER = "airline"
 _START = datetime(2025, 1, 6, tzinfo=UTC)
@@ -101,8 +112,9 @@ def hold(bench: Bench, job: Job) -> list[Requested]:
         Layout(Path(folder)).create()
         with opener(job.arm.settings(bench.stores.settings), Path(folder), bench.embedder)(_USER) as memory:
             now = _START
+            citing = np.random.default_rng((job.seed, HELD.index(job.held), 6)) if job.arm.signal else None
             for now, run in zip(_hours(), past, strict=False):
-                _live(memory, run, now, bench.shown, learnt=run.task in learnt)
+                _live(memory, run, now, bench.shown if run.task in learnt else 0, citing)
             return [_requested(job, run, past, _recalled(memory, run, past, now + _APART)) for run in asked]
 
 
@@ -144,14 +156,22 @@ def _tasks(runs: Sequence[AirlineRun], random: np.random.Generator) -> list[int]
     return [tasks[place] for place in random.permutation(len(tasks))[: len(tasks) // 2]]
 
 
-def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, *, learnt: bool) -> None:
-    """Let a run be made: it asks, is published, and gets its reward; one that is not learnt from asks for nothing."""
-    recall_ids = [memory.recall(run.request, shown, now=now).recall_id] if learnt else []
-    events = events_of(run, _USER, now, recall_ids)
+def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
+    """Let a run be made: it asks, is published, gets its reward; one that is shown nothing asks and learns nothing."""
+    result = memory.recall(run.request, shown, now=now) if shown else None
+    events = events_of(run, _USER, now, () if result is None else (result.recall_id,))
     for start in range(0, len(events), _BATCH):
         memory.ingest(events[start : start + _BATCH], now=now + _APART / 2)
-    for recall_id in recall_ids:
-        memory.feedback(recall_id, quality=float(run.succeeded), now=now + _APART / 2)
+    if result is not None:
+        used = () if citing is None else _cited(result, run, citing)
+        memory.feedback(result.recall_id, used, float(run.succeeded), now=now + _APART / 2)
+
+
+def _cited(result: RecallResult, run: AirlineRun, random: np.random.Generator) -> tuple[str, ...]:
+    """Return the memory that the run's planner might have cited, if any of its task was shown."""
+    records = [found.record for found in result.memories]
+    same_task = [record.id for record in records if (record.run_id or "").startswith(f"task-{run.task}-")]
+    return account_for("cite", same_task[:1], (), [(record.id,) for record in records], random).used
 
 
 def _recalled(memory: Memory, run: AirlineRun, past: Sequence[AirlineRun], now: datetime) -> list[AirlineRun]:

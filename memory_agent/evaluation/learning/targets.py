@@ -52,7 +52,7 @@ def _gains(standings: Sequence[Standing]) -> Iterator[Target]:
             yield _above(f"{arm}, repeated evidence: lower 95 % bound of that", over_off.low, 0.0)
             if over_control is not None:
                 yield _above(f"{arm}, repeated evidence: over its shuffled control", over_control.mean, 0.0)
-    if standing := _find(standings, GATED, "disjoint", "all"):
+    if standing := _find(standings, GATED, "disjoint", "new"):
         name = f"{GATED}, evidence never used: recall at 5 over learning off"
         yield _at_least(name, standing.over_off[HEADLINE].mean, MOST_HARM)
 

@@ -35,7 +35,7 @@ def answers(
             user=user,
             taught=stage,
             question=f"{user}:{number}",
-            is_repeated=number % 2 == 0,
+            is_repeated=number % 2 == 0 and split == "random",
             figures=Figures(0.1, 0.4 + (gains[user] * stage / 100 if number % 2 == 0 else 0.0), 0.6, 0.3),
         )
         for stage in stages
