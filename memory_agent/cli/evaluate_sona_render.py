@@ -63,9 +63,12 @@ def tables(report: LearningReport) -> list[Table]:
 
 def figures(report: LearningReport) -> dict[str, object]:
     """Return what was measured, and how."""
-    return {
-        "conversations": f"{report.users}, {report.questions} questions of categories 1 to 4",
-        "airline runs": report.runs,
+    inputs: dict[str, object] = {}
+    if report.users:
+        inputs["conversations"] = f"{report.users}, {report.questions} questions of categories 1 to 4"
+    if report.runs:
+        inputs["airline runs"] = report.runs
+    return inputs | {
         "seeds": report.seeds,
         "signals": ", ".join(report.signals),
         "shown while learning": report.shown,

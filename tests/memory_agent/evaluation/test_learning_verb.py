@@ -50,7 +50,7 @@ def test_every_experiment_is_in_the_one_document(measured: tuple[Any, Path]) -> 
     assert {part["signal"]: part["streams"] for part in report["vigils"]} == {"cite": 1, "list": 1, "shuffled cite": 1}
     assert {(part["arm"], part["held"]) for part in report["planning"]} >= {
         ("learning on", "trial"),
-        ("learning on", "task"),
+        ("learning on, cited", "task"),
     }
     assert report["inputs"].keys() == {"locomo", "airline"}
 
