@@ -30,6 +30,7 @@ from relay.event import Event
 _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
+_PATIENCE_S = 4.0  # below that of a client, so that it hears that its words are kept
 
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -113,7 +114,7 @@ class Intake:
         self._reader = reader
         self._bookkeeping = bookkeeping
 
-    def take_in(self, arrivals: Sequence[Arrival]) -> IngestReport:
+    def take_in(self, arrivals: Sequence[Arrival], *, is_awaited: bool = False) -> IngestReport:
         """Store what is worth keeping. Durable on return, all of it or nothing.
 
         An event that can never become a memory is in `rejected` and spoils nothing. Raises `StoreError`.
@@ -121,7 +122,7 @@ class Intake:
         fresh, handled = self._divided([self._read(arrival) for arrival in arrivals])
         tally = _Tally()
         if fresh:
-            vectors = self.embed(self._unknown_texts(read.outcome for read in fresh))
+            vectors = self.embed(self._unknown_texts(read.outcome for read in fresh), is_awaited=is_awaited)
             with self._archive.batch() as batch:
                 tally = self._settle(batch, fresh, vectors)
         self._pass_over(handled, tally)
@@ -151,20 +152,26 @@ class Intake:
             else:
                 tally.duplicates += 1
 
-    def embed(self, texts: Iterable[str]) -> Vectors:
-        """Return the vectors of `texts`, each distinct one embedded once; none when there is no model now."""
+    def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
+        """Return the vectors of `texts`, each distinct one embedded once; none when there is no model now.
+
+        What somebody waits for goes ahead of all bulk work, and without a vector when that takes too long.
+        """
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return Vectors()
         try:
             embedder = self._embedder.get()
+            if is_awaited:
+                vectors = [embedder.embed_query(text, _PATIENCE_S) for text in distinct]
+                return Vectors(dict(zip(distinct, vectors, strict=True)), embedder.info.stamp)
             return Vectors(dict(zip(distinct, embedder.embed_texts(distinct), strict=True)), embedder.info.stamp)
         except ModelError:
             return Vectors()
 
     def remember(self, record: MemoryRecord) -> None:
         """Store one memory that comes from no event. Durable on return."""
-        vectors = self.embed((record.text,))
+        vectors = self.embed((record.text,), is_awaited=True)
         with self._archive.batch() as batch:
             batch.put(record, vectors.admitted(batch).get(record.text))
 

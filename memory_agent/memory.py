@@ -318,7 +318,9 @@ class Memory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ingest(self, readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> IngestReport:
+    def _ingest(
+        self, readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None, *, is_awaited: bool = False
+    ) -> IngestReport:
         if seqs is not None and len(seqs) != len(readers):
             raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
         if seqs is not None and not all(isinstance(seq, int) for seq in seqs):
@@ -327,7 +329,7 @@ class Memory:
         arrivals = [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
         started_s = time.monotonic()
         with self._call():
-            report = self._intake.take_in(arrivals)
+            report = self._intake.take_in(arrivals, is_awaited=is_awaited)
             self._teacher.follow()
         self._log(
             "ingest.committed",
@@ -341,7 +343,7 @@ class Memory:
         return report
 
     def _take_in(self, event: Event) -> IngestReport:
-        return self._ingest([lambda: event], None)
+        return self._ingest([lambda: event], None, is_awaited=True)
 
     def _log(self, event: str, **fields: Any) -> None:
         """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""

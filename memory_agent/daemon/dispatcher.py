@@ -18,7 +18,7 @@ import structlog
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
-from memory_agent.daemon.owners import SYSTEM_USER, Owners, ownership_keys
+from memory_agent.daemon.owners import SYSTEM_USER, Owners, ownership_keys, run_keys
 from memory_agent.daemon.parking import Parked, Parking
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError, UnhandledEventError
 from memory_agent.protocol import IngestBatch, NoParams, decode_reply, encode
@@ -82,6 +82,15 @@ class Dispatcher:
         if owner is None:
             raise UnhandledEventError("", "no user owns its run or session")
         return owner
+
+    def claim_run(self, run_id: str, user_id: str) -> None:
+        """Learn that a run is this user's, who began it by hand: what is published of it under `system` is theirs too.
+
+        Durable with the next commit; events that waited for an owner go on.
+        """
+        keys = run_keys(run_id)
+        if self._owners.learn(keys, user_id):
+            self._release(keys)
 
     def lag(self) -> int:
         """Return how many journal numbers lie between the low-water mark and what was read."""

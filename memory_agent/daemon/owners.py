@@ -45,6 +45,11 @@ def ownership_keys(event: bytes) -> tuple[str, ...]:
     return tuple(keys)
 
 
+def run_keys(run_id: str) -> tuple[str, ...]:
+    """Return what events of a run say that they belong to."""
+    return (_key("run", run_id),)
+
+
 def _key(kind: str, id_: str) -> str:
     """Return the key of an id of any length. A long one is hashed, not cut: what is cut may be another's."""
     if len(id_.encode()) <= _LONGEST_ID_BYTES:

@@ -35,11 +35,13 @@ from memory_agent.protocol import (
     RetryReport,
     WaitParams,
     decode,
+    decode_reply,
     encode_fault,
     encode_result,
 )
 from memory_agent.quarantine import describe
 from memory_agent.records import IngestReport, RecallResult
+from memory_agent.trajectory import Trajectory
 from relay import AsyncSubscriber, MalformedEventError, QuarantineEntry, RelayError, validate_user_id
 
 log = structlog.get_logger()
@@ -82,7 +84,10 @@ class Service:
         if request.method == "recall":
             return await self._recall(user_id, request)
         if request.method in USER_METHODS:
-            return await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
+            reply = await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
+            if request.method == "run_begin":
+                self._dispatcher.claim_run(decode_reply(reply, Trajectory).id, user_id)
+            return reply
         verb = _VERBS.get(request.method)
         if verb is None:
             raise UnknownMethodError(request.method)

@@ -60,3 +60,16 @@ def test_a_run_that_nobody_ends_expires(daemon: DaemonProcess) -> None:
         publisher.publish(begun)
         client.wait(publisher.flush().acked_through, DEADLINE_S)
         wait_until(lambda: [run.state for run in client.runs.list()] == ["expired"])
+
+
+def test_what_a_conductor_publishes_as_system_of_a_run_begun_by_hand_is_its_owners(daemon: DaemonProcess) -> None:
+    with (
+        Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher,
+        MemoryClient("beginner", data_dir=daemon.data_dir) as client,
+    ):
+        begun = client.runs.begin("Repair the coffee machine on the third floor")
+        event = {"event_type": "conductor.run.completed", "user_id": "system"}
+        publisher.publish(event | {"payload": {"run_id": begun.id, "summary": "The coffee machine has a new seal"}})
+        publisher.flush()
+        wait_until(lambda: (run := client.runs.get(begun.id)) is not None and run.state == "ended", DEADLINE_S)
+        assert client.recall("seal of the coffee machine").memories[0].record.run_id == begun.id
