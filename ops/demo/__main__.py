@@ -1,4 +1,4 @@
-"""`make demo`: three weeks of two users' agent work, told by real processes; under two minutes, no questions asked.
+"""`make demo`: three weeks of three users' agent work, told by real processes; under two minutes, no questions asked.
 
 Exit code 0 when every promise that was shown held. Everything happens in a temporary folder that is gone afterwards.
 """
@@ -19,6 +19,7 @@ from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.settings import Settings
 from ops.demo import scenes
 from ops.demo.books import close_the_books
+from ops.demo.on_call import learn_for_three_weeks
 from ops.demo.screen import Screen
 from ops.demo.stage import Stage
 from ops.demo.story import Story
@@ -80,7 +81,9 @@ def _play(stage: Stage, took_s: float) -> None:
     screen.scene("4  Week three comes in, and somebody dies")
     scenes.kill_in_the_middle(stage)
     scenes.ask_as_somebody_else(stage)
-    screen.scene("5  The books")
+    screen.scene("5  Three weeks on call: the same kinds of trouble come again, and how runs end is learned from")
+    learn_for_three_weeks(stage)
+    screen.scene("6  The books")
     close_the_books(stage)
 
 

@@ -18,7 +18,7 @@ def close_the_books(stage: Stage) -> None:
     """Show where every event ended up, what the processes hold, and how long recalls take."""
     took_ms = _time_recalls(stage)
     status = stage.status()
-    stats = [stage.client(user).stats() for user in stage.story.users]
+    stats = [stage.client(user).stats() for user in (*stage.story.users, stage.recurring.user)]
     ledger = make_ledger(stage.published + stage.torn, stage.repeats, status, stats)
     stage.screen.table(_ledger_rows(ledger, stage.torn))
     stage.screen.promise("lost: 0", ledger.lost == 0)

@@ -105,6 +105,18 @@ class Screen:
             table.add_row(*(Text.from_markup(cell) for cell in row))
         self._print(table)
 
+    def listing(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print rows of plain words, the last of which is long and cut to one line."""
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        rows = [list(row) for row in rows]
+        widths = [max(len(row[place]) for row in (list(header), *rows)) for place in range(len(header) - 1)]
+        for name in header:
+            table.add_column(name, no_wrap=True)
+        room = max(24, self.console.width - _INDENT - sum(widths) - 2 * len(header))
+        for row in rows:
+            table.add_row(*map(Text, row[:-1]), Text(textwrap.shorten(row[-1], room, placeholder=" …")))
+        self._print(table)
+
     def _row(self, memory: RetrievedMemory, now: datetime) -> tuple[Text | str, ...]:
         record = memory.record
         score = min(max(memory.sona_score, 0.0), 1.0)

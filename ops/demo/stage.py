@@ -11,6 +11,7 @@ from pathlib import Path
 
 from memory_agent import MemoryClient, RecallResult
 from memory_agent.protocol import DaemonStatus
+from ops.demo.recurring import Recurring
 from ops.demo.screen import Screen
 from ops.demo.senders import Sender
 from ops.demo.story import Event, Story
@@ -31,6 +32,7 @@ class Stage:
     story: Story
     screen: Screen
     now: datetime
+    recurring: Recurring = field(default_factory=Recurring.load)
     clients: dict[str, MemoryClient] = field(default_factory=dict)
     published: int = 0
     repeats: int = 0

@@ -100,7 +100,7 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def plain_events(self, now: datetime) -> list[Event]:
         """Return what the plain PUB tool sends, besides the torn message."""
-        return [_plain(event, place) for run in self.plain_pub.run for place, event in enumerate(_events(run, now))]
+        return [_plain(event, place) for run in self.plain_pub.run for place, event in enumerate(events_of(run, now))]
 
     def texts(self, user: str) -> list[str]:
         """Return the longest text of each event of a user: things that could be asked."""
@@ -113,7 +113,7 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next((run.user for run in self.run if run.id == run_id), None)
 
     def _with_noise(self, run: Run, now: datetime, noise: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Event]:
-        for event in _events(run, now):
+        for event in events_of(run, now):
             yield event
             if _sender(event["event_type"]) != CONDUCTOR:
                 rows = islice(noise, self.noise.after_each)
@@ -130,7 +130,7 @@ def emitter_of(event: Event, user: str) -> str:
     return CONDUCTOR if _sender(event["event_type"]) == CONDUCTOR else workers_of(user)
 
 
-def _events(run: Run, now: datetime) -> Iterator[Event]:
+def events_of(run: Run, now: datetime) -> Iterator[Event]:
     began = now.astimezone(UTC) - timedelta(days=run.days_ago)
     for place, (event_type, payload) in enumerate(run.events):
         yield {

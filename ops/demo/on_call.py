@@ -1,0 +1,166 @@
+"""The scene of what is learned: carol's agent asks before it plans, and says what it used and how that ended.
+
+The learner's gate opens by its own evidence or not at all; nothing here sets it. What this file does not do: invent
+pages, say what helps (`recurring`), count (`standings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory_agent import RecallResult, RetrievedMemory
+from memory_agent.cli.sona import gain_sentence
+from memory_agent.trajectory import GateState, SonaStatus, Trajectory
+from ops.demo.recurring import Page
+from ops.demo.stage import PATIENCE_S, Stage
+from ops.demo.standings import Standings, ended_as, plain_score, progress, rank_of, reasons, without_learning
+from ops.demo.story import Event
+from relay import Publisher
+
+_TOP_K = 5
+_PAGES_BETWEEN: dict[GateState, int] = {"shadow": 10, "trial": 3, "on": 10, "off": 10}
+"""How many pages come in until the gate is looked at again."""
+_MOST_TRIES = 40
+
+
+def learn_for_three_weeks(stage: Stage) -> None:
+    """Let past runs in, then page after page; then ask once more, and show what is different and why."""
+    story = stage.recurring
+    with Publisher(stage.endpoint("relay")) as publisher:
+        _publish(stage, publisher, story.past_events(stage.now))
+        stage.screen.say(
+            f"{story.user} is on call. Her agent knows {len(story.run)} past runs: for most kinds of trouble"
+        )
+        stage.screen.say("one that reads like what comes in and did not help, and one that found the cause.")
+        stage.screen.say(
+            "It asks before it plans, uses how the cause was found if that is shown, and says so in events."
+        )
+        stage.screen.gap()
+        standings, status = _go_through_pages(stage, publisher)
+        _show_weeks(stage, standings, status)
+        _look_closely(stage, publisher)
+    _show_status(stage)
+
+
+def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, SonaStatus]:
+    """Ask before each page, and let its run be known; look at the gate every few pages."""
+    story, standings = stage.recurring, Standings()
+    client, pages = stage.client(story.user), story.pages()
+    status = client.sona.status()
+    waiting: list[Event] = []
+    last_look = 0
+    for done, page in enumerate(pages, 1):
+        result = client.recall(page.text, _TOP_K)
+        standings.count(page, result.memories)
+        waiting += story.page_events(page, stage.now, result.recall_id, _used(stage, page, result))
+        if done - last_look >= _PAGES_BETWEEN[status.gate.state] or done == len(pages):
+            _publish(stage, publisher, waiting)
+            status, waiting, last_look = client.sona.status(), [], done
+            stage.screen.say(progress(done, len(pages), status), "dim" if status.gate.state == "shadow" else "")
+    return standings, status
+
+
+def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
+    stage.screen.gap()
+    header = ("where looks deceive", "pages", "first: looked closest", "first: worked")
+    stage.screen.table(standings.rows(), header=header)
+    stage.screen.promise(
+        "the gate opened by its own evidence: contests that the learned ranking won, no setting",
+        status.gate.state == "on" and status.mode == "auto",
+    )
+    stage.screen.promise(
+        "the run that worked stands first more often in week three than in week one",
+        standings.share(3) > standings.share(1),
+    )
+
+
+def _look_closely(stage: Stage, publisher: Publisher) -> None:
+    """Ask the page of week three, show its answer beside the order without learning, and let its run end well."""
+    story = stage.recurring
+    page = story.final_page()
+    stage.screen.request(f"week three, {story.user}'s agent is paged; nothing is planned yet", page.text)
+    result, asked = _ask_the_learned(stage, page)
+    if asked > 1:
+        others = "the gate gave the others to the usual ranking, or to both, to go on comparing"
+        stage.screen.say(f"asked {asked} times: {others}", "dim")
+    _show_ranking(stage, result.memories)
+    _show_why(stage, page, result.memories)
+    used = _used(stage, page, result)
+    _publish(stage, publisher, story.final_events(stage.now, result.recall_id, used))
+    run = stage.client(story.user).runs.get(page.id)
+    stage.screen.promise(
+        f"its agent planned with that and said so: {page.id} used it, was approved (1.0), and is a lesson itself",
+        run is not None and run.quality == 1.0 and _cited(run) == set(used) != set(),
+    )
+
+
+def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
+    """Ask until the learned ranking has its turn; return the answer, and how often that took."""
+    client = stage.client(stage.recurring.user)
+    for asked in range(1, _MOST_TRIES):
+        result = client.recall(page.text, _TOP_K)
+        if all(memory.explanation["arm"] == "learned" for memory in result.memories):
+            return result, asked
+    return client.recall(page.text, _TOP_K), _MOST_TRIES
+
+
+def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
+    before = without_learning(shown)
+    stage.screen.listing(
+        ("now", "without", "score", "learned", "how it ended", "what came back"),
+        [
+            (
+                f"{place}",
+                f"{before.index(memory) + 1}",
+                f"{memory.sona_score:.2f}",
+                f"{memory.sona_score - plain_score(memory):+.2f}",
+                ended_as(memory.record.quality_score),
+                f"{memory.record.run_id} {memory.record.text}",
+            )
+            for place, memory in enumerate(shown, 1)
+        ],
+    )
+
+
+def _show_why(stage: Stage, page: Page, shown: Sequence[RetrievedMemory]) -> None:
+    kind, best, before = page.kind, shown[0], without_learning(shown)
+    stage.screen.promise(
+        f"{kind.worked}, which worked, stands above {kind.closest}, which looked closest and leads without learning",
+        rank_of(kind.worked, shown) == 1 and rank_of(kind.closest, before) == 1,
+    )
+    requests = {other.id: other for other in stage.recurring.pages()}
+    for line in reasons(best, {name: other.text for name, other in requests.items()}):
+        stage.screen.say(f"  {line}")
+    causes = [requests.get(cause["trajectory_id"]) for cause in best.explanation["caused_by"]]
+    stage.screen.promise(
+        "it says why: a past run of the same kind of trouble used this, and how that run ended",
+        bool(causes) and all(cause is not None and cause.kind == kind for cause in causes),
+    )
+
+
+def _show_status(stage: Stage) -> None:
+    user = stage.recurring.user
+    status = stage.client(user).sona.status()
+    served = ", ".join(f"{name} {count}" for name, count in status.served.items())
+    stage.screen.gap()
+    stage.screen.say(f"$ memory-agent sona status --user {user}", "bold")
+    stage.screen.say(f"runs {status.trajectories}, lessons with credit {status.credited}; recalls served: {served}")
+    stage.screen.say(f"measured gain: {gain_sentence(status)}")
+
+
+def _publish(stage: Stage, publisher: Publisher, events: Sequence[Event]) -> None:
+    """Publish through the relay, and return when all of it is known."""
+    for event in events:
+        publisher.publish(event)
+    publisher.flush(PATIENCE_S)
+    stage.published += len(events)
+    stage.wait_until_handled()
+
+
+def _used(stage: Stage, page: Page, result: RecallResult) -> list[str]:
+    cited = stage.recurring.cited(page, result.memories)
+    return [] if cited is None else [cited.record.id]
+
+
+def _cited(run: Trajectory) -> set[str]:
+    return {used.record_id for used in run.used if used.how == "event"}

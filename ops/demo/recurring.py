@@ -1,0 +1,159 @@
+"""Carol's pages: the same kinds of trouble for three weeks, in other words each time. Reads `recurring.toml`; pure.
+
+What this does not do: ask, publish, judge (`on_call`).
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import msgspec
+
+from memory_agent.records import RetrievedMemory
+from ops.demo.story import Event, Run, Week, events_of
+
+FILE = Path(__file__).with_name("recurring.toml")
+
+_SEED = 7
+_WEEK_DAYS = 7
+_FIRST_PAGE_DAYS_AGO = 18.5
+_LOOKED_AT = 2
+_ENDING = "conductor.run.completed"
+
+
+class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of trouble: the past run that looks like its pages, and the one that worked; one run may be both."""
+
+    name: str
+    closest: str
+    worked: str
+    pages: list[str]
+    words: dict[str, list[str]]
+
+    @property
+    def looks_deceive(self) -> bool:
+        """Whether the run that looks closest is not the one that worked."""
+        return self.closest != self.worked
+
+
+class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The page of week three that is looked at closely, and the run that it leads to."""
+
+    kind: str
+    page: str
+    run: Run
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One request: what is asked, of which kind, when. `id` is that of the run that it leads to.
+
+    `is_looked_at`: whether carol looks at the run afterwards, and approves of it if past work helped.
+    """
+
+    id: str
+    kind: Kind
+    text: str
+    days_ago: float
+    is_looked_at: bool = False
+
+    @property
+    def week(self) -> Week:
+        """The week of the story, 1 to 3."""
+        return 1 if self.days_ago > 2 * _WEEK_DAYS else 2 if self.days_ago > _WEEK_DAYS else 3
+
+
+class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The runs that carol's memory begins with, and the kinds of what comes again."""
+
+    user: str
+    pages_per_week: tuple[int, int, int]
+    run: list[Run]
+    kind: list[Kind]
+    final: Final
+
+    @classmethod
+    def load(cls) -> Recurring:
+        """Read the story."""
+        return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), cls)
+
+    def pages(self) -> list[Page]:
+        """Return what comes in, in order of time: of each kind as often as of any other, no text twice."""
+        chance = random.Random(_SEED)
+        texts = _dealt(self.kind, chance)
+        drawn = [next(texts) for _ in range(sum(self.pages_per_week))]
+        return [
+            Page(f"page-{place:03}", kind, text, days_ago, place % _LOOKED_AT == 0)
+            for place, ((kind, text), days_ago) in enumerate(zip(drawn, self._days(), strict=True), 1)
+        ]
+
+    def final_page(self) -> Page:
+        """Return the page that is looked at closely."""
+        kind = next(kind for kind in self.kind if kind.name == self.final.kind)
+        return Page(self.final.run.id, kind, self.final.page, self.final.run.days_ago)
+
+    def final_events(self, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
+        """Return the run of that page: its begin names the recall, its finding what it used of the answer."""
+        begin, finding, *others = self._own_events(self.final.run, now)
+        begin["payload"]["recall_id"] = recall_id
+        finding["payload"]["memory_ids"] = list(used)
+        return [begin, finding, *others]
+
+    def ending_of(self, run_id: str) -> str:
+        """Return what a run said when it was done."""
+        run = next(run for run in self.run if run.id == run_id)
+        return str(next(payload["summary"] for event_type, payload in run.events if event_type == _ENDING))
+
+    def cited(self, page: Page, shown: Sequence[RetrievedMemory]) -> RetrievedMemory | None:
+        """Return what carol's agent uses of an answer: how the run that worked ended, if that is there."""
+        ending = self.ending_of(page.kind.worked)
+        return next((memory for memory in shown if memory.record.text.startswith(ending)), None)
+
+    def past_events(self, now: datetime) -> list[Event]:
+        """Return the events of the runs that her memory begins with."""
+        return [event for run in self.run for event in self._own_events(run, now)]
+
+    def page_events(self, page: Page, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
+        """Return the run of any other page, as a bare agent tells of it: ids and no words, so it makes no memory."""
+        ending: dict[str, Any] = {"memory_ids": list(used)}
+        if used and page.is_looked_at:
+            ending["approved"] = True
+        rows = [("conductor.run.started", {"recall_id": recall_id}), (_ENDING, ending)]
+        run = Run(id=page.id, user=self.user, session=page.id, days_ago=page.days_ago, events=rows)
+        return self._own_events(run, now)
+
+    def _own_events(self, run: Run, now: datetime) -> list[Event]:
+        """Return the events of a run, all published as their user: no conductor of hers is `system`."""
+        return [event | {"user_id": self.user} for event in events_of(run, now)]
+
+    def _days(self) -> Iterator[float]:
+        for week, count in enumerate(self.pages_per_week):
+            begin = _FIRST_PAGE_DAYS_AGO if week == 0 else 21.0 - week * _WEEK_DAYS - 0.1
+            end = 21.0 - (week + 1) * _WEEK_DAYS + 0.1
+            yield from (begin - (begin - end) * place / count for place in range(count))
+
+
+def _dealt(kinds: Sequence[Kind], chance: random.Random) -> Iterator[tuple[Kind, str]]:
+    """Deal the texts in rounds of one of each kind, the kinds of a round in any order, until one kind has no more."""
+    stacks = [(kind, _texts(kind, chance)) for kind in kinds]
+    while all(texts for _, texts in stacks):
+        chance.shuffle(stacks)
+        yield from [(kind, texts.pop()) for kind, texts in stacks]
+
+
+def _texts(kind: Kind, chance: random.Random) -> list[str]:
+    texts = [text for template in kind.pages for text in _filled(template, kind.words)]
+    chance.shuffle(texts)
+    return texts
+
+
+def _filled(template: str, words: dict[str, list[str]]) -> Iterator[str]:
+    slots = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    for chosen in product(*(words[slot] for slot in slots)):
+        yield template.format_map(dict(zip(slots, chosen, strict=True)))

@@ -1,0 +1,98 @@
+"""Where past runs stand in carol's answers, week by week; what the gate makes of it, and why one leads. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from memory_agent.recall.context import ending
+from memory_agent.records import RetrievedMemory
+from memory_agent.trajectory import SonaStatus
+from ops.demo.recurring import Page
+from ops.demo.story import Week
+from sona.gate import SHADOW_LESSONS
+
+_BAR = 24
+_PARTS = {
+    "association": "was used for requests like this one",
+    "shift": "lies where such requests lead",
+    "outcome": "how its run ended",
+}
+
+
+@dataclass
+class Standings:
+    """Of pages whose looks deceive, by week: how many, and for how many which run stood first."""
+
+    pages: Counter[Week] = field(default_factory=Counter)
+    worked: Counter[Week] = field(default_factory=Counter)
+    closest: Counter[Week] = field(default_factory=Counter)
+
+    def count(self, page: Page, shown: Sequence[RetrievedMemory]) -> None:
+        """Count the answer to a page."""
+        if page.kind.looks_deceive:
+            self.pages[page.week] += 1
+            self.worked[page.week] += rank_of(page.kind.worked, shown) == 1
+            self.closest[page.week] += rank_of(page.kind.closest, shown) == 1
+
+    def share(self, week: Week) -> float:
+        """Return how often the run that worked stood first, 0 to 1."""
+        return self.worked[week] / max(self.pages[week], 1)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return week, pages, and how often each of the two runs stood first."""
+        return [
+            (f"week {week}", f"{self.pages[week]}", f"{self.closest[week]}", f"{self.worked[week]}")
+            for week in sorted(self.pages)
+        ]
+
+
+def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
+    """Return the place of the best memory of a run, from 1; None where there is none."""
+    return next((place for place, memory in enumerate(shown, 1) if memory.record.run_id == run_id), None)
+
+
+def plain_score(memory: RetrievedMemory) -> float:
+    """Return the score without what the learner added to it."""
+    return memory.sona_score - float(memory.explanation["learned"])
+
+
+def without_learning(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
+    """Return the same memories in the order of their scores without learning."""
+    return sorted(shown, key=plain_score, reverse=True)
+
+
+def progress(done: int, total: int, status: SonaStatus) -> str:
+    """Return how far it has come, and where the gate stands with its evidence, in one line."""
+    full = round(_BAR * done / total)
+    return f"{'█' * full}{'░' * (_BAR - full)} {done:>3} pages  {status.gate.state}: {_evidence(status)}"
+
+
+def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
+    """Give what lifted a memory: the parts, and the past runs, `asked` being what each was asked."""
+    parts = best.explanation
+    yield f"learned {parts['learned']:+.2f}:"
+    yield from (f"  {parts[name]:+.2f} {words}" for name, words in _PARTS.items())
+    for cause in parts["caused_by"]:
+        quality = cause["quality"]
+        ended = "" if quality is None else f", ended: {ended_as(quality)}"
+        request = asked.get(cause["trajectory_id"], "?")
+        yield f"because of {cause['trajectory_id']} “{request}”, alike {cause['similarity']:.2f}{ended}"
+    if best.record.quality_score is not None:
+        yield f"and it is of {best.record.run_id}: that run was {ended_as(best.record.quality_score)}"
+
+
+def ended_as(quality: float | None) -> str:
+    """Return how something ended, in a word and a figure."""
+    return "-" if quality is None else f"{ending(quality)} ({quality:.1f})"
+
+
+def _evidence(status: SonaStatus) -> str:
+    gate = status.gate
+    if gate.state == "shadow":
+        return f"{status.credited} of {SHADOW_LESSONS} lessons; no answer is changed"
+    contests = f"learned won {gate.won} of {gate.won + gate.lost} decided"
+    if gate.state == "trial":
+        return f"answers of both; {contests}, wealth {gate.evidence:.0f} of {gate.threshold:g}"
+    return f"what was learned ranks; {contests} since" if gate.state == "on" else f"{contests}: no help"
