@@ -90,6 +90,7 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     expire_after_s: Positive = 604_800.0
     keep_recalls: NonNegative = 2_000
     keep_recalls_s: Positive = 604_800.0
+    patterns: bool = True
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

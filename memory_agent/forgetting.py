@@ -12,6 +12,7 @@ from datetime import datetime
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.learning.pattern_keeping import take_out_patterns
 from memory_agent.learning.teacher import Teacher
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -63,5 +64,8 @@ class Forgetting:
             return self._bookkeeping.expire(batch, now)
 
     def _remove(self, batch: Batch, rows: Sequence[int]) -> int:
-        self._bookkeeping.forget_rows(batch, rows)
+        patterns = take_out_patterns(batch, rows)
+        self._bookkeeping.forget_rows(batch, [*rows, *patterns])
+        for row in patterns:
+            batch.delete(row)
         return sum(batch.delete(row) for row in rows)

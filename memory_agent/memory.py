@@ -30,6 +30,7 @@ from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.learning.hindsight import Hindsight
 from memory_agent.learning.teacher import Teacher
 from memory_agent.recall.inquiry import check_now, make_inquiry
 from memory_agent.recall.recollection import Recollection
@@ -95,7 +96,8 @@ class Memory:
         self._calls = 0
         self._is_closed = False
         self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
-        self.sona = SonaFace(user_id, archive, self._teacher, self._call)
+        self._hindsight = Hindsight(archive, bookkeeping, self._teacher, self._intake.embed)
+        self.sona = SonaFace(user_id, archive, self._teacher, self._hindsight, self._call)
 
     @classmethod
     def open(
@@ -302,7 +304,7 @@ class Memory:
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
         if self._retire():
-            self._teacher.close()
+            self._hindsight.close()
             self._archive.close()
             self._embedder.close()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 
+from memory_agent.learning.hindsight import Hindsight
 from memory_agent.learning.kept_learner import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
 from memory_agent.learning.teacher import Teacher
@@ -24,11 +25,12 @@ Call = Callable[[], AbstractContextManager[None]]
 class SonaFace:
     """The learner of one user, as `Memory.sona`. Every method raises `StoreError`: the store failed, or is closed."""
 
-    def __init__(self, user_id: str, archive: Archive, teacher: Teacher, call: Call) -> None:
+    def __init__(self, user_id: str, archive: Archive, teacher: Teacher, hindsight: Hindsight, call: Call) -> None:
         """`call` keeps the files open for one call."""
         self._user_id = user_id
         self._archive = archive
         self._teacher = teacher
+        self._hindsight = hindsight
         self._call = call
 
     def status(self) -> SonaStatus:
@@ -97,6 +99,9 @@ class SonaFace:
             return added
 
     def consolidate(self, now: datetime | None = None) -> bool:
-        """Learn anew and save what was learnt since the last time; return whether there was anything. Upkeep's work."""
+        """Look back at ended runs: what they used by their own words, patterns, the learner made anew and saved.
+
+        Return whether there was anything since the last time. Upkeep's work; at most 50 runs are read at a time.
+        """
         with self._call():
-            return self._teacher.consolidate(check_now(now))
+            return self._hindsight.consolidate(check_now(now))

@@ -29,14 +29,20 @@ def used_memories(
 ) -> tuple[StoredUse, ...]:
     """Return the memories that a run used, by row. `notes` are its recalls, in order of time; `marks` sorted.
 
-    What is said outright wins over what is inferred, and feedback over the run's own word.
+    What is said outright wins over what is inferred, and feedback over the run's own word. Nothing is inferred for a
+    recall of which somebody says what was used.
     """
-    found = {row: StoredUse(row, "overlap", INFERRED, recall_id) for row, recall_id in inferred}
+    said: dict[int, StoredUse] = {}
+    judged: set[str | None] = set()
     for how in ("event", "feedback"):
         for mark in _naming(marks, how):
             about = [note for note in notes if note.recall_id in mark.recalls] or notes
-            for row in _choice(mark, about):
-                found[row] = StoredUse(row, how, SAID, _recall_of(row, mark, about))
+            chosen = {row: StoredUse(row, how, SAID, _recall_of(row, mark, about)) for row in _choice(mark, about)}
+            judged |= {use.recall_id for use in chosen.values()}
+            judged.update(mark.recalls if chosen and how == "feedback" else ())
+            said |= chosen
+    told = {row: StoredUse(row, "overlap", INFERRED, name) for row, name in inferred if name not in judged}
+    found = told | said
     return tuple(found[row] for row in sorted(found))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,13 @@ class PastRun:
     used: tuple[str, ...] = ()
 
 
+class Pattern(NamedTuple):
+    """A pattern as a memory, and all the runs that it is made of, in order of time."""
+
+    record: MemoryRecord
+    runs: tuple[PastRun, ...]
+
+
 def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
     """Return a memory for each pattern among `runs`, the newest 1,000 of them; the order of `runs` does not matter.
 
@@ -74,11 +82,16 @@ def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
     (the others completed and were retried or rated low) and `used`: what at least two that succeeded used. Raises
     `sona.errors.ShapeError` for vectors of several lengths.
     """
+    return [found.record for found in find_patterns(runs)]
+
+
+def find_patterns(runs: Sequence[PastRun]) -> list[Pattern]:
+    """Return the patterns among `runs` with the runs that each is made of; as `patterns`."""
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
     if len(told) < LEAST_RUNS:
         return []
     found = ((cluster, typical) for cluster, typical in _clusters(told) if _recurs(cluster))
-    return [_record(cluster, typical) for cluster, typical in found]
+    return [Pattern(_record(cluster, typical), tuple(cluster)) for cluster, typical in found]
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:

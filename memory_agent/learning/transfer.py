@@ -78,7 +78,7 @@ def _rows_of_run(run: StoredTrajectory) -> Iterable[int]:
 
 def _run_here(run: StoredTrajectory, rows: Mapping[int, int]) -> StoredTrajectory:
     used = [msgspec.structs.replace(use, row=rows[use.row]) for use in run.used if use.row in rows]
-    return msgspec.structs.replace(
+    here = msgspec.structs.replace(
         run,
         number=None,
         marks=tuple(_mark_here(mark, rows) for mark in run.marks),
@@ -86,6 +86,7 @@ def _run_here(run: StoredTrajectory, rows: Mapping[int, int]) -> StoredTrajector
         used=tuple(sorted(used, key=lambda use: use.row)),
         begin_row=None if run.begin_row is None else rows.get(run.begin_row),
     )
+    return here if run.read != run.output else msgspec.structs.replace(here, read=here.output)
 
 
 def _mark_here(mark: Mark, rows: Mapping[int, int]) -> Mark:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import DeadlineExceededError, IndexDamagedError, InvalidInputError, StoreFullError
 from memory_agent.records import MemoryFilter, MemoryRecord
-from memory_agent.storage import filtered_rows
+from memory_agent.storage import filtered_rows, word_rows
 from memory_agent.storage.changes import Changes, Rows, Scores
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.conditions import condition
@@ -153,18 +153,11 @@ class Lexicon:
 
     def hits(self, query_text: str, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return (w, n): which of `rows` (n,) has which of the query's words; a quarter of what a search costs."""
-        words = query_words(query_text)
-        found = np.zeros((len(words), rows.size), dtype=np.bool_)
-        if not rows.size:
-            return found
-        place_of = {row: place for place, row in enumerate(rows.tolist())}
-        among, bounds = filtered_rows.among("words.rowid", rows)
-        for number, word in enumerate(words):
-            having = self._read(
-                f"SELECT rowid FROM words WHERE words MATCH ? {among}", [match_expression([word]), *bounds]
-            )
-            found[number, [place_of[row] for (row,) in having]] = True
-        return found
+        return word_rows.hits(self._read, query_words(query_text), rows)
+
+    def having(self, words: Iterable[str]) -> dict[str, int]:
+        """Return how many memories have each of `words`, letters and digits only, however inflected."""
+        return word_rows.having(self._read, words)
 
     def matching_rows(self, filter: MemoryFilter) -> Rows:
         """Return exactly the rows that pass the filter, ascending. `min_score` is the caller's to apply."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
 from memory_agent.trajectory import Attribution, Outcome, Reason, RunRole, RunState
 
-BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING = b"b", b"e", b"l", b"o", b"n", b"u"
+BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
@@ -83,7 +84,8 @@ class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     """A run: facts first, then what is settled from them. `number` orders runs by when they first ended.
 
-    One that was forgotten keeps its id and nothing else, so that no repeated event brings it back.
+    `read` is the `output` from which `inferred` was told. One that was forgotten keeps its id and nothing else, so that
+    no repeated event brings it back.
     """
 
     id: str
@@ -104,6 +106,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     recall_ids: tuple[str, ...] = ()
     used: tuple[StoredUse, ...] = ()
     revisions: tuple[StoredRevision, ...] = ()
+    read: bytes = b""
 
     @property
     def state(self) -> RunState:
@@ -133,11 +136,20 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
         return {mark.row for mark in self.marks if mark.row is not None}
 
     @property
+    def output(self) -> bytes:
+        """A digest of what its own words can be held against what it was shown by; empty where there is neither."""
+        rows = [mark.row for mark in self.marks if mark.row is not None and mark.role in ("step", "end")]
+        if not self.inferred and not (rows and self.recall_ids):
+            return b""
+        parts = (self.begin_row, rows, self.recall_ids, self.inferred)
+        return blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
+
+    @property
     def lesson(self) -> tuple[object, ...]:
         """What the learner learns from it; nothing before it ended."""
         if self.ended_us is None:
             return ()
-        return self.number, self.quality, self.used, self.recall_ids
+        return self.number, self.begin_row, self.quality, self.used, self.recall_ids
 
 
 class Use(NamedTuple):
@@ -183,6 +195,8 @@ def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
         entries[place(OPEN, trajectory.marks[-1].at_us) + key] = b""
     if trajectory.number is not None and ended is not None:
         entries[place(NUMBERED, trajectory.number) + key] = b""
+    if ended is not None and trajectory.output != trajectory.read:
+        entries[place(UNREAD, ended) + key] = b""
     use = _encode_use(trajectory)
     return entries | {place(USING, used.row) + key: use for used in trajectory.used}
 

@@ -1,0 +1,229 @@
+"""Patterns kept as memories: put, updated in place while they grow, taken out when they are none; written only then.
+
+Which memories are patterns, and which runs each is made of, is kept in a blob of the store, so a memory that somebody
+else calls a pattern is never touched. A pattern goes in the same transaction as the first memory that is forgotten of
+what it was made of, and comes back from what is left. One that is forgotten itself does not come back: its runs take no
+further part. One made of runs beyond the newest 1,000 stays, until newer runs of its kind take its place.
+
+What this does not do: decide what a pattern is (`patterns`), or when to look (`hindsight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.learning.past_runs import NOTHING, Past, read_past
+from memory_agent.learning.patterns import Pattern, find_patterns
+from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.trajectories import trajectory_key
+
+_BLOB = "patterns"
+
+
+class Vectors(Protocol):
+    """Vectors of texts, as far as there is a model."""
+
+    @property
+    def by_text(self) -> Mapping[str, Embedding]:
+        """Return them."""
+        ...
+
+    def admitted(self, batch: Batch) -> Mapping[str, Embedding]:
+        """Return those that the store takes."""
+        ...
+
+
+Embed = Callable[[Iterable[str]], Vectors]
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A pattern that is stored: its row, the numbers of its runs, whether its vector is of words that it had before."""
+
+    row: int
+    runs: tuple[int, ...]
+    is_stale: bool = False
+
+
+class _Shelf(msgspec.Struct, frozen=True, array_like=True):
+    """All patterns that are stored. `revision` grows with each change; runs in `left_out` are in no pattern again."""
+
+    revision: int = 0
+    kept: tuple[_Kept, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+
+class _Change(NamedTuple):
+    """A pattern to be written, and where it is stored already. `runs` are the numbers of its runs."""
+
+    record: MemoryRecord
+    runs: tuple[int, ...]
+    kept: _Kept | None = None
+    is_news: bool = True
+    needs_vector: bool = True
+
+
+class _Plan(NamedTuple):
+    """What there is to do; `same` stays as it is."""
+
+    same: list[_Kept]
+    changes: list[_Change]
+    gone: list[_Kept]
+
+    @property
+    def is_news(self) -> bool:
+        return bool(self.gone) or any(change.is_news for change in self.changes)
+
+
+class PatternKeeping:
+    """Keeps the patterns of one user. Not to be called by two threads at a time."""
+
+    def __init__(self, archive: Archive, bookkeeping: Bookkeeping, embed: Embed, *, are_wanted: bool) -> None:
+        """`are_wanted`: if not, those that are stored are taken out."""
+        self._archive = archive
+        self._bookkeeping = bookkeeping
+        self._embed = embed
+        self._are_wanted = are_wanted
+        self._seen: tuple[int, int] | None = None
+
+    def keep(self) -> bool:
+        """Bring the patterns up to date with the runs; return whether anything was written. Durable on return.
+
+        Costs next to nothing where no run changed. While a request waits for its vector the patterns stay as they are.
+        """
+        with self._archive.store.snapshot() as snapshot:
+            shelf, version = _read(snapshot), snapshot.state.lessons_version
+            if self._seen == (version, shelf.revision):
+                return False
+            past = read_past(snapshot, shelf.left_out) if self._are_wanted else NOTHING
+        self._seen = version, shelf.revision
+        if not past.is_whole:
+            return False
+        found = find_patterns(past.runs)
+        with self._archive.store.snapshot() as snapshot:
+            plan = _planned(snapshot, shelf, past, found)
+        vectors = self._embed(change.record.text for change in plan.changes if change.needs_vector)
+        if not plan.is_news and not vectors.by_text:
+            return False
+        with self._archive.batch() as batch:
+            return self._write(batch, shelf, past, plan, vectors.admitted(batch), version)
+
+    def _write(
+        self, batch: Batch, shelf: _Shelf, past: Past, plan: _Plan, vectors: Mapping[str, Embedding], version: int
+    ) -> bool:
+        """Write the plan, unless what it was made of is not what it was: then it is made again."""
+        is_alone = batch.state.lessons_version == version
+        runs = {number for change in plan.changes for number in change.runs}
+        if _read(batch) != shelf or not past.holds(batch, runs):
+            self._seen = None
+            return False
+        rows = [kept.row for kept in plan.gone]
+        if rows:
+            self._bookkeeping.forget_rows(batch, rows)
+        for row in rows:
+            batch.delete(row)
+        kept = [*plan.same, *(_put(batch, change, vectors) for change in plan.changes)]
+        left_out = tuple(number for number in shelf.left_out if number in past.numbers)
+        _save(batch, _Shelf(shelf.revision + 1, tuple(sorted(kept, key=lambda one: one.row)), left_out))
+        self._seen = (batch.state.lessons_version, shelf.revision + 1) if is_alone else None
+        return True
+
+
+def take_out_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
+    """Return the patterns, others than these memories, that have to be deleted when these are forgotten.
+
+    They are made of a run that one of the memories belongs to, or that used it. Runs of a pattern that is forgotten
+    itself take no part again. Before anything is deleted.
+    """
+    shelf = _read(batch)
+    if not shelf.kept:
+        return []
+    gone, runs = frozenset(rows), _runs_with(batch, rows)
+    own = [kept for kept in shelf.kept if kept.row in gone]
+    made_of = [kept for kept in shelf.kept if kept.row not in gone and runs.intersection(kept.runs)]
+    if own or made_of:
+        left_out = {*shelf.left_out, *(number for kept in own for number in kept.runs)}
+        rest = tuple(kept for kept in shelf.kept if kept not in own and kept not in made_of)
+        _save(batch, _Shelf(shelf.revision + 1, rest, tuple(sorted(left_out))))
+    return [kept.row for kept in made_of]
+
+
+def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
+    """Return the numbers of the runs that the memories belong to, and of those that used them."""
+    keys = {use.run_key for row in rows for use in batch.uses(row)}
+    records = (batch.record(row) for row in rows)
+    keys |= {trajectory_key(record.run_id) for record in records if record is not None and record.run_id is not None}
+    runs = (batch.run_of_key(key) for key in keys)
+    return {run.number for run in runs if run is not None and run.number is not None}
+
+
+def _planned(snapshot: Snapshot, shelf: _Shelf, past: Past, found: Sequence[Pattern]) -> _Plan:
+    """Return what makes the patterns that are stored into those that were found."""
+    stored = {kept.row: record for kept in shelf.kept if (record := snapshot.record(kept.row)) is not None}
+    waiting = {record.id: kept for kept in shelf.kept if (record := stored.get(kept.row)) is not None}
+    same: list[_Kept] = []
+    changes: list[_Change] = []
+    for pattern in found:
+        runs = past.numbers_of(pattern)
+        kept = waiting.pop(pattern.record.id, None) or _grown_old(waiting, runs, past)
+        if kept is None:
+            changes.append(_Change(pattern.record, runs))
+            continue
+        waiting.pop(stored[kept.row].id, None)
+        change = _changed(stored[kept.row], kept, pattern, runs, snapshot.vector(kept.row) is not None)
+        if change.is_news or change.needs_vector:
+            changes.append(change)
+        else:
+            same.append(kept)
+    taken = {number for pattern in found for number in past.numbers_of(pattern)}
+    old = [kept for kept in waiting.values() if past.is_beyond(kept.runs) and taken.isdisjoint(kept.runs)]
+    return _Plan([*same, *old], changes, [kept for kept in waiting.values() if kept not in old])
+
+
+def _grown_old(waiting: Mapping[str, _Kept], runs: Iterable[int], past: Past) -> _Kept | None:
+    """Return the pattern whose newer runs are among `runs`, and whose first one is too old to be looked at."""
+    shared = set(runs)
+    return next(
+        (kept for kept in waiting.values() if past.is_beyond(kept.runs) and shared.intersection(kept.runs)), None
+    )
+
+
+def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, ...], has_vector: bool) -> _Change:
+    record = msgspec.structs.replace(
+        pattern.record,
+        id=old.id,
+        times_recalled=old.times_recalled,
+        last_recalled_at=old.last_recalled_at,
+        utility=old.utility,
+    )
+    is_news = record != old or runs != kept.runs
+    return _Change(record, runs, kept, is_news, has_vector and (kept.is_stale or record.text != old.text))
+
+
+def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedding]) -> _Kept:
+    """Write one pattern. Without a model it waits for its vector as any memory does, or keeps the one that it had."""
+    vector = vectors.get(change.record.text) if change.needs_vector else None
+    if change.kept is None:
+        return _Kept(batch.put(change.record, vector), change.runs)
+    row = batch.update(change.record)
+    if vector is not None:
+        batch.set_vector(row, vector)
+    return _Kept(row, change.runs, is_stale=change.needs_vector and vector is None)
+
+
+def _read(snapshot: Snapshot) -> _Shelf:
+    blob = snapshot.blob(_BLOB)
+    return _shelves.decode(blob) if blob else _Shelf()
+
+
+def _save(batch: Batch, shelf: _Shelf) -> None:
+    batch.set_blob(_BLOB, msgspec.msgpack.encode(shelf))
+
+
+_shelves = msgspec.msgpack.Decoder(_Shelf)
