@@ -20,7 +20,7 @@ help: ## this list
 
 setup: .venv/ready ## virtual environment, dependencies, model
 
-demo: setup ## the story: three weeks of events, recall before planning, a killed actor, nothing lost
+demo: setup ## the story: three weeks of events, recall before planning, a killed actor, what is learned
 	$(BIN)/python -m ops.demo
 
 run: setup ## the daemon, on the default data folder

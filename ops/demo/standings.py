@@ -23,29 +23,29 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Of pages whose looks deceive, by week: how many, and for how many which run stood first."""
+    """Of pages whose looks deceive, by week: how many, and for how many of them which run stood first.
+
+    `unlearned` counts the run that worked in the order that the same memories have without what the learner added.
+    """
 
     pages: Counter[Week] = field(default_factory=Counter)
-    worked: Counter[Week] = field(default_factory=Counter)
     closest: Counter[Week] = field(default_factory=Counter)
+    worked: Counter[Week] = field(default_factory=Counter)
+    unlearned: Counter[Week] = field(default_factory=Counter)
 
     def count(self, page: Page, shown: Sequence[RetrievedMemory]) -> None:
         """Count the answer to a page."""
-        if page.kind.looks_deceive:
+        kind = page.kind
+        if kind.looks_deceive:
             self.pages[page.week] += 1
-            self.worked[page.week] += rank_of(page.kind.worked, shown) == 1
-            self.closest[page.week] += rank_of(page.kind.closest, shown) == 1
+            self.closest[page.week] += rank_of(kind.closest, shown) == 1
+            self.worked[page.week] += rank_of(kind.worked, shown) == 1
+            self.unlearned[page.week] += rank_of(kind.worked, without_learning(shown)) == 1
 
-    def share(self, week: Week) -> float:
-        """Return how often the run that worked stood first, 0 to 1."""
-        return self.worked[week] / max(self.pages[week], 1)
-
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return week, pages, and how often each of the two runs stood first."""
-        return [
-            (f"week {week}", f"{self.pages[week]}", f"{self.closest[week]}", f"{self.worked[week]}")
-            for week in sorted(self.pages)
-        ]
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return week, pages, and how often each run stood first."""
+        counts = (self.pages, self.closest, self.worked, self.unlearned)
+        return [(f"week {week}", *(f"{count[week]}" for count in counts)) for week in sorted(self.pages)]
 
 
 def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
