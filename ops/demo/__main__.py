@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from memory_agent.config import DaemonSettings
 from memory_agent.errors import MemoryAgentError
 from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.settings import Settings
@@ -26,7 +27,10 @@ from ops.demo.story import Story
 from ops.process_memory import process_tree, still_running
 from relay import BrokerSettings, RelaySettings
 
-_SETTINGS = Settings(relay=RelaySettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",))))
+_SETTINGS = Settings(
+    relay=RelaySettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",))),
+    daemon=DaemonSettings(upkeep_interval_s=5.0),  # three weeks pass in half a minute
+)
 _GONE_TIMEOUT_S = 20.0
 _INTERRUPTED = 130
 

@@ -18,13 +18,14 @@ def close_the_books(stage: Stage) -> None:
     """Show where every event ended up, what the processes hold, and how long recalls take."""
     took_ms = _time_recalls(stage)
     status = stage.status()
-    stats = [stage.client(user).stats() for user in (*stage.story.users, stage.recurring.user)]
+    stats = [stage.client(user).stats() for user in stage.users]
+    patterns = sum(len(stage.patterns(user)) for user in stage.users)
     ledger = make_ledger(stage.published + stage.torn, stage.repeats, status, stats)
     stage.screen.table(_ledger_rows(ledger, stage.torn))
     stage.screen.promise("lost: 0", ledger.lost == 0)
     stage.screen.promise(
-        f"{ledger.memories} memories for {ledger.kept} kept events: nothing twice, although an actor died at work",
-        ledger.memories == ledger.kept,
+        f"{ledger.memories} memories: {ledger.kept} of kept events, {patterns} of what comes again; none twice",
+        ledger.memories == ledger.kept + patterns,
     )
     stage.screen.gap()
     names = {part.pid: part.name for part in status.parts if part.pid is not None}

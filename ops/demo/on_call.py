@@ -12,7 +12,7 @@ from memory_agent import RecallResult, RetrievedMemory
 from memory_agent.cli.sona import gain_sentence
 from memory_agent.trajectory import GateState, SonaStatus, Trajectory
 from ops.demo.recurring import Page
-from ops.demo.stage import PATIENCE_S, Stage
+from ops.demo.stage import PATIENCE_S, Stage, wait_until
 from ops.demo.standings import Standings, ended_as, plain_score, progress, rank_of, reasons, without_learning
 from ops.demo.story import Event
 from relay import Publisher
@@ -40,6 +40,7 @@ def learn_for_three_weeks(stage: Stage) -> None:
         _show_weeks(stage, standings, status)
         _look_closely(stage, publisher)
     _show_status(stage)
+    _show_pattern(stage)
 
 
 def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, SonaStatus]:
@@ -146,6 +147,20 @@ def _show_status(stage: Stage) -> None:
     stage.screen.say(f"$ memory-agent sona status --user {user}", "bold")
     stage.screen.say(f"runs {status.trajectories}, lessons with credit {status.credited}; recalls served: {served}")
     stage.screen.say(f"measured gain: {gain_sentence(status)}")
+
+
+def _show_pattern(stage: Stage) -> None:
+    """Show what upkeep has made of runs that are about the same, once it has."""
+    story = stage.recurring
+    wait_until(lambda: bool(stage.patterns(story.user)))
+    record = stage.patterns(story.user)[0].record
+    stage.screen.block(
+        f"a memory that nobody wrote: what {record.metadata['runs']} of her runs were about", record.text
+    )
+    stage.screen.promise(
+        "what comes again is a pattern, counted and quoted from its runs: " + ", ".join(record.metadata["run_ids"]),
+        record.kind == "pattern" and set(record.metadata["run_ids"]) <= {run.id for run in story.run},
+    )
 
 
 def _publish(stage: Stage, publisher: Publisher, events: Sequence[Event]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from memory_agent import MemoryClient, RecallResult
+from memory_agent import MemoryClient, MemoryFilter, RecallResult, RetrievedMemory
 from memory_agent.protocol import DaemonStatus
 from ops.demo.recurring import Recurring
 from ops.demo.screen import Screen
@@ -21,6 +21,7 @@ OTHER = "bob"
 PATIENCE_S = 60.0
 
 _POLL_S = 0.01
+_ALL = 1_000
 
 
 @dataclass
@@ -54,6 +55,11 @@ class Stage:
         places = self.status().endpoints[name]
         return places if isinstance(places, str) else places[0]
 
+    @property
+    def users(self) -> list[str]:
+        """Everybody who has memories."""
+        return [*self.story.users, self.recurring.user]
+
     def pid_of(self, part: str) -> int:
         """Return the process id of a part of the daemon, once it has one."""
         found: list[int] = []
@@ -64,6 +70,12 @@ class Stage:
 
         wait_until(known)
         return found[0]
+
+    def patterns(self, user: str) -> list[RetrievedMemory]:
+        """Return the memories that were made of what a user's runs are again and again about."""
+        kept = MemoryFilter(kinds=("pattern",), sources=("trajectory_outcome",))
+        found = self.client(user).recall("what comes again", _ALL, kept).memories
+        return [memory for memory in found if "run_ids" in memory.record.metadata]
 
     def wait_until_handled(self) -> None:
         """Return when everything in the journal is a memory, dropped, or in quarantine."""
