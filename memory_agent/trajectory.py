@@ -118,5 +118,5 @@ class RecalledRun(msgspec.Struct, frozen=True, kw_only=True):
     """A past run that made the learner rank a memory as it did: what was asked then, how it ended, how alike it is."""
 
     trajectory_id: str
-    similarity: float
+    similarity: float = 0.0
     quality: float | None = None

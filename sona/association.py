@@ -116,13 +116,20 @@ class UsageAssociation:
         self._bound()
         return True
 
+    def similarities(self, x: Array | Vector) -> Array:
+        """Return the cosine of `x`, (d,), to each lesson's request, (n,), by ascending number. Raises `ShapeError`."""
+        self._check(x)
+        return (self._room[: len(self)] @ x.astype(np.float32)).astype(np.float64)
+
     def reach(self, x: Array | Vector) -> Reached:
         """Return what the request `x`, (d,), reaches; nothing for one that is not finite. Raises `ShapeError`."""
-        self._check(x)
-        if not len(self) or not np.isfinite(x).all():
+        return self.reach_by(self.similarities(x))
+
+    def reach_by(self, cosines: Array) -> Reached:
+        """As `reach`, for a request with these `similarities`, (n,)."""
+        if not len(self) or not np.isfinite(cosines).all():
             return NOTHING
-        cosines = self._room[: len(self)] @ x.astype(np.float32)
-        near = np.minimum(np.maximum(cosines.astype(np.float64) - self._floor, 0.0), 1.0) * self._weights
+        near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
         gains = self._credits * near[self._places]
         best = np.maximum.reduceat(gains, self._starts)
         reached = np.flatnonzero(best)

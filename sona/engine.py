@@ -13,13 +13,13 @@ Shapes: d = dimensions, n = exemplars, m = memories that were used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from sona.association import Reached, UsageAssociation
+from sona.association import Numbers, Reached, UsageAssociation
 from sona.centering import QueryCentering
 from sona.exemplars import Exemplar, condense, exemplar
 from sona.gate import Gate
@@ -45,20 +45,24 @@ class Adaptation:
     """What the learner makes of one query.
 
     `reached`: memories that were used for requests like it. `direction` is (d,), no longer than `REACH`: a memory's
-    score changes by its product with it. `nearest` are the lessons that it is most like, with the cosines.
+    score changes by its product with it. `similarities`, (n,), are those to the lessons with these `numbers`, (n,)
+    ascending.
     """
 
     reached: Reached
     direction: Array
-    nearest: tuple[tuple[int, float], ...]
-    request: Array
-    exemplars: Mapping[int, Exemplar]
+    numbers: Numbers
+    similarities: Array
     prior: MemoryPrior
 
-    def similarity(self, number: int) -> float:
-        """Return how like the query is to that of a lesson; 0 for one that is not held."""
-        one = self.exemplars.get(number)
-        return 0.0 if one is None else float(one.request @ self.request)
+    def causes(self, memory: int) -> list[tuple[int, float]]:
+        """Return the lesson that reaches `memory`, else the three that the query is most like, with the cosines."""
+        place = int(np.searchsorted(self.reached.memories, memory))
+        if place < len(self.reached.memories) and self.reached.memories[place] == memory:
+            places = [int(np.searchsorted(self.numbers, self.reached.causes[place]))]
+        else:
+            places = np.argsort(-self.similarities, kind="stable")[:3].tolist()
+        return [(int(self.numbers[place]), float(self.similarities[place])) for place in places]
 
 
 @dataclass(frozen=True)
@@ -143,13 +147,13 @@ class Learner:
         if not self.exemplars:
             return None
         request = self.queries.centre(query).astype(np.float64)
-        nearest = self._nearest(request)
-        moved = request + self.bank.shift(request)
+        numbers, cosines = self.association.numbers, self.association.similarities(request)
+        # What the bank holds has weight, and so the association holds it too: one product serves both.
+        moved = request + self.bank.shift_by(cosines[np.searchsorted(numbers, self.bank.numbers)])
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)
-            moved = unit + _locality(nearest) * (self.instant.move(unit) - unit)
-        reached, direction = self.association.reach(request), _within(moved, request)
-        return Adaptation(reached, direction, nearest, request, self.exemplars, self.prior)
+            moved = unit + _locality(cosines) * (self.instant.move(unit) - unit)
+        return Adaptation(self.association.reach_by(cosines), _within(moved, request), numbers, cosines, self.prior)
 
     def hold(self, exemplars: Iterable[Exemplar]) -> None:
         """Hold exactly these exemplars; the bank is solved anew."""
@@ -216,16 +220,11 @@ class Learner:
         if not self.association.reweight(one.number, one.worth):
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
-    def _nearest(self, request: Array) -> tuple[tuple[int, float], ...]:
-        similarities, numbers = self.bank.similarities(request), self.bank.numbers
-        order = np.lexsort((numbers, -similarities))[:3]
-        return tuple((int(numbers[place]), float(similarities[place])) for place in order)
 
-
-def _locality(nearest: Sequence[tuple[int, float]]) -> float:
+def _locality(cosines: Array) -> float:
     """Return how far requests like this one are known, 0 to 1, as in the bank: elsewhere nothing is to be moved."""
-    cosine = max((cosine for _, cosine in nearest), default=-1.0)
-    return min(max((cosine - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
+    nearest = float(cosines.max(initial=-1.0))
+    return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 
 
 def _within(moved: Array, request: Array) -> Array:

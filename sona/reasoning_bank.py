@@ -153,7 +153,10 @@ class ReasoningBank:
         not finite. Raises `ShapeError`.
         """
         self._check(x)
-        cosines = self.similarities(x) if np.isfinite(x).all() else np.empty(0)
+        return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))
+
+    def shift_by(self, cosines: Array) -> Array:
+        """As `shift`, for a request with these `similarities`, (n,)."""
         share = (float(cosines.max(initial=-1.0)) - _GATE_OPENS) / _GATE_WIDTH
         if share <= 0.0:
             return np.zeros(self._requests.shape[1])

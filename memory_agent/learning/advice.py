@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from memory_agent.trajectory import RecalledRun
 from sona.engine import Adaptation
@@ -33,15 +32,8 @@ class Advice:
         """Return the past runs that lift the memory in `row`: the one that used it, else those for requests like it."""
         if self.adaptation is None:
             return []
-        found = (self.run_of(number, similarity) for number, similarity in self._lessons(self.adaptation, row))
-        return [msgspec.to_builtins(run) for run in found if run is not None]
-
-    def _lessons(self, adaptation: Adaptation, row: int) -> tuple[tuple[int, float], ...]:
-        place = np.flatnonzero(adaptation.reached.memories == row)
-        if not place.size:
-            return adaptation.nearest
-        cause = int(adaptation.reached.causes[place[0]])
-        return ((cause, adaptation.similarity(cause)),)
+        found = (self.run_of(number, similarity) for number, similarity in self.adaptation.causes(row))
+        return [msgspec.structs.asdict(run) for run in found if run is not None]
 
 
 USUAL = Advice()

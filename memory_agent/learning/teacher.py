@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 
+import msgspec
+
 from memory_agent.config import LearningSettings
 from memory_agent.learning.advice import USUAL, Advice
 from memory_agent.learning.kept_learner import Moment, load_learner, moment_of, save_learner
@@ -39,6 +41,7 @@ class Teacher:
         self._learner: Learner | None = None
         self._moment: Moment | None = None
         self._saved: Moment | None = None
+        self._runs: dict[int, RecalledRun | None] = {}
         if settings.mode != "off" and archive.store.ndim is not None:
             self._take_up()
 
@@ -58,10 +61,10 @@ class Teacher:
         if self.settings.mode == "off":
             return
         with self._learning:
-            changed = self._archive.store.take_taught()
-            moment = moment_of(self._archive.store)
+            moment = moment_of(self._archive.store)  # before what changed is taken: that is no older then
             if moment == self._moment:
                 return
+            changed = self._archive.store.take_taught()
             learner = self._learner
             is_other = learner is None or self._moment is None or moment.stamp != self._moment.stamp
             if anew or is_other or not self._learn_at_once(changed, moment):
@@ -108,7 +111,7 @@ class Teacher:
             moment = Moment(state.lineage, state.lessons_version, state.stamp)
             learner = None if state.ndim is None else Learner.taught(state.ndim, all_lessons(snapshot))
         with self._lock:
-            self._learner, self._moment = learner, moment
+            self._learner, self._moment, self._runs = learner, moment, {}
         return learner
 
     def _learn_at_once(self, changed: Iterable[str | None], moment: Moment) -> bool:
@@ -123,6 +126,7 @@ class Teacher:
             return False
         numbers = {lesson.number for lesson in lessons}
         with self._lock:
+            self._runs = {}
             for run in runs:
                 learner.forget(set(numbers_of(run)) - numbers)
             for lesson in lessons:
@@ -137,9 +141,11 @@ class Teacher:
                 self._saved = self._moment
 
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:
-        """Return the run of a lesson, as the store knows it now."""
-        with self._archive.store.snapshot() as snapshot:
-            run = run_of_number(snapshot, run_number(lesson))
-            if run is None:
-                return None
-            return RecalledRun(trajectory_id=run.id, similarity=similarity, quality=run.quality)
+        """Return the run of a lesson, as it was learnt."""
+        number, runs = run_number(lesson), self._runs
+        if number not in runs:
+            with self._archive.store.snapshot() as snapshot:
+                found = run_of_number(snapshot, number)
+            runs[number] = None if found is None else RecalledRun(trajectory_id=found.id, quality=found.quality)
+        run = runs[number]
+        return None if run is None else msgspec.structs.replace(run, similarity=similarity)

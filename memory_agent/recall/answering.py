@@ -10,12 +10,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from memory_agent.config import LearningSettings
 from memory_agent.learning.advice import Advice
 from memory_agent.recall.arms import Pick
 from memory_agent.recall.explanation import explain, number
 from memory_agent.recall.inquiry import Inquiry
-from memory_agent.recall.learned import outcome
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranked_search import RankedSearch
 from memory_agent.recall.ranking import Rows
@@ -42,7 +40,6 @@ class Answering:
         vector: QueryVector | None,
         dates: Sequence[UnderstoodDate],
         advice: Advice,
-        learning: LearningSettings,
     ) -> None:
         self._archive = archive
         self._search = search
@@ -50,7 +47,6 @@ class Answering:
         self._vector = vector
         self._dates = dates
         self._advice = advice
-        self._learning = learning
 
     def memories(self, picked: Sequence[Pick]) -> tuple[RetrievedMemory, ...]:
         """Return the memories of the answer, in the order of the picks."""
@@ -82,17 +78,16 @@ class Answering:
             sona_score=pick.choice.score,
             retrieval=_retrieval(pick.scored, pick.choice.place),
             highlights=highlights,
-            explanation=self._explanation(pick, record),
+            explanation=self._explanation(pick),
             count=said.number,
             first_seen=time_of(said.first_us),
             last_seen=time_of(said.last_us),
             origins=self._origins([other for other in said.rows if other != row]),
         )
 
-    def _explanation(self, pick: Pick, record: MemoryRecord) -> dict[str, object]:
+    def _explanation(self, pick: Pick) -> dict[str, object]:
         scored, choice = pick.scored, pick.choice
         lenders = [loan.lender for loan in scored.loans if loan.borrower == pick.row]
-        ranked = pick.arm == "learned"
         return explain(
             scored,
             choice,
@@ -101,9 +96,9 @@ class Answering:
             centred=self._vector is not None and self._vector.centred is not self._vector.raw,
             lent_by=[record.id for record in self._search.load(lenders).values()],
             like=None if choice.like is None else self._search.records[int(scored.rows[choice.like])].id,
-            outcome=outcome(record, self._learning) if ranked else 0.0,
+            lift=pick.lift,
             arm=pick.arm,
-            caused_by=self._advice.causes(pick.row) if ranked else [],
+            caused_by=self._advice.causes(pick.row) if pick.arm == "learned" else [],
         )
 
     def _said(self, picked: Sequence[Pick]) -> dict[int, Saying]:

@@ -6,10 +6,11 @@ What this does not do: rank, decide who may (`learning/teacher`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from memory_agent.recall.learned import Lift
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice
 from memory_agent.trajectory import Arm
@@ -22,6 +23,7 @@ class Pick(msgspec.Struct, frozen=True):
     scored: Scored
     choice: Choice
     arm: Arm | None = None
+    lift: Lift = Lift()
 
     @property
     def row(self) -> int:
@@ -29,9 +31,14 @@ class Pick(msgspec.Struct, frozen=True):
         return int(self.scored.rows[self.choice.place])
 
 
-def picks(scored: Scored, choices: Sequence[Choice], arm: Arm | None = None) -> list[Pick]:
-    """Return the choices of one ranking, in their order."""
-    return [Pick(scored, choice, arm) for choice in choices]
+def usual_picks(scored: Scored, choices: Sequence[Choice]) -> list[Pick]:
+    """Return the choices of the usual ranking, in their order."""
+    return [Pick(scored, choice) for choice in choices]
+
+
+def learned_picks(scored: Scored, choices: Sequence[Choice], lifts: Mapping[int, Lift]) -> list[Pick]:
+    """Return the choices of the learned ranking, in their order; `lifts` by the place of a candidate."""
+    return [Pick(scored, choice, "learned", lifts[choice.place]) for choice in choices]
 
 
 def woven(usual: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:

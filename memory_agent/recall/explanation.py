@@ -19,6 +19,7 @@ import msgspec
 
 from memory_agent.recall import ranking
 from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.learned import Lift
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice
 from memory_agent.records import UnderstoodDate
@@ -36,7 +37,7 @@ def explain(
     centred: bool,
     lent_by: list[str],
     like: str | None,
-    outcome: float,
+    lift: Lift,
     arm: Arm | None,
     caused_by: list[dict[str, Any]],
 ) -> dict[str, Any]:
@@ -52,10 +53,10 @@ def explain(
         "context": float(scored.context[place]),
         "contiguity": float(scored.lent[place]),
         "lent_by": lent_by,
-        "learned": float(scored.association[place] + scored.shift[place]) + outcome,
+        "learned": float(scored.association[place]) + lift.total,
         "association": float(scored.association[place]),
-        "shift": float(scored.shift[place]),
-        "outcome": outcome,
+        "shift": lift.shift,
+        "outcome": lift.outcome,
         "arm": arm,
         "caused_by": caused_by,
         "likeness": choice.likeness,

@@ -15,16 +15,20 @@ Shapes: n candidates, m memories reached.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 
 from memory_agent.config import LearningSettings
 from memory_agent.recall import ranking
 from memory_agent.recall.ranking import Rows, Scores
-from memory_agent.records import MemoryRecord
+from memory_agent.records import Embedding, MemoryRecord
+from sona.association import Reached
 from sona.engine import Adaptation
 
-SHIFTED = 64
-"""Best candidates whose vectors are read for the shift; below them it could not lift anything into an answer."""
+_MOST_RECURRING = 16
+_WORTH_READING = 0.1
 
 
 def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: LearningSettings) -> Scores:
@@ -40,6 +44,36 @@ def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: L
     return gained
 
 
-def outcome(record: MemoryRecord, settings: LearningSettings) -> float:
-    """Return what a memory gains, or loses, by how its run ended."""
+def recurring(reached: Reached, rows: Rows, settings: LearningSettings) -> Rows:
+    """Return which memories that are no candidates, not in `rows` (ascending), runs used again and again for this.
+
+    At most 16, ascending, the best supported ones: what one run used once is a candidate by itself, or no answer.
+    """
+    supported = np.flatnonzero(settings.recurrence * reached.support >= _WORTH_READING)
+    new = supported[~np.isin(reached.memories[supported], rows)]
+    best = new[np.argsort(-reached.support[new], kind="stable")[:_MOST_RECURRING]]
+    return np.sort(reached.memories[best])
+
+
+class Lift(msgspec.Struct, frozen=True):
+    """What the best candidates, whose vectors and records are at hand, gain besides."""
+
+    shift: float = 0.0
+    outcome: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return self.shift + self.outcome
+
+
+def lifts(
+    vectors: Embedding, records: Sequence[MemoryRecord], adaptation: Adaptation, settings: LearningSettings
+) -> list[Lift]:
+    """Return what memories gain by where they lie, `vectors` (n, d), and by how their runs ended."""
+    shifts = settings.shift * (vectors @ adaptation.direction)
+    return [Lift(float(shift), _outcome(record, settings)) for shift, record in zip(shifts, records, strict=True)]
+
+
+def _outcome(record: MemoryRecord, settings: LearningSettings) -> float:
     return 0.0 if record.quality_score is None else settings.outcome * (record.quality_score - 0.5)

@@ -20,10 +20,10 @@ from memory_agent.recall.contiguity import Window
 from memory_agent.recall.coverage import coverage
 from memory_agent.recall.date_boost import nearness
 from memory_agent.recall.inquiry import Inquiry
-from memory_agent.recall.learned import SHIFTED, associations
+from memory_agent.recall.learned import associations, recurring
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.ranking import Rows, Scores, best_first
-from memory_agent.recall.scoring import Scored, joined, score, with_context, with_learned, with_loans
+from memory_agent.recall.ranking import Rows, Scores
+from memory_agent.recall.scoring import Scored, joined, score, with_association, with_context, with_loans
 from memory_agent.recall.sides import Sides
 from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
@@ -84,39 +84,21 @@ class RankedSearch:
         return {row: self._said[row] for row in rows.tolist() if row in self._said}
 
     def adapted(self, scored: Scored, adaptation: Adaptation, settings: LearningSettings) -> Scored:
-        """Return the candidates as the learner ranks them, with what it reaches that was no candidate."""
-        scored = self._with_reached(scored, adaptation)
-        association = associations(scored.rows, scored.total, adaptation, settings)
-        shift = np.zeros(scored.rows.shape)
-        if settings.shift:
-            order = best_first(scored.total + association, scored.rows, SHIFTED)
-            cosines = self._products(adaptation.direction, scored.rows[order])
-            shift[order] = settings.shift * cosines
-        return with_learned(scored, association, shift)
+        """Return the candidates with what they gain by having been used; what recurs is one of them from now on."""
+        scored = self._with_reached(scored, recurring(adaptation.reached, scored.rows, settings))
+        return with_association(scored, associations(scored.rows, scored.total, adaptation, settings))
 
-    def _with_reached(self, scored: Scored, adaptation: Adaptation) -> Scored:
-        """Add the memories that were used for queries like this one, as far as they pass the filter."""
-        rows = adaptation.reached.memories
-        new = scored.found.sieve.passing(np.setdiff1d(rows, scored.rows))
-        if not new.size or self._vector is None:
+    def _with_reached(self, scored: Scored, rows: Rows) -> Scored:
+        """Add memories that were no candidates, as far as they pass the filter and have a vector."""
+        if not rows.size or self._vector is None:
             return scored
+        new = scored.found.sieve.passing(rows)
         search = CandidateSearch(self._archive, self._inquiry, self._attempt, len(new))
         cosines = search.cosines(self._vector.centred, new).astype(np.float64)
         known = np.isfinite(cosines)
         nothing = np.zeros(int(known.sum()))
         found = Candidates(new[known], cosines[known], nothing, scored.found.sieve)
-        fused = scored.weight * cosines[known]
-        return joined(scored, Scored(found, scored.weight, fused, *(nothing,) * 5))
-
-    def _products(self, direction: Scores, rows: Rows) -> Scores:
-        """Return (n,) the product of each memory's vector with `direction`; 0 where there is none."""
-        length = float(np.linalg.norm(direction))
-        if length == 0.0:
-            return np.zeros(rows.shape)
-        nothing = np.zeros(rows.shape, dtype=np.float32)
-        unit = (direction / length).astype(np.float32)
-        cosines = self.sides.ask("index", lambda: self._archive.index.score_rows(unit, rows), nothing)
-        return length * np.nan_to_num(cosines.astype(np.float64))
+        return joined(scored, Scored(found, scored.weight, scored.weight * cosines[known], *(nothing,) * 4))
 
     def _worth(self, search: CandidateSearch, found: Candidates) -> Scored:
         scored = self._weigh(found)

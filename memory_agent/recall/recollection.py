@@ -8,7 +8,7 @@ and weigh candidates (`ranked_search`), choose among them (`selection`), word th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -16,27 +16,28 @@ import numpy as np
 import numpy.typing as npt
 from ulid import ULID
 
-from memory_agent.config import LearningSettings, RecallSettings
+from memory_agent.config import RecallSettings
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.learning.advice import USUAL, Advice
 from memory_agent.learning.teacher import Teacher
 from memory_agent.recall.answering import Answering
-from memory_agent.recall.arms import Pick, picks, woven
+from memory_agent.recall.arms import Pick, learned_picks, usual_picks, woven
 from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.inquiry import Inquiry
-from memory_agent.recall.learned import outcome
+from memory_agent.recall.learned import lifts
 from memory_agent.recall.noting import note_of
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.recall.ranked_search import RankedSearch
-from memory_agent.recall.ranking import best_first
+from memory_agent.recall.ranking import Scores, best_first
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice, Leader, choose, fold
 from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate
+from memory_agent.records import Embedding, RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.conditions import spanned
+from sona.engine import Adaptation
 
 _SPARE = 25
 """Candidates that are looked at beyond those that are asked for, since some may say the same."""
@@ -73,9 +74,8 @@ class Recollection:
             search = RankedSearch(self._archive, self._settings, inquiry, attempt, vector, dates)
             picked = self._picked(search, inquiry, attempt, advice)
             self._archive.store.touch([pick.row for pick in picked], now)
-            memories = Answering(
-                self._archive, search, inquiry, vector, dates, advice, self._teacher.settings
-            ).memories(picked)
+            answering = Answering(self._archive, search, inquiry, vector, dates, advice)
+            memories = answering.memories(picked)
         self._archive.store.note_recall(note_of(recall_id, inquiry, vector, advice, picked, now))
         return memories
 
@@ -86,29 +86,55 @@ class Recollection:
 
     def _picked(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt, advice: Advice) -> list[Pick]:
         """Choose by the ranking that has its turn, or by both."""
-        scored, leaders = self._found(search, inquiry, attempt)
+        found = search.find(max(self._settings.candidates, inquiry.top_k))
         adaptation = advice.adaptation
         if adaptation is None or advice.route == "baseline":
-            return picks(scored, self._chosen(search, scored, leaders, inquiry))
-        learning = self._teacher.settings
-        adapted = search.adapted(scored, adaptation, learning)
-        leaders_then = self._leaders(search, adapted, inquiry)
-        learned = picks(adapted, self._chosen(search, adapted, leaders_then, inquiry, learning), "learned")
+            return self._usual(search, found, inquiry, attempt)
+        learned = self._learned(search, found, inquiry, attempt, adaptation)
         if advice.route == "learned":
             return learned
-        return woven(picks(scored, self._chosen(search, scored, leaders, inquiry)), learned, inquiry.top_k, advice.key)
+        return woven(self._usual(search, found, inquiry, attempt), learned, inquiry.top_k, advice.key)
 
-    def _found(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt) -> tuple[Scored, list[Leader]]:
+    def _usual(self, search: RankedSearch, found: Scored, inquiry: Inquiry, attempt: Attempt) -> list[Pick]:
+        scored, leaders = self._led(search, found, inquiry, attempt)
+        places = [leader.place for leader in leaders]
+        vectors = self._archive.store.vectors(scored.rows[places])
+        return usual_picks(scored, self._choose(leaders, vectors, scored.total[places], inquiry))
+
+    def _learned(
+        self, search: RankedSearch, found: Scored, inquiry: Inquiry, attempt: Attempt, adaptation: Adaptation
+    ) -> list[Pick]:
+        settings = self._teacher.settings
+        scored, leaders = self._led(
+            search, found, inquiry, attempt, lambda found: search.adapted(found, adaptation, settings)
+        )
+        places = [leader.place for leader in leaders]
+        vectors = self._archive.store.vectors(scored.rows[places])
+        records = [search.records[row] for row in scored.rows[places].tolist()]
+        lifted = lifts(vectors, records, adaptation, settings)
+        totals = scored.total[places] + np.array([lift.total for lift in lifted])
+        choices = self._choose(leaders, vectors, totals, inquiry)
+        return learned_picks(scored, choices, dict(zip(places, lifted, strict=True)))
+
+    def _led(
+        self,
+        search: RankedSearch,
+        found: Scored,
+        inquiry: Inquiry,
+        attempt: Attempt,
+        weigh: Callable[[Scored], Scored] = lambda found: found,
+    ) -> tuple[Scored, list[Leader]]:
         """Look for other things to say while what was found says the same over and over, and there is more."""
         limit = max(self._settings.candidates, inquiry.top_k)
-        scored = search.find(limit)
+        scored = weigh(found)
         leaders = self._leaders(search, scored, inquiry)
-        while len(leaders) < inquiry.top_k and scored.found.more and not attempt.is_over():
-            further = search.find_more(scored, [leader.fingerprint for leader in leaders], limit)
-            found = self._leaders(search, further, inquiry)
-            if len(found) <= len(leaders):
+        while len(leaders) < inquiry.top_k and found.found.more and not attempt.is_over():
+            found = search.find_more(found, [leader.fingerprint for leader in leaders], limit)
+            further = weigh(found)
+            leaders_then = self._leaders(search, further, inquiry)
+            if len(leaders_then) <= len(leaders):
                 break
-            scored, leaders = further, found
+            scored, leaders = further, leaders_then
         return scored, leaders
 
     def _leaders(self, search: RankedSearch, scored: Scored, inquiry: Inquiry) -> list[Leader]:
@@ -127,21 +153,7 @@ class Recollection:
         said = search.fingerprints(np.sort(scored.rows[order]))
         return fold(((place, said[rows[place]]) for place in order.tolist() if rows[place] in said), most)
 
-    def _chosen(
-        self,
-        search: RankedSearch,
-        scored: Scored,
-        leaders: list[Leader],
-        inquiry: Inquiry,
-        learning: LearningSettings | None = None,
-    ) -> list[Choice]:
-        """Choose among the leaders; with `learning`, how their runs ended counts."""
-        places = [leader.place for leader in leaders]
-        totals = scored.total[places]
-        if learning is not None:
-            rows = scored.rows[places].tolist()
-            totals = totals + np.array([outcome(search.records[row], learning) for row in rows])
-        vectors = self._archive.store.vectors(scored.rows[places])
+    def _choose(self, leaders: list[Leader], vectors: Embedding, totals: Scores, inquiry: Inquiry) -> list[Choice]:
         diversity = self._settings.diversity if inquiry.mode == "hybrid" else 0.0
         return choose(leaders, vectors, totals, inquiry.top_k, diversity)
 

@@ -1,7 +1,7 @@
 """What each candidate is worth, part by part: fused likeness, its time, words in context, what neighbours lend, and
 what was learnt of it.
 
-    score = fused + dates + context + lent + association + shift
+    score = fused + dates + context + lent + association
 
 The parts stay apart, so that an answer can say why. What this does not do: find candidates (`candidates`), or leave out
 what says the same twice (`selection`).
@@ -25,7 +25,7 @@ from memory_agent.recall.ranking import Rows, Scores
 class Scored(msgspec.Struct, frozen=True):
     """Candidates with the parts of their scores, each (n,). `weight` is that of the vector side in `fused`.
 
-    `association` and `shift` are what the learner adds, nothing unless it ranks (`learned`).
+    `association` is what the learner adds to candidates, nothing unless it ranks (`learned`).
     """
 
     found: Candidates
@@ -35,7 +35,6 @@ class Scored(msgspec.Struct, frozen=True):
     context: Scores
     lent: Scores
     association: Scores
-    shift: Scores
     loans: tuple[Loan, ...] = ()
 
     @property
@@ -46,7 +45,7 @@ class Scored(msgspec.Struct, frozen=True):
     @property
     def total(self) -> Scores:
         """What they are ranked by."""
-        return self.fused + self.dates + self.context + self.lent + self.association + self.shift
+        return self.fused + self.dates + self.context + self.lent + self.association
 
 
 def score(found: Candidates, alpha: float, dates: Scores) -> Scored:
@@ -54,7 +53,7 @@ def score(found: Candidates, alpha: float, dates: Scores) -> Scored:
     weight = ranking.vector_weight(found.cosines, found.bm25, alpha)
     nothing = np.zeros(found.rows.shape)
     fused = ranking.fuse(found.cosines, found.bm25, weight)
-    return Scored(found, weight, fused, dates, nothing, nothing, nothing, nothing)
+    return Scored(found, weight, fused, dates, nothing, nothing, nothing)
 
 
 def with_context(scored: Scored, rows: Rows, amounts: Scores) -> Scored:
@@ -76,7 +75,6 @@ def with_loans(scored: Scored, loans: Iterable[Loan], own: Rows) -> Scored:
         context=scored.context[kept],
         lent=lent[kept],
         association=scored.association[kept],
-        shift=scored.shift[kept],
         loans=made,
     )
 
@@ -84,7 +82,7 @@ def with_loans(scored: Scored, loans: Iterable[Loan], own: Rows) -> Scored:
 def joined(scored: Scored, others: Scored) -> Scored:
     """Return the candidates of both, whose rows are distinct; `others` were scored by the same query."""
     order = np.argsort(np.concatenate((scored.rows, others.rows)))
-    parts = ("fused", "dates", "context", "lent", "association", "shift")
+    parts = ("fused", "dates", "context", "lent", "association")
     return msgspec.structs.replace(
         scored,
         found=join(scored.found, others.found, order),
@@ -92,6 +90,6 @@ def joined(scored: Scored, others: Scored) -> Scored:
     )
 
 
-def with_learned(scored: Scored, association: Scores, shift: Scores) -> Scored:
-    """Add what the learner adds to each, (n,) each."""
-    return msgspec.structs.replace(scored, association=association, shift=shift)
+def with_association(scored: Scored, association: Scores) -> Scored:
+    """Add what each, (n,), gains by having been used."""
+    return msgspec.structs.replace(scored, association=association)

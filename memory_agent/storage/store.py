@@ -91,9 +91,9 @@ class Store:
                 batch.take_notes(notes.values())
                 yield batch
                 batch.finish()
-            self._state = batch.state
-            with self._touching:
+            with self._touching:  # before the version is another one: who sees that finds the runs
                 self._taught |= dict.fromkeys(batch.taught)
+            self._state = batch.state
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:

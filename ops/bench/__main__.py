@@ -22,15 +22,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench import embedding, filters, ingest, journal, load, recall, resident, storage
+from ops.bench import embedding, filters, ingest, journal, learning, load, recall, resident, storage
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.rows import Row, all_rows
 
 RESULTS = Path(__file__).with_name("results.md")
-PARTS = ("embedding", "journal", "ingest", "recall", "load", "resident", "storage", "filters")
+PARTS = ("embedding", "journal", "ingest", "recall", "load", "resident", "storage", "filters", "learning")
 
-_ON_STORE = ("recall", "load", "resident")
+_ON_STORE = ("recall", "load", "resident", "learning")
 _QUICK_EVENTS = 1_200
 _PIPE_WIDTH = 160
 _MARKS = {True: "yes", False: "NO", None: ""}
@@ -91,7 +91,12 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
 
 
 def _measure_on_store(names: list[str], quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
-    measures = {"recall": recall.measure, "load": load.measure, "resident": resident.measure}
+    measures = {
+        "recall": recall.measure,
+        "load": load.measure,
+        "resident": resident.measure,
+        "learning": learning.measure,
+    }
     parts = {}
     with filled_store(QUICK_MEMORIES if quick else MEMORIES, lambda text: tell(f"filling a store: {text}")) as store:
         for name in names:

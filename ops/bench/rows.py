@@ -31,6 +31,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "resident": resident_rows,
         "storage": storage_rows,
         "filters": filters_rows,
+        "learning": learning_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -169,6 +170,28 @@ def filters_rows(figures: Figures) -> Iterator[Row]:
 
 def _middle_and_most(figure: Figures) -> str:
     return f"{figure['median']:g}, {figure['most']:g}"
+
+
+def learning_rows(figures: Figures) -> Iterator[Row]:
+    """Updates, learning anew and the state, then what a recall pays."""
+    target = figures["target_update_ms"]
+    for size, one in figures["updates"].items():
+        for name, what in (("learned_ms", "one run more"), ("revised_ms", "revised"), ("forgotten_ms", "forgotten")):
+            median = one[name]["median"]
+            yield Row(f"learning, {size} runs, {what}", f"{_spread(one[name])} ms", f"p99 {one[name]['p99']:g} ms",
+                      f"< {target:g} ms", median < target)  # fmt: skip
+        asked = one["asked_ms"]
+        yield Row(f"learning, {size} runs, asked", f"{_spread(asked)} ms", f"p99 {asked['p99']:g} ms")
+    state, room = figures["state"], figures["target_state_mb"]
+    yield Row(f"learning, {state['lessons']} runs anew", f"{_spread(state['anew_ms'])} ms",
+              f"twice as many, condensed, {state['condensed_ms']:g} ms")  # fmt: skip
+    size_mb = state["state_mb"]
+    yield Row("learning, state of one user", f"{size_mb:g} MB", "", f"≤ {room:g} MB", size_mb <= room)
+    asked, most = figures["recall"], figures["target_slower_ms"]
+    yield Row(f"recall in process behind the model, {asked['credited']} runs learned", f"{_spread(asked['on_ms'])} ms",
+              f"learning off {_spread(asked['off_ms'])} ms")  # fmt: skip
+    yield Row("recall, slower by the learned ranking", f"{_spread(asked['slower_ms'])} ms", "0", f"≤ {most:g} ms",
+              asked["slower_ms"]["median"] <= most)  # fmt: skip
 
 
 def _spread(figure: Figures) -> str:

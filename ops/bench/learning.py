@@ -1,0 +1,166 @@
+"""What learning costs: an update, learning anew, the state; and what a recall pays for the learned ranking.
+
+Updates are measured on the learner alone, in the model's dimensions, with as many runs as the design names. The recalls
+are those of a filled store that 512 runs used, with learning off and on, block by block in turns; what is compared is
+the time of each question in both, so that a hard question is hard for both. Run alone: `python -m ops.bench.learning`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory_agent import Memory
+from memory_agent.config import EmbedderSettings, LearningSettings
+from memory_agent.embedders import Embedder, open_embedder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import queries
+from sona.checkpoint import to_bytes
+from sona.engine import CAPACITY, Learner
+from sona.lesson import Lesson, Vector
+
+TARGET_UPDATE_MS = 1.0
+TARGET_SLOWER_MS = 0.3
+TARGET_STATE_MB = 5.0
+
+_NDIM = 384
+_SIZES = (100, 500)
+_UPDATES = 60
+_TURNS = 8
+_QUESTIONS = 60
+_TOP_K = 5
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return the cost of learning, alone and in the recalls of a filled store, which stays as it is."""
+    return {
+        "updates": {str(size): _updates(size) for size in _SIZES},
+        "state": _state(),
+        "recall": _recalls(store),
+        "target_update_ms": TARGET_UPDATE_MS,
+        "target_slower_ms": TARGET_SLOWER_MS,
+        "target_state_mb": TARGET_STATE_MB,
+    }
+
+
+def _updates(size: int) -> dict[str, Any]:
+    """Time one more run, one whose quality is revised, and one that is forgotten, among `size` of them."""
+    lessons = list(_lessons(size + _UPDATES))
+    learner = Learner.taught(_NDIM, lessons[:size])
+    random = np.random.default_rng(1)
+    learned = [_milliseconds(lambda one=one: learner.learn(one)) for one in lessons[size:]]  # type: ignore[misc]
+    revised = [_milliseconds(lambda one=one: learner.learn(replace(one, quality=0.9))) for one in lessons[:_UPDATES]]  # type: ignore[misc]
+    forgotten = [_milliseconds(lambda one=one: learner.forget([one.number])) for one in lessons[:_UPDATES]]  # type: ignore[misc]
+    asked = [_milliseconds(lambda: learner.adapt(_unit(random.normal(size=_NDIM)))) for _ in range(_UPDATES)]
+    figures = {"learned_ms": learned, "revised_ms": revised, "forgotten_ms": forgotten, "asked_ms": asked}
+    return {name: spread(taken, 3) | {"p99": round(percentile(taken, 99), 3)} for name, taken in figures.items()}
+
+
+def _state() -> dict[str, Any]:
+    """Size of a full learner's file, and how long it takes to learn all anew."""
+    lessons = list(_lessons(CAPACITY))
+    taken = [_milliseconds(lambda: Learner.taught(_NDIM, lessons)) for _ in range(3)]
+    more = list(_lessons(2 * CAPACITY))
+    condensed = _milliseconds(lambda: Learner.taught(_NDIM, more))
+    megabytes = max(len(to_bytes(Learner.taught(_NDIM, some))) for some in (lessons, more)) / 1e6
+    return {
+        "lessons": CAPACITY,
+        "anew_ms": spread(taken, 1),
+        "condensed_ms": round(condensed, 1),
+        "state_mb": round(megabytes, 2),
+    }
+
+
+def _recalls(store: Path) -> dict[str, Any]:
+    """Time the same questions with learning off and on, in turns."""
+    with ExitStack() as stack:
+        embedder = open_embedder(EmbedderSettings(allow_download=False))
+        stack.callback(embedder.close)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-learning-")))
+        taught = Path(shutil.copytree(store, folder / "taught"))
+        _teach(taught, embedder)
+        ways = {
+            mode: stack.enter_context(_opened(Path(shutil.copytree(taught, folder / mode)), embedder, mode))
+            for mode in ("off", "on")
+        }
+        differences, medians = [], {"off": [], "on": []}  # type: ignore[var-annotated]
+        for turn in range(-1, _TURNS):
+            asked = queries(_QUESTIONS, seed=5_000 + turn)
+            for question in asked:
+                embedder.embed_query(question)  # what is compared begins behind the model
+            order = ("off", "on") if turn % 2 else ("on", "off")
+            taken = {mode: [_milliseconds(lambda q=q, m=mode: _ask(ways[m], q)) for q in asked] for mode in order}  # type: ignore[misc]
+            if turn >= 0:
+                differences.append(statistics.median(np.subtract(taken["on"], taken["off"]).tolist()))
+                for mode in order:
+                    medians[mode].append(statistics.median(taken[mode]))
+        status = ways["on"].sona.status()
+    return {
+        "credited": status.credited,
+        "off_ms": spread(medians["off"], 2),
+        "on_ms": spread(medians["on"], 2),
+        "slower_ms": spread(differences, 3),
+    }
+
+
+def _teach(folder: Path, embedder: Embedder) -> None:
+    """Let so many runs use what they were shown first as the learner holds."""
+    with _opened(folder, embedder, "auto") as memory:
+        for question in queries(CAPACITY, seed=4_000):
+            result = memory.recall(question, _TOP_K, deadline_ms=60_000)
+            memory.feedback(result.recall_id, [result.memories[0].record.id], 1.0)
+
+
+@contextmanager
+def _opened(folder: Path, embedder: Embedder, mode: Any) -> Iterator[Memory]:
+    with Memory.open(folder, embedder=embedder, learning_settings=LearningSettings(mode=mode)) as memory:
+        yield memory
+
+
+def _ask(memory: Memory, question: str) -> None:
+    result = memory.recall(question, _TOP_K, deadline_ms=60_000)
+    assert len(result.memories) == _TOP_K
+    assert not result.degraded, result.degraded
+
+
+def _lessons(count: int) -> Iterator[Lesson]:
+    """Requests about a few dozen topics, each answered by one to three of 3,000 memories."""
+    random = np.random.default_rng(0)
+    topics = [_unit(random.normal(size=_NDIM)) for _ in range(40)]
+    for number in range(1, count + 1):
+        query = _unit(topics[number % len(topics)] + 0.7 * _unit(random.normal(size=_NDIM)))
+        used = random.choice(3_000, size=int(random.integers(1, 4)), replace=False)
+        vectors = np.array([_unit(random.normal(size=_NDIM)) for _ in used])
+        yield Lesson(number, query, tuple(used.tolist()), vectors, (1.0,) * len(used), float(random.choice([1.0, 0.8])))
+
+
+def _unit(vector: Any) -> Vector:
+    return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+
+
+def _milliseconds(do: Callable[[], object]) -> float:
+    started_s = time.perf_counter()
+    do()
+    return (time.perf_counter() - started_s) * 1000
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
