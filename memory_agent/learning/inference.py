@@ -29,12 +29,10 @@ from memory_agent.storage.trajectories import UNREAD, StoredTrajectory
 
 MOST_RUNS = 50
 """Runs that one call reads."""
-MOST_CHARS = 1_000_000
-"""Characters that one call reads: the call ends with the run that passes it."""
-_RECALLS = 16  # of one run, the latest
+MOST_CHARS = 300_000
+"""Characters after which a call begins no further run, and a run's earlier recalls are not read: a microsecond each."""
 _OUTPUT_CHARS = 20_000  # of what a run said after a recall; its end comes first
-_SHOWN_CHARS = 4_000  # of one memory
-_SHOWN = 50  # memories of one recall, the first
+_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of all that a recall showed, the first ones
 
 
 class _Reading(NamedTuple):
@@ -128,13 +126,21 @@ def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
 
 
 def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
+    """Return what is to be read of a run: its latest recalls, as far as there is room, in order of time."""
     request = request_of(snapshot, run)
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
     notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))
     said = _said(snapshot, run)
-    readings = (_reading(snapshot, run, note, said) for note in notes[-_RECALLS:])
-    told = [reading for reading in readings if reading.output and reading.shown]
-    return _Case(run, "" if request is None else request.text, told)
+    readings: list[_Reading] = []
+    room = MOST_CHARS
+    for note in reversed(notes):
+        reading = _reading(snapshot, run, note, said)
+        room -= reading.chars
+        if room < 0:
+            break
+        if reading.output and reading.shown:
+            readings.insert(0, reading)
+    return _Case(run, "" if request is None else request.text, readings)
 
 
 def _said(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
@@ -153,14 +159,13 @@ def _said(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
 
 
 def _reading(snapshot: Snapshot, run: StoredTrajectory, note: RecallNote, said: Sequence[tuple[int, str]]) -> _Reading:
-    own = run.rows
-    rows = [row for row in note.rows if row not in own][:_SHOWN]
-    records = ((row, snapshot.record(row)) for row in rows)
-    shown = (
-        ShownText(row, _text(record)[:_SHOWN_CHARS])
-        for row, record in records
-        if record is not None and not _quotes(record, run)
-    )
+    own, room = run.rows, _SHOWN_CHARS
+    shown: list[ShownText] = []
+    for row in note.rows:
+        record = None if row in own or room <= 0 else snapshot.record(row)
+        if record is not None and not _quotes(record, run):
+            shown.append(ShownText(row, _text(record)[: min(_MEMORY_CHARS, room)]))
+            room -= len(shown[-1].text)
     return _Reading(note.recall_id, "\n".join(text for at_us, text in said if at_us >= note.at_us), tuple(shown))
 
 

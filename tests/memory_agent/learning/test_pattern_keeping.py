@@ -199,6 +199,15 @@ def test_with_a_memory_that_it_was_made_of_a_pattern_goes_at_once_and_comes_back
     assert memory._archive.store.verify() > 0
 
 
+def test_a_run_whose_request_is_heard_of_late_joins_the_pattern_then(memory: Memory) -> None:
+    ingest(memory, run(1), run(2), run(3)[1:])
+    memory.sona.consolidate(LATER)
+    assert stored(memory) == []
+    ingest(memory, run(3)[:1])
+    memory.sona.consolidate(LATER)
+    assert only(memory).metadata["runs"] == 3
+
+
 def test_a_forgotten_session_takes_its_runs_out_and_too_few_are_no_pattern(memory: Memory) -> None:
     ingest(memory, run(1, session="a"), run(2, session="a"), run(3, session="b"))
     memory.sona.consolidate(LATER)

@@ -194,6 +194,18 @@ def test_hits_say_which_row_has_which_word_whatever_its_form(tmp_path: Path) -> 
         assert lexicon.hits("auth", np.array([], dtype=np.int64)).shape == (1, 0)
 
 
+def test_words_are_counted_in_all_memories_whatever_their_form(tmp_path: Path) -> None:
+    memories = [memory("Races are lost"), memory("the auth race"), memory("auth", title="x", tags=("race",))]
+    with built(tmp_path, memories) as lexicon:
+        assert lexicon.having(["races", "racing", "auth", "x", "unheard"]) == {
+            "races": 3,
+            "racing": 3,
+            "auth": 2,
+            "x": 1,
+            "unheard": 0,
+        }
+
+
 def test_a_filter_by_a_time_without_zone_is_refused(lexicon: Lexicon) -> None:
     with pytest.raises(InvalidInputError) as caught:
         lexicon.matching_rows(MemoryFilter(since=datetime(2026, 1, 1)))  # noqa: DTZ001
