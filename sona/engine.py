@@ -143,8 +143,11 @@ class Learner:
         return len(known)
 
     def adapt(self, query: Vector) -> Adaptation | None:
-        """Return what was learnt for `query`, (d,) of unit length; None where nothing was. Raises `ShapeError`."""
-        if not self.exemplars:
+        """Return what was learnt for `query`, (d,) of unit length; None where there is no lesson. Raises `ShapeError`.
+
+        Lessons that name nothing used reach nothing; how their runs ended is the caller's to weigh.
+        """
+        if not self.facts:
             return None
         request = self.queries.centre(query).astype(np.float64)
         numbers, cosines = self.association.numbers, self.association.similarities(request)

@@ -148,7 +148,10 @@ def test_a_lesson_that_says_something_else_now_replaces_what_it_said() -> None:
 def test_a_lesson_without_credit_moves_the_baseline_and_no_query() -> None:
     topics = Topics()
     learner = Learner.taught(NDIM, [topics.lesson(number, number % 6, credit=0.0) for number in range(1, 40)])
-    assert learner.adapt(topics.request(0)) is None
+    adaptation = learner.adapt(topics.request(0))
+    assert adaptation is not None
+    assert len(adaptation.reached.memories) == 0
+    assert not adaptation.direction.any()
     assert learner.baselines.of("run") > 0.7
     assert learner.credited == 0
 

@@ -293,9 +293,6 @@ def test_an_outcome_tells_runs_apart_that_are_equally_close(tmp_path: Path, embe
         for run, quality in (("good", 1.0), ("bad", 0.0)):
             memory.runs.begin(f"Refund the ticket of a customer whose flight was cancelled, {run[0]}", run)
             memory.runs.end(run, quality=quality)
-        memory.remember("The canteen has soup today")
-        used = memory.recall("soup in the canteen", 1)
-        memory.feedback(used.recall_id, [used.memories[0].record.id], 1.0)
         found = memory.recall("Refund the ticket of a customer whose flight was cancelled", 3, deadline_ms=60_000)
         order[name] = {hit.record.run_id: hit.explanation["outcome"] for hit in found.memories if hit.record.run_id}
         company.memory.close()
