@@ -30,10 +30,12 @@ if TYPE_CHECKING:
         RecallResult,
         RetrievedMemory,
     )
+    from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
 
 _HOMES = {
     "ActorMemoryProvider": "actor_provider",
     "AsyncMemoryClient": "client",
+    "FeedbackReport": "trajectory",
     "IngestReport": "records",
     "Memory": "memory",
     "MemoryAgentError": "errors",
@@ -44,12 +46,15 @@ _HOMES = {
     "MemoryStats": "records",
     "RecallResult": "records",
     "RetrievedMemory": "records",
+    "SonaStatus": "trajectory",
+    "Trajectory": "trajectory",
     "context_block": "recall.context",
 }
 
 __all__ = [
     "ActorMemoryProvider",
     "AsyncMemoryClient",
+    "FeedbackReport",
     "IngestReport",
     "Memory",
     "MemoryAgentError",
@@ -60,6 +65,8 @@ __all__ = [
     "MemoryStats",
     "RecallResult",
     "RetrievedMemory",
+    "SonaStatus",
+    "Trajectory",
     "context_block",
 ]
 
