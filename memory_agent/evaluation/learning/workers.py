@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 from memory_agent.embedders import open_embedder
@@ -86,8 +88,17 @@ def _one_thread_each() -> Iterator[None]:
 
 
 def _begin(stores: Stores, shown: int) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     embedder = KeptVectors(open_embedder(stores.settings.embedder))
     _benches.append(Bench(stores, embedder, shown))
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that began it is gone: a pool that was killed leaves its workers waiting."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _at_bench(work: Callable[[Bench, Job], Result], job: Job) -> Result:
