@@ -81,7 +81,7 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     association: Fraction = 0.5
     recurrence: Fraction = 0.4
     shift: Fraction = 0.3
-    outcome: Fraction = 0.15
+    outcome: Fraction = 0.1
     prior: Fraction = 0.0
     retry_window_s: Positive = 1_800.0
     retry_similarity: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = 0.8

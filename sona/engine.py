@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -57,11 +58,15 @@ class Adaptation:
 
     def causes(self, memory: int) -> list[tuple[int, float]]:
         """Return the lesson that reaches `memory`, else the three that the query is most like, with the cosines."""
-        place = int(np.searchsorted(self.reached.memories, memory))
+        place = int(self.reached.memories.searchsorted(memory))
         if place < len(self.reached.memories) and self.reached.memories[place] == memory:
-            places = [int(np.searchsorted(self.numbers, self.reached.causes[place]))]
-        else:
-            places = np.argsort(-self.similarities, kind="stable")[:3].tolist()
+            cause = int(self.reached.causes[place])
+            return [(cause, float(self.similarities[self.numbers.searchsorted(cause)]))]
+        return self._nearest
+
+    @cached_property
+    def _nearest(self) -> list[tuple[int, float]]:
+        places = np.argsort(-self.similarities, kind="stable")[:3].tolist()
         return [(int(self.numbers[place]), float(self.similarities[place])) for place in places]
 
 

@@ -51,6 +51,8 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         click.echo()
     count = len(result.memories)
     emit(Text(f"{count} {'memory' if count == 1 else 'memories'} in {result.took_ms:.1f} ms", style="dim"))
+    if count:
+        emit(Text(f"recall {result.recall_id}, to give feedback on; --explain has the memories' ids", style="dim"))
     if result.degraded:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
 

@@ -126,7 +126,7 @@ def print_status(found: SonaStatus) -> None:
     """Print what the learner says of itself, in words."""
     figures = {
         "mode": _MODES[found.mode],
-        "gate": gate_sentence(found.gate, found.credited),
+        "gate": gate_sentence(found.gate, found.credited) if found.mode == "auto" else "not asked",
         "trajectories": f"{found.trajectories}; lessons with credit: {found.credited}",
         "recalls served": found.served,
         "measured gain": gain_sentence(found),

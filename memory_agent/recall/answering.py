@@ -98,7 +98,7 @@ class Answering:
             like=None if choice.like is None else self._search.records[int(scored.rows[choice.like])].id,
             lift=pick.lift,
             arm=pick.arm,
-            caused_by=self._advice.causes(pick.row) if pick.arm == "learned" else [],
+            caused_by=self._advice.causes(pick.row) if _was_lifted(pick) else [],
         )
 
     def _said(self, picked: Sequence[Pick]) -> dict[int, Saying]:
@@ -148,6 +148,11 @@ class Answering:
         if not self._inquiry.with_embedding:
             return record
         return self._archive.store.records([row], True)[0] or record
+
+
+def _was_lifted(pick: Pick) -> bool:
+    """Whether past runs lifted it; how its own run ended is no doing of theirs."""
+    return pick.scored.association[pick.choice.place] > 0 or pick.lift.shift > 0
 
 
 def _retrieval(scored: Scored, place: int) -> Retrieval:

@@ -1,7 +1,7 @@
 """What the learner adds to the scores of one recall. Pure numpy.
 
     association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
-    outcome = w_o * (quality - 1/2), 0 without a quality
+    outcome = w_o * (quality - 1/2) * own^2, 0 without a quality
 
 `reach` says how like the request is to one for which a run used the memory, `support` adds up over all such runs,
 from a cosine of .5 on (`sona/association`), and `lift` how much better than usual the runs went that used it, and
@@ -36,9 +36,7 @@ def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: L
     reached = adaptation.reached
     reach = ranking.spread(rows, reached.memories, reached.amounts, missing=0.0)
     support = ranking.spread(rows, reached.memories, reached.support, missing=0.0)
-    best = float(totals.max(initial=0.0))
-    own = np.clip(totals / best, 0.0, 1.0) if best > 0 else np.zeros(rows.shape)
-    gained = settings.association * reach * own + settings.recurrence * np.minimum(support, 1.0)
+    gained = settings.association * reach * _own(totals) + settings.recurrence * np.minimum(support, 1.0)
     if settings.prior:
         gained += settings.prior * np.array([adaptation.prior.lift(row) for row in rows.tolist()])
     return gained
@@ -68,12 +66,23 @@ class Lift(msgspec.Struct, frozen=True):
 
 
 def lifts(
-    vectors: Embedding, records: Sequence[MemoryRecord], adaptation: Adaptation, settings: LearningSettings
+    totals: Scores,
+    vectors: Embedding,
+    records: Sequence[MemoryRecord],
+    adaptation: Adaptation,
+    settings: LearningSettings,
 ) -> list[Lift]:
-    """Return what memories gain by where they lie, `vectors` (n, d), and by how their runs ended."""
+    """Return what memories, worth `totals` (n,), gain by where they lie, `vectors` (n, d), and how their runs ended."""
     shifts = settings.shift * (vectors @ adaptation.direction)
-    return [Lift(float(shift), _outcome(record, settings)) for shift, record in zip(shifts, records, strict=True)]
+    outcomes = settings.outcome * _own(totals) ** 2 * np.array([_beyond_half(record) for record in records])
+    return [Lift(float(shift), float(outcome)) for shift, outcome in zip(shifts, outcomes, strict=True)]
 
 
-def _outcome(record: MemoryRecord, settings: LearningSettings) -> float:
-    return 0.0 if record.quality_score is None else settings.outcome * (record.quality_score - 0.5)
+def _beyond_half(record: MemoryRecord) -> float:
+    return 0.0 if record.quality_score is None else record.quality_score - 0.5
+
+
+def _own(totals: Scores) -> Scores:
+    """Return (n,) scores in shares of the best one, 0 to 1."""
+    best = float(totals.max(initial=0.0))
+    return np.clip(totals / best, 0.0, 1.0) if best > 0 else np.zeros(totals.shape)

@@ -34,7 +34,7 @@ from memory_agent.recall.ranking import Scores, best_first
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice, Leader, choose, fold
 from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records import Embedding, RecallResult, RetrievedMemory, UnderstoodDate
+from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.conditions import spanned
 from sona.engine import Adaptation
@@ -111,7 +111,7 @@ class Recollection:
         places = [leader.place for leader in leaders]
         vectors = self._archive.store.vectors(scored.rows[places])
         records = [search.records[row] for row in scored.rows[places].tolist()]
-        lifted = lifts(vectors, records, adaptation, settings)
+        lifted = lifts(scored.total[places], vectors, records, adaptation, settings)
         totals = scored.total[places] + np.array([lift.total for lift in lifted])
         choices = self._choose(leaders, vectors, totals, inquiry)
         return learned_picks(scored, choices, dict(zip(places, lifted, strict=True)))
@@ -146,7 +146,7 @@ class Recollection:
             leaders = self._fold(search, scored, order, most)
         rows = scored.rows.tolist()
         present = search.load(rows[leader.place] for leader in leaders)
-        return [leader for leader in leaders if rows[leader.place] in present]
+        return [leader for leader in leaders if _is_news(present.get(rows[leader.place]), inquiry)]
 
     def _fold(self, search: RankedSearch, scored: Scored, order: npt.NDArray[np.intp], most: int) -> list[Leader]:
         rows = scored.rows.tolist()
@@ -172,6 +172,11 @@ class Recollection:
         count = TokenCounter(self._embedder, attempt)
         block = context_block(result, inquiry.context_tokens, now=inquiry.reference_time, count_tokens=count)
         return msgspec.structs.replace(result, context=block)
+
+
+def _is_news(record: MemoryRecord | None, inquiry: Inquiry) -> bool:
+    """Whether a memory is stored, and tells the run that asks something: its own words it knows."""
+    return record is not None and (inquiry.by_run is None or record.run_id != inquiry.by_run)
 
 
 def _understood(inquiry: Inquiry) -> tuple[UnderstoodDate, ...]:

@@ -138,7 +138,7 @@ def test_a_thousand_updates_do_not_drift() -> None:
         weight[number] = float(10.0 ** rng.uniform(-8, 0))
         bank.reweight(number, weight[number])
     exact = ReasoningBank.solve(range(30), x, y, list(weight.values()))
-    assert max(abs(bank.shift(query) - exact.shift(query)).max() for query in x) < 1e-9
+    assert max(abs(bank.shift(query) - exact.shift(query)).max() for query in x) < 1e-7  # float32 after `solve`
 
 
 def test_what_is_forgotten_leaves_nothing_in_any_array() -> None:
