@@ -281,7 +281,9 @@ class Memory:
         Interrupted, it goes on where it was. Returns 0 when there is still no model, or another one than before.
         """
         with self._call():
-            return self._intake.fill_vectors(limit)
+            filled = self._intake.fill_vectors(limit)
+            self._teacher.follow()
+            return filled
 
     def reembed(self, progress: Progress | None = None) -> int:
         """Make all vectors anew with the present model, after `model_changed`; return how many.
@@ -290,7 +292,9 @@ class Memory:
         is no model.
         """
         with self._call():
-            return self._intake.reembed(progress)
+            made = self._intake.reembed(progress)
+            self._teacher.follow()
+            return made
 
     def stats(self) -> MemoryStats:
         """Return the figures of this memory."""

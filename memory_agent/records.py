@@ -134,8 +134,9 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recall, best first. `degraded` names each part that could not take part, and is empty else.
 
-    `dates` are the times that the query was understood to name. `context` is the block for a prompt, where one was
-    asked for.
+    Where two rankings are woven into one answer, each has scores of its own (`explanation["arm"]`): then the order is
+    that of the answer, and not that of `sona_score`. `dates` are the times that the query was understood to name.
+    `context` is the block for a prompt, where one was asked for.
     """
 
     recall_id: str

@@ -18,7 +18,7 @@ from ulid import ULID
 from memory_agent.api import check_choice, check_whole
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError, StoreError
-from memory_agent.learning.attribution import names_all
+from memory_agent.learning.attribution import names_all, shown_row
 from memory_agent.learning.bookkeeping import Bookkeeping
 from memory_agent.learning.telling import tell
 from memory_agent.recall.inquiry import check_now
@@ -162,7 +162,9 @@ class Runs:
             run = snapshot.trajectory(known.run_id or known.by_run or recall_id)
             rows = {memory_id: snapshot.row_of_id(memory_id) for memory_id in named}
         used = {use.row for use in run.used} if run is not None else set()
-        reason = _LIST if names_all((row for row in rows.values() if row is not None), known) else "is not credited"
+        rows = {memory_id: None if row is None else shown_row(row, [known]) for memory_id, row in rows.items()}
+        stored = {row for row in rows.values() if row is not None}
+        reason = _LIST if names_all(stored, len(stored), known) else "is not credited"
         return FeedbackReport(
             trajectory_id=recall_id if run is None else run.id,
             credited=tuple(memory_id for memory_id, row in rows.items() if row in used),

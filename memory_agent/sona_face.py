@@ -17,7 +17,6 @@ from memory_agent.learning.transfer import pack, take_over
 from memory_agent.recall.inquiry import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import GateEvidence, SonaStatus
-from sona.engine import Learner
 
 Call = Callable[[], AbstractContextManager[None]]
 
@@ -40,8 +39,8 @@ class SonaFace:
             store = self._archive.store
             with store.snapshot() as snapshot:
                 runs = sum(1 for _ in snapshot.trajectories())
-            learner = self._teacher.learner or Learner(store.ndim or 1)
-            evidence, gain = learner.gate.evidence(), learner.gate.gain()
+            found = self._teacher.figures(store.ndim or 1)
+            evidence, gain = found.evidence, found.gain
             counters = store.counters()
             return SonaStatus(
                 user_id=self._user_id,
@@ -56,9 +55,9 @@ class SonaFace:
                     threshold=evidence.threshold,
                 ),
                 trajectories=runs,
-                credited=learner.credited,
-                exemplars=len(learner.exemplars),
-                memories_with_credit=len(learner.prior),
+                credited=found.credited,
+                exemplars=found.exemplars,
+                memories_with_credit=found.memories,
                 served={arm: counters.get(f"served.{arm}", 0) for arm in ("baseline", "learned", "interleaved")},
                 gain=None if gain is None else gain.share,
                 gain_low=None if gain is None else gain.low,

@@ -160,7 +160,8 @@ class Learner:
         moved = request + self.bank.shift_by(cosines[np.searchsorted(numbers, self.bank.numbers)])
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)
-            moved = unit + _locality(cosines) * (self.instant.move(unit) - unit)
+            share = _locality(cosines)
+            moved = unit + share * (self.instant.move(unit) - unit) if share > 0.0 else request
         return Adaptation(self.association.reach_by(cosines), _within(moved, request), numbers, cosines, self.prior)
 
     def hold(self, exemplars: Iterable[Exemplar]) -> None:
@@ -193,7 +194,7 @@ class Learner:
         self.baselines.add(lesson.kind, lesson.quality)
         for memory in lesson.used:
             self.prior.add(memory, lesson.kind, lesson.quality)
-        if lesson.credit > 0 and not (before and before.used):
+        if lesson.credit > 0 and lesson.is_counted and not (before and before.used):
             self.gate.credit()
         if before is None or before.contest is None:
             self.gate.observe(lesson.contest)

@@ -20,6 +20,8 @@ from sona.lesson import Array, Lesson, Vector
 NEWEST_SHARE = 0.75
 _SEED = 0
 _USUAL, _FULL = 0.5, 0.8
+MOST_USED = 64
+"""Memories that an exemplar keeps which stands for several: those with the most credit."""
 HEAVIEST = 4.0
 """Most that an exemplar counts which stands for several; more and it would drown what is learnt next to it."""
 
@@ -86,6 +88,7 @@ def _merged(group: Sequence[Exemplar], typical: Exemplar) -> Exemplar:
     for one in group:
         for memory, credit in zip(one.used, one.credits, strict=True):
             credits[memory] = max(credits.get(memory, 0.0), credit * one.worth)
+    credits = dict(sorted(credits.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_USED])
     return Exemplar(
         number=typical.number,
         request=_direction([one.request for one in group], weights, typical.request),

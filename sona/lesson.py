@@ -33,7 +33,7 @@ class Lesson:
     `number` orders lessons and is unique. `query` is (d,), raw, of unit length. `used` are the memories' numbers,
     `vectors` (k, d) theirs, of unit length, and `credits` (k,) 1 where the run said so, .5 where it was inferred.
     `quality` is 0 to 1; `kind` groups runs whose quality is compared. `contest` is None where the recall was not
-    interleaved.
+    interleaved. `is_counted`: it is the one of its run that the gate counts, since a run that asks often says no more.
     """
 
     number: int
@@ -44,6 +44,7 @@ class Lesson:
     quality: float
     kind: str = "run"
     contest: Contest | None = None
+    is_counted: bool = True
 
     @property
     def credit(self) -> float:

@@ -49,7 +49,18 @@ def test_each_engine_is_imported_in_one_file_of_a_package(package: str) -> None:
 
 
 def test_sona_computes_and_nothing_else() -> None:
-    allowed = {"__future__", "numpy", "msgspec", "sona", "collections", "dataclasses", "functools", "typing", "math", "hashlib"}
+    allowed = {
+        "__future__",
+        "numpy",
+        "msgspec",
+        "sona",
+        "collections",
+        "dataclasses",
+        "functools",
+        "typing",
+        "math",
+        "hashlib",
+    }
     for file in python_files("sona"):
         assert imported_packages(file) <= allowed, file
 

@@ -18,10 +18,16 @@ LEAST_LIST = 4
 """So many memories, all that were shown, are a list and no choice."""
 
 
-def names_all(named: Iterable[int], note: RecallNote) -> bool:
-    """Whether the rows named are all that a recall showed, and too many to be a choice."""
+def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
+    """Whether the `count` memories named, of which these rows are left, are all that a recall showed, and no choice."""
     shown = set(note.rows)
-    return note.size >= LEAST_LIST and bool(shown) and shown <= set(named)
+    is_list = note.size >= LEAST_LIST and count >= note.size
+    return is_list and bool(shown) and shown <= {note.shown_for(row) for row in named}
+
+
+def shown_row(row: int, notes: Iterable[RecallNote]) -> int:
+    """Return the memory that was shown for the one that was named: one that says the same, or itself."""
+    return next((shown for note in notes if (shown := note.shown_for(row)) is not None), row)
 
 
 def used_memories(
@@ -57,8 +63,9 @@ def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
 
 
 def _choice(mark: Mark, about: Sequence[RecallNote]) -> list[int]:
-    listed = {row for note in about if names_all(mark.named, note) for row in note.rows}
-    return [row for row in mark.named if row not in listed]
+    listed = {row for note in about if names_all(mark.named, mark.named_count, note) for row in note.rows}
+    named = dict.fromkeys(shown_row(row, about) for row in mark.named)
+    return [row for row in named if row not in listed]
 
 
 def _recall_of(row: int, mark: Mark, about: Sequence[RecallNote]) -> str | None:

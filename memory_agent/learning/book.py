@@ -113,9 +113,11 @@ class Book:
         marks = _bounded(run.marks)
         begin = next((mark for mark in marks if mark.role == "begin"), None)
         named = {recall_id for mark in marks for recall_id in mark.recalls}
+        is_heard_of = bool(marks) and run.expired_us is not None and marks[-1].at_us > run.expired_us
         run = msgspec.structs.replace(
             run,
             marks=marks,
+            expired_us=None if is_heard_of else run.expired_us,
             began_us=None if begin is None else begin.at_us,
             begin_row=None if begin is None else begin.row,
             recall_ids=tuple(sorted(named | set(run.recalls))),

@@ -84,8 +84,8 @@ class Bookkeeping:
         batch.use_reserve()
         book, gone = Book(batch), frozenset(rows)
         for note in list(batch.recall_notes()):
-            if gone.intersection(note.rows):
-                left = tuple(shown for shown in note.shown if shown.row not in gone)
+            if gone.intersection(note.said_rows):
+                left = tuple(shown.without(gone) for shown in note.shown if shown.row not in gone)
                 batch.put_note(msgspec.structs.replace(note, shown=left))
                 batch.change_lessons()
         for run_id in self._runs_with(book, rows):
@@ -203,6 +203,7 @@ def _mark_of(batch: Batch, entry: Entry) -> Mark:
         quality=None if sign.verdict is None else sign.verdict.quality,
         reason=None if sign.verdict is None else sign.verdict.reason,
         named=tuple(sorted(named)),
+        named_count=len(named),
         recalls=tuple(sorted(set(sign.recall_ids))),
         parents=tuple(sorted(set(sign.parents))),
         retries=tuple(sorted(set(sign.retries))),

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import msgspec
 
+from memory_agent.storage.codec import StoreState
 from memory_agent.storage.store import Store
 from sona import checkpoint
 from sona.engine import Learner
 from sona.errors import DamagedStateError
 
 _FILE = "sona.state"
+_DRAFT = "sona.state.new"
 _SET_ASIDE = "sona.damaged"
 
 
@@ -26,6 +28,7 @@ class Moment(msgspec.Struct, frozen=True, array_like=True):
 
     lineage: str
     version: int
+    mark: int
     stamp: str | None
 
 
@@ -36,7 +39,12 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 def moment_of(store: Store) -> Moment:
     """Return what a learner that is made now is made of."""
-    return Moment(store.lineage, store.lessons_version, store.stamp)
+    return moment_in(store.state)
+
+
+def moment_in(state: StoreState) -> Moment:
+    """Return what a learner that is made of a store in this state is made of."""
+    return Moment(state.lineage, state.lessons_version, state.lessons_mark, state.stamp)
 
 
 def load_learner(store: Store) -> Learner | None:
@@ -44,20 +52,29 @@ def load_learner(store: Store) -> Learner | None:
     path = store.folder / _FILE
     try:
         kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
-        return checkpoint.from_bytes(kept.state) if kept.moment == moment_of(store) else None
+        if kept.moment == moment_of(store):
+            return checkpoint.from_bytes(kept.state)
+        discard_learner(store.folder)  # what it was made of is no more, and may have been forgotten
     except OSError:
-        return None
+        pass
     except (msgspec.DecodeError, DamagedStateError):
         with suppress(OSError):
             path.replace(store.folder / _SET_ASIDE)
-        return None
+    return None
+
+
+def discard_learner(folder: Path) -> None:
+    """Remove what was saved, the damaged one too: vectors of what was asked and used lie in it."""
+    for name in (_FILE, _DRAFT, _SET_ASIDE):
+        with suppress(OSError):
+            (folder / name).unlink()
 
 
 def save_learner(folder: Path, learner: Learner, moment: Moment) -> int:
     """Save a consolidated learner, atomically; return how many bytes it takes. Raises `OSError`."""
     data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
-    draft = folder / f"{_FILE}.new"
-    with draft.open("wb") as file:
+    draft = folder / _DRAFT
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

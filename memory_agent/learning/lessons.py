@@ -13,6 +13,7 @@ import numpy as np
 
 from memory_agent.embedders import comparable
 from memory_agent.records import Embedding
+from memory_agent.storage.codec import vector_bytes
 from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import NUMBERED, StoredTrajectory, StoredUse
@@ -22,6 +23,8 @@ from sona.lesson import Contest, Lesson
 RECALLS_OF_A_RUN = 64
 """Recalls of one run that are learnt from; later ones tell little that the first ones did not."""
 
+USES_OF_A_RECALL = 32
+"""Memories that one recall teaches about; who uses more says little of each, and the state has to stay small."""
 RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
@@ -51,9 +54,19 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
         request = None if run.begin_row is None else snapshot.vector(run.begin_row)
         return [] if request is None else [_lesson(snapshot, first, request, run.used, run.quality, None)]
     shares = _shares(run.used, notes)
+    counted = next((place for place, share in enumerate(shares) if share), 0)
     return [
-        _lesson(snapshot, first + place, query, shares[place], run.quality, _contest(note, run.used))
-        for place, (note, query) in enumerate(notes)
+        _lesson(
+            snapshot,
+            first + place,
+            query,
+            shares[place],
+            run.quality,
+            _contest(notes, shares) if is_counted else None,
+            is_counted=is_counted,
+        )
+        for place, (_, query) in enumerate(notes)
+        for is_counted in (place == counted,)
     ]
 
 
@@ -83,11 +96,12 @@ def run_number(lesson: int) -> int:
 def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, Embedding]]:
     """Return the recalls of the run whose queries can be compared with the store's vectors, with these queries."""
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids[:RECALLS_OF_A_RUN])
-    stamp = snapshot.state.stamp or ""
+    stamp, ndim = snapshot.state.stamp or "", snapshot.state.ndim or 0
     return [
         (note, query)
         for note in known
-        if note is not None and comparable(stamp, note.stamp or "") and (query := note.query) is not None
+        if note is not None and comparable(stamp, note.stamp or "") and len(note.vector) == vector_bytes(ndim)
+        if (query := note.query) is not None and np.isfinite(query).all()
     ]
 
 
@@ -107,7 +121,10 @@ def _lesson(
     used: Sequence[StoredUse],
     quality: float,
     contest: Contest | None,
+    *,
+    is_counted: bool = True,
 ) -> Lesson:
+    used = sorted(sorted(used, key=lambda use: (-use.credit, use.row))[:USES_OF_A_RECALL], key=lambda use: use.row)
     vectors = snapshot.vectors([use.row for use in used]) if used else np.zeros((0, query.size), dtype=np.float32)
     present = [place for place, vector in enumerate(vectors) if vector.any()]
     return Lesson(
@@ -118,12 +135,20 @@ def _lesson(
         credits=tuple(used[place].credit for place in present),
         quality=quality,
         contest=contest,
+        is_counted=is_counted,
     )
 
 
-def _contest(note: RecallNote, used: Sequence[StoredUse]) -> Contest | None:
-    """Return what an interleaved recall showed of the two rankings; None where nobody said what was used."""
-    rows = {use.row for use in used}
-    if not note.is_contested or not rows:
-        return None
-    return contest([Pick(shown.row, _ARMS.get(shown.arm)) for shown in note.shown], rows)
+def _contest(notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]) -> Contest | None:
+    """Return what the interleaved recalls of one run showed of the two rankings, as one contest.
+
+    Each memory counts once, for the recall that it is credited to, and only where the run said that it used it. None
+    where nobody said anything of an interleaved recall.
+    """
+    found = []
+    for (note, _), share in zip(notes, shares, strict=True):
+        rows = {use.row for use in share if use.how != "overlap"}
+        if note.is_contested and rows:
+            found.append(contest([Pick(shown.row, _ARMS.get(shown.arm)) for shown in note.shown], rows))
+    told = [one for one in found if one is not None]
+    return Contest(sum(one.learned for one in told), sum(one.baseline for one in told)) if told else None

@@ -12,20 +12,39 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
 from memory_agent.config import LearningSettings
 from memory_agent.learning.advice import USUAL, Advice
-from memory_agent.learning.kept_learner import Moment, load_learner, moment_of, save_learner
+from memory_agent.learning.kept_learner import (
+    Moment,
+    discard_learner,
+    load_learner,
+    moment_in,
+    moment_of,
+    save_learner,
+)
 from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
 from memory_agent.records import Embedding
 from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import RecalledRun
 from sona.engine import Learner
+from sona.gate import Evidence, Gain
 
-_MOST_PENDING = 64
-"""Lessons that are learnt at once before all is learnt anew; the bank has room for twice as many."""
+_DUE_SHARE = 32
+"""All is learnt anew when one lesson of so many is new: it takes seconds for thousands, and little is inexact."""
+
+
+class Figures(NamedTuple):
+    """What a learner comes to: what its gate goes by, and how much it holds."""
+
+    evidence: Evidence
+    gain: Gain | None
+    credited: int
+    exemplars: int
+    memories: int
 
 
 class Teacher:
@@ -58,6 +77,9 @@ class Teacher:
 
     def follow(self, *, anew: bool = False) -> None:
         """Learn what changed in the store since the last call; by learning all `anew`, if something was forgotten."""
+        if anew:
+            discard_learner(self._archive.store.folder)
+            self._saved = None
         if self.settings.mode == "off":
             return
         with self._learning:
@@ -77,7 +99,7 @@ class Teacher:
         self.follow()
         with self._learning:
             learner = self._learner
-            if learner is None or self._saved == self._moment:
+            if learner is None or self._saved == self._moment or not _is_due(learner):
                 return False
             if learner.changes:
                 learner = self._learn_anew()
@@ -91,6 +113,18 @@ class Teacher:
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:
                 self._save(self._learn_anew() if learner.changes else learner)
+
+    def figures(self, ndim: int) -> Figures:
+        """Return what the learner comes to."""
+        with self._lock:
+            learner = self._learner or Learner(ndim)
+            return Figures(
+                evidence=learner.gate.evidence(),
+                gain=learner.gate.gain(),
+                credited=learner.credited,
+                exemplars=len(learner.exemplars),
+                memories=len(learner.prior),
+            )
 
     @property
     def learner(self) -> Learner | None:
@@ -108,8 +142,8 @@ class Teacher:
         """Learn all runs as if for the first time, from one view of the store, while recalls go on with the old one."""
         with self._archive.store.snapshot() as snapshot:
             state = snapshot.state
-            moment = Moment(state.lineage, state.lessons_version, state.stamp)
-            learner = None if state.ndim is None else Learner.taught(state.ndim, all_lessons(snapshot))
+            moment, lessons = moment_in(state), list(all_lessons(snapshot))
+        learner = None if state.ndim is None else Learner.taught(state.ndim, lessons)
         with self._lock:
             self._learner, self._moment, self._runs = learner, moment, {}
         return learner
@@ -117,7 +151,7 @@ class Teacher:
     def _learn_at_once(self, changed: Iterable[str | None], moment: Moment) -> bool:
         """Learn the runs that changed; False where that takes learning anew: one is gone, may be any, or it is due."""
         learner = self._learner
-        if learner is None or learner.changes >= _MOST_PENDING:
+        if learner is None:
             return False
         with self._archive.store.snapshot() as snapshot:
             runs = [None if run_id is None else snapshot.trajectory(run_id) for run_id in changed]
@@ -149,3 +183,7 @@ class Teacher:
             runs[number] = None if found is None else RecalledRun(trajectory_id=found.id, quality=found.quality)
         run = runs[number]
         return None if run is None else msgspec.structs.replace(run, similarity=similarity)
+
+
+def _is_due(learner: Learner) -> bool:
+    return learner.changes * _DUE_SHARE >= len(learner.facts)

@@ -14,15 +14,18 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.recall_notes import RecallNote, Shown
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import Mark, StoredTrajectory
+from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
 
 _MAGIC = b"memory-agent runs 1\n"
 _DIGEST_BYTES = 16
+_FAR_US = 1 << 60  # microseconds: 36,000 years
 
 
-class _Parcel(msgspec.Struct, frozen=True, array_like=True):
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """Runs and recalls, with the ids of the memories in their rows."""
+
     ids: dict[int, str]
     runs: list[StoredTrajectory]
     notes: list[RecallNote]
@@ -32,13 +35,18 @@ def pack(snapshot: Snapshot) -> bytes:
     """Return all runs that have ended, with their recalls."""
     runs = list(snapshot.trajectories())
     notes = [note for run in runs for id_ in run.recall_ids if (note := snapshot.recall_note(id_)) is not None]
-    rows = {row for run in runs for row in _rows_of_run(run)} | {row for note in notes for row in note.rows}
+    rows = {row for run in runs for row in _rows_of_run(run)} | {row for note in notes for row in note.said_rows}
     ids = {row: record.id for row in sorted(rows) if (record := snapshot.record(row)) is not None}
-    body = msgspec.msgpack.encode(_Parcel(ids, runs, notes))
+    return sealed(Parcel(ids, runs, notes))
+
+
+def sealed(parcel: Parcel) -> bytes:
+    """Return what `unpack` takes."""
+    body = msgspec.msgpack.encode(parcel)
     return _MAGIC + _digest(body) + body
 
 
-def unpack(data: bytes) -> _Parcel:
+def unpack(data: bytes) -> Parcel:
     """Return what `pack` gave. Raises `InvalidInputError`: damaged, or something else."""
     start = len(_MAGIC) + _DIGEST_BYTES
     body = data[start:]
@@ -47,9 +55,22 @@ def unpack(data: bytes) -> _Parcel:
     if _digest(body) != data[len(_MAGIC) : start]:
         raise InvalidInputError("data", "does not match its checksum: it is damaged or cut short")
     try:
-        return msgspec.msgpack.decode(body, type=_Parcel)
+        parcel = msgspec.msgpack.decode(body, type=Parcel)
     except msgspec.DecodeError as error:
         raise InvalidInputError("data", f"is no export of what was learned: {error}") from error
+    if not all(map(_is_sound_run, parcel.runs)) or not all(map(_is_sound_note, parcel.notes)):
+        raise InvalidInputError("data", "holds figures that no run and no recall can have")
+    return parcel
+
+
+def _is_sound_run(run: StoredTrajectory) -> bool:
+    times = (run.began_us, run.ended_us, *(mark.at_us for mark in run.marks), *(one.at_us for one in run.revisions))
+    shares = (*(one.quality for one in run.revisions), *(use.credit for use in run.used))
+    return all(us is None or abs(us) < _FAR_US for us in times) and all(0.0 <= share <= 1.0 for share in shares)
+
+
+def _is_sound_note(note: RecallNote) -> bool:
+    return abs(note.at_us) < _FAR_US and len(note.vector) % 2 == 0
 
 
 def take_over(batch: Batch, data: bytes) -> int:
@@ -59,13 +80,17 @@ def take_over(batch: Batch, data: bytes) -> int:
     """
     parcel = unpack(data)
     rows = {row: here for row, id_ in parcel.ids.items() if (here := batch.row_of_id(id_)) is not None}
-    new = [run for run in parcel.runs if batch.trajectory(run.id) is None]
+    new = [run for run in parcel.runs if batch.run_of_key(trajectory_key(run.id)) is None]  # nor forgotten here
     of_new = {id_ for run in new for id_ in run.recall_ids}
     for note in parcel.notes:
         if note.recall_id in of_new and batch.recall_note(note.recall_id) is None:
             batch.put_note(_note_here(note, rows))
+    used: set[int] = set()
     for run in new:
-        batch.put_trajectory(_run_here(run, rows))
+        used |= {use.row for use in batch.put_trajectory(_run_here(run, rows)).used}
+    for row in sorted(used):
+        qualities = [use.quality for use in batch.uses(row) if use.quality is not None]
+        batch.set_utility(row, len(qualities), sum(qualities))
     return len(new)
 
 
@@ -98,7 +123,11 @@ def _mark_here(mark: Mark, rows: Mapping[int, int]) -> Mark:
 
 
 def _note_here(note: RecallNote, rows: Mapping[int, int]) -> RecallNote:
-    shown = (msgspec.structs.replace(one, row=rows[one.row]) for one in note.shown if one.row in rows)
+    shown = (
+        Shown(rows[one.row], one.arm, tuple(rows[row] for row in one.others if row in rows))
+        for one in note.shown
+        if one.row in rows
+    )
     return msgspec.structs.replace(note, shown=tuple(shown))
 
 

@@ -16,6 +16,8 @@ from memory_agent.recall.selection import Choice
 from memory_agent.trajectory import Arm
 from sona.interleave import team_draft
 
+_MOST_FOLDED = 100
+
 
 class Pick(msgspec.Struct, frozen=True):
     """A choice among the candidates of its ranking. `arm` is None where it is the usual ranking's, or that of both."""
@@ -29,6 +31,11 @@ class Pick(msgspec.Struct, frozen=True):
     def row(self) -> int:
         """The row of the chosen memory."""
         return int(self.scored.rows[self.choice.place])
+
+    @property
+    def folded(self) -> tuple[int, ...]:
+        """The rows of candidates that say the same, for which it stands; of many the best hundred."""
+        return tuple(int(self.scored.rows[place]) for place in self.choice.leader.folded[:_MOST_FOLDED])
 
 
 def usual_picks(scored: Scored, choices: Sequence[Choice]) -> list[Pick]:

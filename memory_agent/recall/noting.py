@@ -41,7 +41,7 @@ def note_of(
         by_run=inquiry.by_run,
         vector=vector_of_query(None if vector is None else vector.raw),
         stamp=None if vector is None else vector.stamp,
-        shown=tuple(Shown(pick.row, _ARMS[pick.arm]) for pick in picked),
+        shown=tuple(Shown(pick.row, _ARMS[pick.arm], pick.folded) for pick in picked),
         served=_SERVED[advice.route],
         is_contested=advice.route == "interleave",
         request=request_digest(inquiry.query),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import takewhile
+from secrets import randbits
 
 import msgspec
 
@@ -259,6 +260,7 @@ class Batch(Snapshot):
     def change_lessons(self, run_id: str | None = None) -> None:
         """Say that what can be learnt from a run is another than before; of no one run in particular, without an id."""
         self.state.lessons_version += 1
+        self.state.lessons_mark = randbits(62)  # tells this change from one of the same number after a restored backup
         self.taught.append(run_id)
 
     def finish(self) -> None:

@@ -58,6 +58,7 @@ class StoreState(msgspec.Struct, kw_only=True):
     counters: dict[str, int] = {}
     next_number: int = 1
     lessons_version: int = 0
+    lessons_mark: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):

@@ -6,6 +6,7 @@ only a digest of them, which tells whether a run began with the same request.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from hashlib import blake2b
 from typing import Literal
 
@@ -22,10 +23,18 @@ NO_ARM, BASELINE, LEARNED = 0, 1, 2
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
-    """A memory in an answer, and the arm that brought it in: 0 none or both, 1 the baseline, 2 the learner."""
+    """A memory in an answer, and the arm that brought it in: 0 none or both, 1 the baseline, 2 the learner.
+
+    `others` are memories that say the same, for which it stands.
+    """
 
     row: int
     arm: int = NO_ARM
+    others: tuple[int, ...] = ()
+
+    def without(self, gone: Collection[int]) -> Shown:
+        """Return it without memories that were forgotten, of those that it stands for."""
+        return Shown(self.row, self.arm, tuple(row for row in self.others if row not in gone))
 
 
 class RecallNote(msgspec.Struct, frozen=True, array_like=True):
@@ -55,12 +64,22 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
         return tuple(shown.row for shown in self.shown)
 
     @property
+    def said_rows(self) -> tuple[int, ...]:
+        """The memories that were shown, and those that these stand for."""
+        return tuple(row for shown in self.shown for row in (shown.row, *shown.others))
+
+    def shown_for(self, row: int) -> int | None:
+        """Return the memory that was shown for the one in `row`, itself as a rule; None where none was."""
+        return next((shown.row for shown in self.shown if row == shown.row or row in shown.others), None)
+
+    @property
     def query(self) -> Embedding | None:
         """The query's vector, (d,) float32 of unit length, or None where there was no model."""
         if not self.vector:
             return None
         vector = np.frombuffer(self.vector, dtype="<f2").astype(np.float32)
-        return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+        length = float(np.linalg.norm(vector))
+        return np.asarray(vector / length, dtype=np.float32) if length > 0 else None
 
 
 _notes = msgspec.msgpack.Decoder(RecallNote)

@@ -225,6 +225,11 @@ class Store:
         return taken
 
     @property
+    def state(self) -> StoreState:
+        """The small state, as of the last batch. Not to be changed."""
+        return self._state
+
+    @property
     def lessons_version(self) -> int:
         """A number that grows whenever what can be learnt from runs changes."""
         return self._state.lessons_version

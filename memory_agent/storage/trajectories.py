@@ -26,7 +26,8 @@ _USE = struct.Struct(">dqq")
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """What one event said of its run. `row` is the memory that it became; `named` the rows that it says were used.
+    """What one event said of its run. `row` is the memory that it became; `named` the rows that it says were used,
+    `named_count` how many these were before any was forgotten.
 
     `is_judged`: the memory carries a verdict of its own. `objective_chars`: so much of its text is the request.
     """
@@ -46,6 +47,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     retries: tuple[str, ...] = ()
     is_judged: bool = False
     objective_chars: int = 0
+    named_count: int = 0
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):

@@ -121,9 +121,9 @@ def test_what_a_run_said_before_it_asked_did_not_come_from_the_answer(memory: Me
 
 def test_a_runs_own_reports_are_not_what_it_used_when_a_recall_shows_them(memory: Memory) -> None:
     memory.ingest([begin("r", 0, QUESTION), step("r", 1, 1, summary=f"Logins on staging: {USED}")], now=LATER)
-    answer = memory.recall(QUESTION, 10, by_run="r", now=at(2), deadline_ms=60_000)
+    answer = memory.recall(QUESTION, 10, now=at(2), deadline_ms=60_000)
     assert any(found.record.run_id == "r" for found in answer.memories)
-    memory.ingest([end("r", 3, summary=USED)], now=LATER)
+    memory.ingest([end("r", 3, summary=USED, recall_id=answer.recall_id)], now=LATER)
     memory.sona.consolidate(LATER)
     assert [name for name, *_ in used(memory)] == [id_of(memory, MUTEX)]
 

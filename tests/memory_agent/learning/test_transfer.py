@@ -1,0 +1,41 @@
+"""An export that was made with care to do harm is refused, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from run_samples import begin, end, without_model
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.learning.transfer import pack, sealed, unpack
+from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.trajectories import StoredRevision, StoredTrajectory
+
+
+def parcel(tmp_path: Path) -> bytes:
+    with without_model(tmp_path / "source") as memory:
+        memory.ingest([begin("run-1", 0), end("run-1", 5)])
+        with memory._archive.store.snapshot() as snapshot:
+            return pack(snapshot)
+
+
+def spoilt(run: StoredTrajectory, kind: str) -> StoredTrajectory:
+    if kind == "quality":
+        return msgspec.structs.replace(run, revisions=(StoredRevision(7.0, "rated", 0),))
+    return msgspec.structs.replace(run, ended_us=1 << 63)
+
+
+@pytest.mark.parametrize("kind", ["quality", "time", "vector"])
+def test_an_export_with_figures_that_cannot_be_is_refused_and_the_memory_opens_again(tmp_path: Path, kind: str) -> None:
+    ours = unpack(parcel(tmp_path))
+    if kind == "vector":
+        bad = msgspec.structs.replace(ours, notes=[RecallNote("01KHJY9080NWG22H9Q8BBD7B80", 0, vector=b"odd")])
+    else:
+        bad = msgspec.structs.replace(ours, runs=[spoilt(run, kind) for run in ours.runs])
+    for _ in range(2):
+        with without_model(tmp_path / "target") as memory:
+            with pytest.raises(InvalidInputError, match="data"):
+                memory.sona.load(sealed(bad))
+            assert memory.runs.list() == []
