@@ -1,7 +1,7 @@
 """A learner as bytes: versioned and checksummed, so that a damaged one is noticed and learnt again.
 
-What can be computed from the exemplars is not saved: the bank is solved anew, which takes 30 ms for 512 of them and
-saves four fifths of the bytes. Only a consolidated learner is saved; it comes back equal to the last bit. What this
+What can be computed from the exemplars is not saved: the bank is solved anew when it is loaded, since what solves it
+would more than double the bytes. Only a consolidated learner is saved; it comes back equal to the last bit. What this
 does not do: files.
 
 Shapes: d = dimensions of an embedding.

@@ -95,6 +95,7 @@ class Learner:
         self.queries = QueryCentering(ndim)
         self.targets = QueryCentering(ndim)
         self.exemplars: dict[int, Exemplar] = {}
+        self._is_condensed = False
         self.bank = ReasoningBank(ndim, reserve=capacity + RESERVE)
         self.association = UsageAssociation(ndim)
         self.instant = InstantLayer(ndim)
@@ -123,7 +124,7 @@ class Learner:
     @property
     def uses_instant(self) -> bool:
         """Whether the instant layer takes part: the bank is nearly empty, or cannot hold every lesson by itself."""
-        return len(self.exemplars) < COLD or any(one.others for one in self.exemplars.values())
+        return len(self.exemplars) < COLD or self._is_condensed
 
     def learn(self, lesson: Lesson) -> None:
         """Take in a lesson at once, or the new form of one that is known. Raises `ShapeError`."""
@@ -168,6 +169,7 @@ class Learner:
         """Hold exactly these exemplars; the bank is solved anew."""
         self.exemplars = {one.number: one for one in exemplars}
         kept = list(self.exemplars.values())
+        self._is_condensed = any(one.others for one in kept)  # asked for at each recall, and changed here alone
         self.bank = ReasoningBank.solve(
             [one.number for one in kept],
             np.array([one.request for one in kept], dtype=np.float64).reshape(-1, self.ndim),

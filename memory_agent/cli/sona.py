@@ -64,6 +64,8 @@ def status(target: Target) -> None:
 def reset(target: Target) -> None:
     """Forget what was learned, and do not learn it again from the runs so far. Runs and memories stay.
 
+    It cannot be taken back: importing an export of before brings nothing, since its runs are known here.
+
     \b
     Examples:
       memory-agent sona reset

@@ -126,11 +126,6 @@ class Teacher:
                 memories=len(learner.prior),
             )
 
-    @property
-    def learner(self) -> Learner | None:
-        """The learner as it is; None where there is none yet. Not to be changed."""
-        return self._learner
-
     def _take_up(self) -> None:
         self._learner = load_learner(self._archive.store)
         if self._learner is None:
