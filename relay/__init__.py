@@ -8,6 +8,7 @@ from relay.config import (
     Endpoints,
     EventLimits,
     JournalSettings,
+    MaskingSettings,
     PublisherSettings,
     RelaySettings,
     TableTail,
@@ -15,8 +16,11 @@ from relay.config import (
     load_settings,
     relay_endpoints,
 )
+from relay.credentials import Credentials
+from relay.endpoints import CURVE, check_endpoint, is_curve
 from relay.errors import (
     ERRORS,
+    ConsumerBehindError,
     CursorError,
     EntryDamagedError,
     EventTooLargeError,
@@ -24,6 +28,7 @@ from relay.errors import (
     JournalError,
     JournalFullError,
     JournalInUseError,
+    KeyFileError,
     MalformedEventError,
     ProducerSupersededError,
     ProtocolError,
@@ -31,35 +36,53 @@ from relay.errors import (
     RelayError,
     RelaySettingsError,
     RelayUnavailableError,
+    ScopeMissingError,
     SequenceGapError,
     SpoolFullError,
+    UnauthorizedError,
+    UserNotAllowedError,
 )
 from relay.event import Event, decode_event, encode_event, event_from_mapping, read_event
+from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
+from relay.key_file import StoredKey, create_key, ensure_local_key, read_keys, revoke_key, server_pair, write_private
+from relay.masking import Masker
+from relay.principal import ALL_SCOPES, Principal, Scope
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
 from relay.retention import RetentionReport
+from relay.sockets import CurveGate, curve_pair, show_curve
 from relay.subscriber import Subscriber
 from relay.topics import matches, matches_any
 from relay.validation import validate_user_id
-from relay.wire import Batch, ConsumerState, JournalEntry, JournalStats, QuarantineEntry, RelayStats
+from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry, RelayStats
 
 __all__ = [
+    "ALL_SCOPES",
+    "CURVE",
     "ERRORS",
+    "TOKEN_FILE",
     "Appended",
     "AsyncPublisher",
     "AsyncSubscriber",
     "Batch",
     "Broker",
     "BrokerSettings",
+    "ConsumerBehindError",
     "ConsumerState",
+    "Credentials",
     "CursorError",
+    "CurveGate",
+    "CurvePair",
     "Endpoints",
     "EntryDamagedError",
+    "Erasable",
+    "Erased",
     "Event",
     "EventLimits",
     "EventTooLargeError",
     "FlushReport",
+    "Identity",
     "Journal",
     "JournalDamagedError",
     "JournalEntry",
@@ -68,7 +91,12 @@ __all__ = [
     "JournalInUseError",
     "JournalSettings",
     "JournalStats",
+    "KeyDocument",
+    "KeyFileError",
     "MalformedEventError",
+    "Masker",
+    "MaskingSettings",
+    "Principal",
     "ProducerSupersededError",
     "Progress",
     "ProtocolError",
@@ -83,18 +111,36 @@ __all__ = [
     "RelayStats",
     "RelayUnavailableError",
     "RetentionReport",
+    "Scope",
+    "ScopeMissingError",
     "SequenceGapError",
     "SpoolFullError",
+    "StoredKey",
     "Subscriber",
     "TableTail",
+    "UnauthorizedError",
+    "UserNotAllowedError",
+    "check_endpoint",
+    "create_key",
+    "curve_pair",
     "decode_event",
     "encode_event",
+    "ensure_local_key",
     "event_from_mapping",
+    "identity_of",
+    "is_curve",
     "journal_folder",
     "load_settings",
+    "local_identity",
     "matches",
     "matches_any",
     "read_event",
+    "read_key_file",
+    "read_keys",
     "relay_endpoints",
+    "revoke_key",
+    "server_pair",
+    "show_curve",
     "validate_user_id",
+    "write_private",
 ]

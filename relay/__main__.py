@@ -44,7 +44,14 @@ def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
     broker = Broker(data_dir, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
-    ready = {"ready": True, **broker.endpoints._asdict(), "pub": broker.pub_endpoints, "pid": os.getpid()}
+    ready = {
+        "ready": True,
+        **broker.endpoints._asdict(),
+        "listen": broker.listen,
+        "feed_listen": broker.feed_listen,
+        "pub": broker.pub_endpoints,
+        "pid": os.getpid(),
+    }
     print(json.dumps(ready), flush=True)  # noqa: T201
     broker.run(lambda: parent_pid in (0, os.getppid()))
 

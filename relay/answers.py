@@ -15,10 +15,11 @@ from typing import Any
 import structlog
 
 from relay import wire
+from relay.admission import Admission, publisher_of
 from relay.config import RelaySettings
 from relay.errors import EntryDamagedError, MalformedEventError, ProtocolError, QuarantineEntryError
-from relay.event import decode_event
 from relay.journal import Journal
+from relay.principal import Principal, Scope
 from relay.validation import validate_user_id
 
 log = structlog.get_logger()
@@ -29,13 +30,15 @@ _MAX_LISTED = 1_000
 class Answers:
     """Answers requests from one journal."""
 
-    def __init__(self, journal: Journal, settings: RelaySettings, counts: Counter[str]) -> None:
+    def __init__(self, journal: Journal, settings: RelaySettings, admission: Admission, counts: Counter[str]) -> None:
         self._journal = journal
+        self._admission = admission
         self._settings = settings
         self._counts = counts
 
-    def answer(self, request: wire.Request) -> object:
-        """Return the result of a request. Raises the `RelayError` that is to be replied."""
+    def answer(self, request: wire.Request, principal: Principal) -> object:
+        """Return the result of a request, when whoever asks may. Raises the `RelayError` that is to be replied."""
+        _require(request, principal)
         return _VERBS[type(request)](self, request)
 
     def fetch(self, request: wire.Fetch) -> wire.Batch:
@@ -83,11 +86,15 @@ class Answers:
             raise QuarantineEntryError(entry.id, f"is event {entry.seq} of the journal: {entry.source} retries it")
         now = datetime.now(UTC)
         try:
-            event = decode_event(entry.data, self._settings.events, now)
+            event = self._admission.admit(entry.data, publisher_of(entry.source), now)
         except MalformedEventError:
             return False
         self._journal.release(entry.id, event, now)
         return True
+
+    def erase(self, request: wire.Erase) -> wire.Erased:
+        validate_user_id(request.wanted.user_id)
+        return self._journal.erase(request.wanted, datetime.now(UTC), dry_run=request.dry_run)
 
     def stats(self, _request: wire.Stats) -> wire.RelayStats:
         counts = dict(self._counts)
@@ -100,6 +107,20 @@ class Answers:
         entry_id = self._journal.set_aside(seq, datetime.now(UTC))
         self._counts["damaged"] += 1
         log.error("entry.set_aside", seq=seq, quarantine_id=entry_id)
+
+
+def _require(request: wire.Request, principal: Principal) -> None:
+    """Raise unless this may be asked: a user's events by who may recall them, the rest by an administrator of all.
+
+    Raises `ScopeMissingError`, `UserNotAllowedError`.
+    """
+    if isinstance(request, wire.Ping):
+        return
+    if isinstance(request, wire.Fetch) and request.user_id is not None and Scope.ADMIN not in principal.scopes:
+        principal.require(Scope.RECALL, request.user_id)
+    else:
+        asked = request.user_id if isinstance(request, wire.Fetch) else None
+        principal.require(Scope.ADMIN, asked)
 
 
 def _natural(field: str, value: int) -> int:
@@ -123,6 +144,7 @@ _VERBS: dict[type[Any], Callable[[Answers, Any], object]] = {
     wire.QuarantinedEntry: Answers.quarantined_entry,
     wire.DropQuarantined: Answers.drop_quarantined,
     wire.RetryQuarantined: Answers.retry_quarantined,
+    wire.Erase: Answers.erase,
     wire.Stats: Answers.stats,
     wire.Ping: Answers.ping,
 }

@@ -10,6 +10,7 @@ from typing import Any, Self
 from relay.config import EventLimits, PublisherSettings
 from relay.errors import RelayError
 from relay.event import Event
+from relay.identity import Identity
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress
 
@@ -26,10 +27,17 @@ class AsyncPublisher:
         spool: Path | None = None,
         producer_id: str = "",
         on_progress: Callable[[Progress], None] | None = None,
+        identity: Identity | None = None,
     ) -> None:
         """Connect to `ingest`. `on_progress` is called in another thread."""
         self._publisher = Publisher(
-            ingest, settings=settings, limits=limits, spool=spool, producer_id=producer_id, on_progress=on_progress
+            ingest,
+            settings=settings,
+            limits=limits,
+            spool=spool,
+            producer_id=producer_id,
+            on_progress=on_progress,
+            identity=identity,
         )
         self._order = asyncio.Lock()
 

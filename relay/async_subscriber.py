@@ -7,22 +7,30 @@ import asyncio
 import itertools
 from typing import Any, Self
 
+import msgspec
+
 from relay import wire
-from relay.errors import RelayUnavailableError
-from relay.sockets import AsyncClientSocket, AsyncDoorbellSocket, check_endpoint
-from relay.wire import Batch, ConsumerState, QuarantineEntry, RelayStats
+from relay.endpoints import check_endpoint
+from relay.errors import RelayUnavailableError, UnauthorizedError
+from relay.identity import Identity, local_identity
+from relay.sockets import AsyncClientSocket, AsyncDoorbellSocket
+from relay.wire import Batch, ConsumerState, Erasable, Erased, QuarantineEntry, RelayStats
 
 _TRIES = 2
+_ERASE_TIMEOUT_S = 60.0  # of one part: 20,000 events, of which some have to be read
 _MAX_BYTES = 4 << 20
 
 
 class AsyncSubscriber:
     """One consumer of one relay, for one event loop. Requests and errors as of `Subscriber`."""
 
-    def __init__(self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0, *, identity: Identity | None = None
+    ) -> None:
         """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be there yet."""
-        self._socket = AsyncClientSocket(check_endpoint("ingest", ingest))
-        self._doorbell = AsyncDoorbellSocket(check_endpoint("feed", feed))
+        shown = identity or local_identity(ingest)
+        self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
+        self._doorbell = AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
         self._ingest = ingest
         self._consumer = consumer
         self._timeout_s = timeout_s
@@ -92,6 +100,23 @@ class AsyncSubscriber:
         result: bool = await self._ask(wire.RetryQuarantined(id=entry_id), bool)
         return result
 
+    async def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
+        """Erase events for good, all parts of it; their numbers stay as holes. Durable on return.
+
+        Their bytes leave the file with an upkeep of the relay, when it has rested since it last copied its journal
+        (`JournalStats.uncompacted` is 0 then). Each part is
+        asked for once, with patience: a repeat would be told that there is nothing left to erase. Raises
+        `RelayUnavailableError` when it is not known whether it happened; said again, `seqs` are those of the rest.
+        """
+        seqs: list[int] = []
+        while True:
+            request = wire.Erase(wanted=wanted, dry_run=dry_run)
+            part: Erased = await self._ask(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
+            seqs += part.seqs
+            if part.next_after is None:
+                return Erased(seqs=seqs, quarantined=part.quarantined)
+            wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
+
     async def stats(self) -> RelayStats:
         result: RelayStats = await self._ask(wire.Stats(), RelayStats)
         return result
@@ -112,17 +137,25 @@ class AsyncSubscriber:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _ask(self, request: wire.Request, result_type: Any) -> Any:
+    async def _ask(
+        self, request: wire.Request, result_type: Any, *, tries: int = _TRIES, timeout_s: float | None = None
+    ) -> Any:
         body = wire.encode(request)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         async with self._lock:
-            for _ in range(_TRIES):
+            for attempt in range(_TRIES):
                 correlation = next(self._correlations).to_bytes(8, "big")
                 try:
-                    async with asyncio.timeout(self._timeout_s / _TRIES):
+                    async with asyncio.timeout(timeout_s / tries):
                         return wire.decode_reply(await self._exchange(correlation, body), result_type)
+                except UnauthorizedError:
+                    if not self._socket.renew():
+                        raise
                 except TimeoutError:
                     self._socket.reconnect()
-        raise RelayUnavailableError(f"no answer from {self._ingest} within {self._timeout_s:.3g} s")
+                    if attempt + 1 >= tries:
+                        break
+        raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
 
     async def _exchange(self, correlation: bytes, body: bytes) -> bytes:
         await self._socket.send([correlation, body])

@@ -9,30 +9,55 @@ carry four times as much (measured).
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import structlog
 
 from relay import wire
+from relay.admission import Admission
 from relay.answers import Answers
 from relay.collector import Collector
 from relay.config import Endpoints, RelaySettings, journal_folder, relay_endpoints
-from relay.errors import JournalError, JournalFullError, ProtocolError, RelayError, RelaySettingsError
+from relay.credentials import Credentials
+from relay.endpoints import check_endpoint, is_curve
+from relay.errors import (
+    JournalError,
+    JournalFullError,
+    ProtocolError,
+    RelayError,
+    RelaySettingsError,
+    UnauthorizedError,
+)
 from relay.intake import Intake, Parcel
 from relay.journal import Journal
-from relay.sockets import Frames, ServerSocket, check_endpoint
+from relay.key_file import ensure_local_key, server_pair
+from relay.masking import Masker
+from relay.principal import Principal
+from relay.sockets import CurveGate, Letter, ServerSocket, curve_pair
 from relay.table_tail import TableFollower
 from relay.worker import Worker
 
 log = structlog.get_logger()
 
 _IDLE_WAIT_S = 1.0
+_REST = 20.0  # between two copies of the journal, as a multiple of what the first took: writers wait 5 % of the time
+
+
+class Question(NamedTuple):
+    """A request that is no `Publish`, where to answer, and who asks."""
+
+    peer: bytes
+    correlation: bytes
+    principal: Principal
+    request: wire.Request
 
 
 class Broker:
@@ -50,16 +75,21 @@ class Broker:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         wanted = _endpoints(data_dir, self._settings)
+        masker = Masker(self._settings.masking, self._counts)
+        self._admission = Admission(self._settings.events, masker.event, masker.data)
         self._journal = Journal.open(journal_folder(data_dir), self._settings.journal)
         try:
-            self._server = ServerSocket(wanted.ingest, wanted.feed, self._settings.broker.high_water)
+            ensure_local_key(data_dir)
+            self._credentials = Credentials(data_dir)
+            self._server = self._listen(data_dir, wanted)
             self._workers, self.pub_endpoints = self._make_workers()
         except BaseException:
             self._close()
             raise
-        self.endpoints = Endpoints(self._server.ingest, self._server.feed)
-        self._intake = Intake(self._journal, self._settings.events, self._counts)
-        self._answers = Answers(self._journal, self._settings, self._counts)
+        self.endpoints = Endpoints(self._server.ingest[0], self._server.feed[0])
+        self.listen, self.feed_listen = self._server.ingest[1:], self._server.feed[1:]
+        self._intake = Intake(self._journal, self._admission, self._counts, self._settings.broker.max_lag)
+        self._answers = Answers(self._journal, self._settings, self._admission, self._counts)
         self._rung_seq = self._journal.last_seq
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
@@ -103,60 +133,88 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _listen(self, data_dir: Path, wanted: Endpoints) -> ServerSocket:
+        broker = self._settings.broker
+        ingest, feed = (wanted.ingest, *broker.listen), (wanted.feed, *broker.feed_listen)
+        gate = None
+        if any(map(is_curve, ingest + feed)):
+            gate = CurveGate(server_pair(data_dir, curve_pair), self._credentials.knows_curve)
+        return ServerSocket(ingest, feed, broker.high_water, gate)
+
     def _make_workers(self) -> tuple[list[Worker], list[str]]:
-        broker, limits = self._settings.broker, self._settings.events
+        broker, admission = self._settings.broker, self._admission
         workers = [Worker(_Upkeep(self._journal, broker.upkeep_interval_s), self._fail)]
         endpoints: list[str] = []
         if broker.pub_bind or broker.pub_connect:
-            collector = Collector(self._journal, broker, limits, self._counts, self._server.wake)
+            collector = Collector(self._journal, broker, admission, self._counts, self._server.wake)
             endpoints = collector.endpoints
             workers.append(Worker(collector, self._fail))
         for table in broker.tables:
-            tail = TableFollower(self._journal, table, limits, self._counts, self._server.wake)
+            tail = TableFollower(self._journal, table, admission, self._counts, self._server.wake, broker.max_lag)
             workers.append(Worker(tail, self._fail))
         return workers, endpoints
 
     def _serve(self, wait_s: float) -> int:
         """Take what is queued: publishes in one transaction, then the rest one by one. Returns how many messages."""
-        messages = self._server.receive(self._settings.broker.max_batch, wait_s)
+        letters = self._server.receive(self._settings.broker.max_batch, wait_s)
         parcels: list[Parcel] = []
-        questions: list[tuple[bytes, bytes, wire.Request]] = []
-        for peer, frames in messages:
-            self._sort(peer, frames, parcels, questions)
+        questions: list[Question] = []
+        for letter in letters:
+            self._sort(letter, parcels, questions)
         if parcels:
             for reply in self._intake.take(parcels, datetime.now(UTC)):
                 self._reply(reply.peer, b"", wire.encode(reply.message))
         self._ring()
-        for peer, correlation, request in questions:
-            self._reply(peer, correlation, self._answer(request))
+        for question in questions:
+            self._reply(question.peer, question.correlation, self._answer(question))
         if questions:
             self._ring()
-        return len(messages)
+        return len(letters)
 
-    def _sort(
-        self, peer: bytes, frames: Frames, parcels: list[Parcel], questions: list[tuple[bytes, bytes, wire.Request]]
-    ) -> None:
+    def _sort(self, letter: Letter, parcels: list[Parcel], questions: list[Question]) -> None:
+        peer, frames, _ = letter
         correlation = frames[0] if frames else b""
         try:
-            if len(frames) != 2:
-                raise ProtocolError(f"expected 2 frames, got {len(frames)}")
+            if len(frames) not in (2, 3):
+                raise ProtocolError(f"expected 3 frames, got {len(frames)}")
             request = wire.decode_request(frames[1])
         except ProtocolError as error:
             self._counts["unreadable_requests"] += 1
             self._reply(peer, correlation, wire.encode_failure(error))
             return
-        if isinstance(request, wire.Publish):
-            parcels.append(Parcel(peer, request))
-        else:
-            questions.append((peer, correlation, request))
-
-    def _answer(self, request: wire.Request) -> bytes:
         try:
-            return wire.encode_answer(self._answers.answer(request))
+            principal = self._principal(letter)
+        except UnauthorizedError as error:
+            self._counts["unauthorized"] += 1
+            self._reply(peer, correlation, _turned_away(request, error))
+            return
+        if isinstance(request, wire.Publish):
+            parcels.append(Parcel(peer, request, principal))
+        else:
+            questions.append(Question(peer, correlation, principal, request))
+
+    def _principal(self, letter: Letter) -> Principal:
+        if letter.curve_key is not None:
+            return self._credentials.of_curve(letter.curve_key)
+        return self._credentials.of_token(letter.frames[2] if len(letter.frames) == 3 else b"")
+
+    def _answer(self, question: Question) -> bytes:
+        try:
+            return wire.encode_answer(self._answers.answer(question.request, question.principal))
         except RelayError as error:
             if isinstance(error, JournalError) and not isinstance(error, JournalFullError):
                 raise
             return wire.encode_failure(error)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
+            # One request that nobody foresaw must not keep everybody's events out. Only types and places: what went
+            # wrong may quote what was sent.
+            self._counts["failed_requests"] += 1
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            kind, where = type(error).__name__, f"{Path(place.filename).name}:{place.lineno}"
+            log.error("request.failed", request=type(question.request).__name__, error=kind, where=where)
+            return wire.encode_failure(ProtocolError(f"the relay could not answer this request ({kind})"))
 
     def _reply(self, peer: bytes, correlation: bytes, body: bytes) -> None:
         if not self._server.send(peer, [correlation, body]):
@@ -197,17 +255,20 @@ class Broker:
 
 
 class _Upkeep:
-    """A worker's task: retention, and readers that died."""
+    """A worker's task: retention, readers that died, and what was erased out of the file."""
 
     name = "upkeep"
 
-    def __init__(self, journal: Journal, interval_s: float) -> None:
+    def __init__(self, journal: Journal, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._journal = journal
         self._interval_s = interval_s
+        self._clock = clock
+        self._compact_after_s = -math.inf
         self._held_by: str | None = None
 
     def step(self) -> float:
         self._journal.clear_dead_readers()
+        self._compact()
         report = self._journal.retain(datetime.now(UTC))
         if report.deleted or report.held_by != self._held_by:
             log.info(
@@ -224,6 +285,26 @@ class _Upkeep:
     def finish(self) -> None:
         """Nothing is kept open between steps."""
 
+    def _compact(self) -> None:
+        """Clear the file of what was erased; without room or a pause, later. It copies the whole file, and all writers
+        wait: so the longer it took, the longer it rests."""
+        began_s = self._clock()
+        if began_s < self._compact_after_s or not self._journal.uncompacted:
+            return
+        try:
+            self._journal.compact()
+            log.info("journal.compacted")
+        except (JournalFullError, TimeoutError) as error:
+            log.warning("journal.not_compacted", error=type(error).__name__)
+        ended_s = self._clock()
+        self._compact_after_s = ended_s + _REST * (ended_s - began_s)
+
+
+def _turned_away(request: wire.Request, error: UnauthorizedError) -> bytes:
+    return (
+        wire.encode(wire.refusal(request, error)) if isinstance(request, wire.Publish) else wire.encode_failure(error)
+    )
+
 
 def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
     """Return where to listen, checked; the default folder for socket files is made private."""
@@ -232,12 +313,16 @@ def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
     checks: Sequence[tuple[str, Sequence[str]]] = (
         ("broker.ingest", [ours.ingest]),
         ("broker.feed", [ours.feed]),
+        ("broker.listen", broker.listen),
+        ("broker.feed_listen", broker.feed_listen),
         ("broker.pub_bind", broker.pub_bind),
         ("broker.pub_connect", broker.pub_connect),
     )
     for setting, endpoints in checks:
         for endpoint in endpoints:
             check_endpoint(setting, endpoint)
+            if is_curve(endpoint) and "listen" not in setting:
+                raise RelaySettingsError(setting, f"{endpoint}: CURVE is for broker.listen and broker.feed_listen")
     names = [table.name for table in broker.tables]
     if len(names) != len(set(names)):
         raise RelaySettingsError("broker.tables", "two tables have the same name")

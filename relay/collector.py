@@ -1,7 +1,10 @@
 """Intake from plain PUB emitters that nobody will change: best effort, and counted.
 
 ZeroMQ drops what a PUB socket sends before the connection stands, and what exceeds its queue; nobody can count that.
-Everything that arrives is journaled or quarantined with its reason. Emitters that want to be sure use a publisher.
+Everything that arrives is journaled, quarantined with its reason, or, while a consumer is too far behind, dropped and
+counted: these emitters cannot be slowed down. Nobody says who sent it: it is of any user, or of
+the one that `broker.pub_user` names, and then what names another is counted and dropped. Emitters that want to be sure
+use a publisher.
 """
 
 from __future__ import annotations
@@ -10,17 +13,17 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from relay.config import BrokerSettings, EventLimits
-from relay.errors import MalformedEventError
+from relay.admission import Admission, Admitted, source_name
+from relay.config import BrokerSettings
+from relay.errors import ConsumerBehindError, MalformedEventError
 from relay.event import Event
-from relay.intake import Sifted, sift, suspect
+from relay.intake import suspects
 from relay.journal import Journal
-from relay.quarantine import Suspect
+from relay.principal import Principal, Scope
 from relay.sockets import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
-_SOURCE = "pub"
 
 
 class Collector:
@@ -32,7 +35,7 @@ class Collector:
         self,
         journal: Journal,
         settings: BrokerSettings,
-        limits: EventLimits,
+        admission: Admission,
         counts: Counter[str],
         on_append: Callable[[], None],
     ) -> None:
@@ -41,10 +44,13 @@ class Collector:
         self.endpoints = self._socket.endpoints
         self._journal = journal
         self._max_batch = settings.max_batch
-        self._limits = limits
+        self._max_lag = settings.max_lag
+        self._admission = admission
+        self._principal = Principal("pub", settings.pub_user or None, frozenset({Scope.PUBLISH}))
+        self._source = source_name("pub", "", self._principal)
         self._counts = counts
         self._on_append = on_append
-        self._pending: list[tuple[bytes, Sifted]] = []
+        self._pending: list[tuple[bytes, Admitted]] = []
 
     def step(self) -> float:
         """Journal what comes next; what a full disk kept out is tried again first."""
@@ -67,25 +73,33 @@ class Collector:
             self._counts["pub_received"] += len(messages)
         if not self._pending:
             return False
-        self._append()
+        try:
+            self._journal.require_read(self._max_lag)
+        except ConsumerBehindError:
+            self._counts["pub_dropped"] += len(self._pending)
+            self._pending = []
+        else:
+            self._append()
         return True
 
-    def _sift(self, frames: Frames, now: datetime) -> tuple[bytes, Sifted]:
+    def _sift(self, frames: Frames, now: datetime) -> tuple[bytes, Admitted]:
         try:
             data = event_in_frames(frames)
         except MalformedEventError as error:
             return b" ".join(frames), error
-        return data, sift(data, self._limits, now)
+        return data, self._admission.sift(data, self._principal, now)
 
     def _append(self) -> None:
         events = [result for _, result in self._pending if isinstance(result, Event)]
-        suspects: list[Suspect] = [
-            suspect(data, result, _SOURCE) for data, result in self._pending if not isinstance(result, Event)
-        ]
-        appended = self._journal.append(events, datetime.now(UTC), suspects=suspects)
+        unread = suspects(self._pending, self._source, self._admission)
+        appended = self._journal.append(events, datetime.now(UTC), suspects=unread)
+        foreign = len(self._pending) - len(events) - len(unread)
         self._pending = []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
-            pub_accepted=len(events) - duplicates, pub_duplicates=duplicates, pub_malformed=len(suspects)
+            pub_accepted=len(events) - duplicates,
+            pub_duplicates=duplicates,
+            pub_malformed=len(unread),
+            pub_foreign=foreign,
         )
         self._on_append()

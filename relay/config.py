@@ -67,17 +67,25 @@ class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The relay process. Empty `ingest` and `feed`: socket files under the data folder.
 
+    `listen` and `feed_listen` are more endpoints of the same, `curve+tcp://HOST:PORT` where other machines reach them.
     `pub_bind` are endpoints that plain PUB emitters connect to, `pub_connect` endpoints where emitters are bound.
-    `max_batch` bounds the messages of one group commit; `high_water` the messages queued per peer.
+    What comes from them shows no key: `pub_user` is the one user it may be of, empty: any.
+    `max_batch` bounds the messages of one group commit; `high_water` the messages queued per peer. While a consumer
+    has more than `max_lag` unread events (0: off), publishers wait, tables are not read on, and PUB events are dropped
+    and counted.
     """
 
     ingest: str = ""
     feed: str = ""
+    listen: tuple[str, ...] = ()
+    feed_listen: tuple[str, ...] = ()
     pub_bind: tuple[str, ...] = ()
     pub_connect: tuple[str, ...] = ()
+    pub_user: str = ""
     tables: tuple[TableTail, ...] = ()
     max_batch: Count = 1_000
     high_water: Count = 10_000
+    max_lag: NonNegative = 0
     fetch_max_events: Count = 10_000
     fetch_max_bytes: Count = 16 << 20
     upkeep_interval_s: Positive = 30.0
@@ -95,6 +103,15 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     spool_max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
 
 
+class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is masked before it is stored. `allow` are patterns of found texts that stay (the whole text must match),
+    `patterns` more of what is masked, by name. They are yours: one that backtracks without end costs you the time."""
+
+    enabled: bool = True
+    allow: tuple[str, ...] = ()
+    patterns: dict[str, str] = {}
+
+
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of the bus: one table of the TOML file for each part."""
 
@@ -102,6 +119,7 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     journal: JournalSettings = JournalSettings()
     broker: BrokerSettings = BrokerSettings()
     publisher: PublisherSettings = PublisherSettings()
+    masking: MaskingSettings = MaskingSettings()
 
 
 class Endpoints(NamedTuple):

@@ -6,13 +6,16 @@ up under another number, is noticed. Numbers are 8 bytes, big end first, so that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 import xxhash
 
 from relay.environment import Transaction
 
+T = TypeVar("T")
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", "counters")
 """`users`: user and seq, so that one user can be read alone. `ids`: user and event_id to seq. `forgotten`: ids whose
 event was deleted and that are still recognised. `sources`: how far each table was read. `unread`: what is already in
@@ -76,20 +79,23 @@ def seal(key: bytes, content: StoredEvent | StoredQuarantine) -> bytes:
 
 
 def open_event(key: bytes, value: bytes) -> StoredEvent | None:
-    """Return the event stored under `key`, or None when it does not match its checksum."""
-    encoded = _unsealed(key, value)
-    return None if encoded is None else _event_decoder.decode(encoded)
+    """Return the event stored under `key`, or None when it does not match its checksum, or is no event behind it."""
+    return _opened(_event_decoder, key, value)
 
 
 def open_quarantine(key: bytes, value: bytes) -> StoredQuarantine | None:
-    """Return the quarantine entry stored under `key`, or None when it does not match its checksum."""
-    encoded = _unsealed(key, value)
-    return None if encoded is None else _quarantine_decoder.decode(encoded)
+    """Return the quarantine entry stored under `key`, or None when it is damaged, as `open_event` does."""
+    return _opened(_quarantine_decoder, key, value)
 
 
-def _unsealed(key: bytes, value: bytes) -> bytes | None:
+def _opened(decoder: msgspec.msgpack.Decoder[T], key: bytes, value: bytes) -> T | None:
     encoded = value[8:]
-    return encoded if value[:8] == xxhash.xxh3_64_digest(key + encoded) else None
+    if value[:8] != xxhash.xxh3_64_digest(key + encoded):
+        return None
+    try:
+        return decoder.decode(encoded)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
 
 
 def milliseconds(moment: datetime) -> int:
@@ -103,8 +109,12 @@ def moment(milliseconds_since_1970: int) -> datetime:
 class Counters:
     """Durable numbers by name; one that was never set is 0."""
 
-    def __init__(self, database: object) -> None:
-        self._database = database
+    def __init__(self, databases: Mapping[str, object]) -> None:
+        self._databases = databases
+
+    @property
+    def _database(self) -> object:
+        return self._databases["counters"]  # another one after each compaction
 
     def get(self, transaction: Transaction, name: str) -> int:
         value: bytes | None = transaction.get(name.encode(), db=self._database)

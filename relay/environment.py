@@ -2,8 +2,8 @@
 
 sync and metasync on, writemap off (with it a full disk kills the process by SIGBUS, measured), the map size set once
 and never grown (growing from two processes corrupts), one writer held by a file lock, dead readers cleared. LMDB's
-errors leave this file as ours. It does not know what is stored. LMDB sees damage in its own pages only (0 of 15 bit
-flips inside values, measured), so callers keep a checksum in each value.
+errors leave this file as ours. It does not know what is stored. LMDB sees little damage (0 of 15 bit flips inside
+values, measured) and dies of some, so callers keep a checksum in each value, and `pages` looks before it opens.
 """
 
 from __future__ import annotations
@@ -12,18 +12,30 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from relay.errors import JournalDamagedError, JournalError, JournalFullError, JournalInUseError
+from relay.first_file import make_first_file
+from relay.gate import Gate
+from relay.pages import DATA_FILE, CommitGoneError, examine
+from relay.replacing import (
+    allow_opening,
+    discard_copy,
+    flush_copy,
+    opening,
+    replace_by_copy,
+    room_for_copy,
+    swapping,
+)
 
-_DATA_FILE = "data.mdb"
 _LOCK_FILE = "owner.lock"
 _RESERVE_FILE = "reserve"
 _ZEROS = bytes(1 << 20)
+_ADVICE = "nothing was changed; memory-agent restore brings a backup back in its place"
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -33,6 +45,7 @@ _DAMAGE = (
     lmdb.CursorFullError,
 )
 
+_PATIENCE_S = 10.0
 Transaction = Any
 """An LMDB transaction; used only inside the blocks of `Environment.read` and `Environment.write`."""
 
@@ -44,6 +57,7 @@ class Environment:
         self._engine = engine
         self._lock = lock
         self._pid = os.getpid()
+        self._gate = Gate()
         self.path = path
         self.map_size_bytes = map_size_bytes
         self.databases: dict[str, Any] = {name: engine.open_db(name.encode()) for name in databases}
@@ -59,9 +73,12 @@ class Environment:
         try:
             if not readonly:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                lock = _take_lock(path)
-            engine = _open_engine(path, map_size_bytes, len(databases), readonly=readonly)
-            return cls(engine, path, map_size_bytes, databases, lock)
+                lock = take_lock(path)
+                allow_opening(path)
+                make_first_file(path, lambda aside: lmdb.open(str(aside), map_size=map_size_bytes, mode=0o600).close())
+            with opening(path) if readonly else nullcontext():
+                engine = _open_engine(path, map_size_bytes, len(databases), readonly=readonly)
+                return cls(engine, path, map_size_bytes, databases, lock)
         except BaseException as error:
             if engine is not None:
                 engine.close()
@@ -93,7 +110,7 @@ class Environment:
         if os.getpid() != self._pid:
             raise JournalError(f"{self.path} was opened before a fork; open it again in the child")
         try:
-            with self._engine.begin(write=write) as transaction:
+            with self._gate.passing(), self._engine.begin(write=write) as transaction:
                 yield transaction
         except lmdb.Error as error:
             raise _translated(error, self.path, self.map_size_bytes) from error
@@ -113,6 +130,40 @@ class Environment:
             return int(self._engine.reader_check())
         except lmdb.Error as error:
             raise _translated(error, self.path, self.map_size_bytes) from error
+
+    def copy(self, folder: Path) -> None:
+        """Write a compact copy of a snapshot into the empty folder `folder`, while in use; not yet fsynced."""
+        try:
+            self._engine.copy(str(folder), compact=True)
+        except lmdb.Error as error:
+            raise _translated(error, self.path, self.map_size_bytes) from error
+
+    def compact(self) -> None:
+        """Put a compact copy in the place of the file: what was deleted is gone then. Durable on return.
+
+        No transaction begins meanwhile, and nobody else opens the file. Killed at any moment, it leaves the old file
+        or the new one. Raises `JournalFullError`, `TimeoutError` when transactions do not end: nothing changed then.
+        """
+        copy = room_for_copy(self.path)
+        try:
+            with swapping(self.path, _PATIENCE_S), self._gate.alone(_PATIENCE_S):
+                self.copy(copy)
+                flush_copy(copy)
+                self._engine.close()
+                replace_by_copy(copy)
+                self._engine = _open_engine(self.path, self.map_size_bytes, len(self.databases), readonly=False)
+                for name in self.databases:
+                    self.databases[name] = self._engine.open_db(name.encode())
+        except lmdb.Error as error:
+            raise _translated(error, self.path, self.map_size_bytes) from error
+        except TimeoutError:
+            raise
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise JournalFullError(str(self.path), self.map_size_bytes) from error
+            raise JournalError(f"{self.path}: {error.strerror}") from error
+        finally:
+            discard_copy(copy)
 
     def keep_disk_reserve(self, size_bytes: int) -> bool:
         """Occupy disk room that `give_up_disk_reserve` frees; False when there is none to be had now."""
@@ -146,7 +197,7 @@ class Environment:
             self._lock = -1
 
 
-def _take_lock(path: Path) -> int:
+def take_lock(path: Path) -> int:
     """Hold the folder for as long as the descriptor is open; the kernel lets go of it when the process dies."""
     descriptor = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -183,20 +234,29 @@ def _open_engine(path: Path, map_size_bytes: int, databases: int, *, readonly: b
     )
     if not readonly:
         engine.reader_check()
-    info, page_bytes = engine.info(), engine.stat()["psize"]
-    needed = (info["last_pgno"] + 1) * page_bytes
-    actual = (path / _DATA_FILE).stat().st_size
-    if info["last_txnid"] > 0 and actual < needed:
+    try:
+        _require_sound(engine, path)
+    except BaseException:
         engine.close()
-        raise JournalDamagedError(f"{path}: {_DATA_FILE} has {actual} bytes, its pages need {needed}")
+        raise
     return engine
+
+
+def _require_sound(engine: Any, path: Path) -> None:
+    """Go through the pages before LMDB follows one: some damage would kill the process."""
+    try:
+        fault = examine(engine.begin, path)
+    except CommitGoneError as error:
+        raise JournalError(f"{path}: {error}") from error
+    if fault is not None:
+        raise JournalDamagedError(f"{path}: {fault}; {_ADVICE}")
 
 
 def _require_whole(path: Path) -> None:
     """Refuse a file that was cut inside its meta pages; LMDB would take it for a new one."""
-    file = path / _DATA_FILE
+    file = path / DATA_FILE
     if file.exists() and 0 < file.stat().st_size < 2 * os.sysconf("SC_PAGESIZE"):
-        raise JournalDamagedError(f"{path}: {_DATA_FILE} was cut to {file.stat().st_size} bytes")
+        raise JournalDamagedError(f"{path}: {DATA_FILE} was cut to {file.stat().st_size} bytes")
 
 
 def _translated(error: lmdb.Error, path: Path, map_size_bytes: int) -> JournalError:

@@ -39,6 +39,45 @@ class EventTooLargeError(MalformedEventError):
     code = "event_too_large"
 
 
+class UserNotAllowedError(MalformedEventError):
+    """The event or the request names a user that the key is not for; whether there is such a user is not told."""
+
+    code = "user_not_allowed"
+
+
+class ScopeMissingError(RelayError):
+    """The key is not for this kind of request."""
+
+    code = "scope_missing"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(scope)
+        self.scope = scope
+
+    def __str__(self) -> str:
+        return f"the key has no scope {self.scope}"
+
+
+class UnauthorizedError(RelayError):
+    """The message carries no key that is known, or one that was revoked."""
+
+    code = "unauthorized"
+
+
+class KeyFileError(RelayError):
+    """A key cannot be made or revoked, or the file that holds the keys cannot be used."""
+
+    code = "key_file"
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}"
+
+
 class RelaySettingsError(RelayError):
     """A setting is unknown, of the wrong type or out of its bounds."""
 
@@ -140,6 +179,22 @@ class SequenceGapError(RelayError):
 
     code = "sequence_gap"
     retryable = True
+
+
+class ConsumerBehindError(RelayError):
+    """A consumer has more unread events than intake may add to: nothing was written, it is tried again later."""
+
+    code = "consumer_behind"
+    retryable = True
+
+    def __init__(self, consumer: str, lag: int, limit: int) -> None:
+        super().__init__(consumer, lag, limit)
+        self.consumer = consumer
+        self.lag = lag
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"consumer {self.consumer} has {self.lag} unread events, {self.limit} are allowed"
 
 
 class ProducerSupersededError(RelayError):

@@ -69,9 +69,7 @@ def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
 
     Raises `MalformedEventError` naming the field, `EventTooLargeError`; nothing else, whatever the bytes are.
     """
-    if len(data) > limits.max_bytes:
-        raise EventTooLargeError("event", f"has {len(data)} bytes, at most {limits.max_bytes} are allowed")
-    return event_from_mapping(_decode_mapping(data), limits, now)
+    return event_from_mapping(decode_mapping(data, limits), limits, now)
 
 
 def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> Event:
@@ -96,8 +94,13 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
     return event if event.event_id else _with_derived_id(event, dated=sent_at is not None)
 
 
-def _decode_mapping(data: bytes) -> object:
-    """Decode JSON where the first character says so, MessagePack else."""
+def decode_mapping(data: bytes, limits: EventLimits) -> object:
+    """Return what is in JSON or MessagePack bytes, not checked further; JSON where the first character says so.
+
+    Raises `MalformedEventError`, `EventTooLargeError`.
+    """
+    if len(data) > limits.max_bytes:
+        raise EventTooLargeError("event", f"has {len(data)} bytes, at most {limits.max_bytes} are allowed")
     looks_like_json = data.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')
     try:
         return msgspec.json.decode(data) if looks_like_json else msgspec.msgpack.decode(data)

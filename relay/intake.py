@@ -16,23 +16,41 @@ from typing import NamedTuple
 
 import structlog
 
-from relay.config import EventLimits
-from relay.errors import JournalFullError, MalformedEventError, ProducerSupersededError, RelayError, SequenceGapError
-from relay.event import Event, decode_event
+from relay.admission import Admission, Admitted, source_name
+from relay.errors import (
+    ConsumerBehindError,
+    JournalFullError,
+    ProducerSupersededError,
+    RelayError,
+    ScopeMissingError,
+    SequenceGapError,
+    UserNotAllowedError,
+)
+from relay.event import Event
 from relay.journal import Appended, Journal
+from relay.principal import Principal, Scope
 from relay.quarantine import Suspect
-from relay.wire import Ack, Publish, Receipt, Refusal
+from relay.wire import Ack, Publish, Receipt, Refusal, refusal
 
 log = structlog.get_logger()
 
 _MAX_PRODUCERS = 10_000
 
+Producer = tuple[str, str]
+"""The id of the key, and the publisher's own."""
+
 
 class Parcel(NamedTuple):
-    """A `Publish` and who sent it."""
+    """A `Publish`, where to answer, and who sent it."""
 
     peer: bytes
     publish: Publish
+    principal: Principal
+
+    @property
+    def producer(self) -> Producer:
+        """Whose place this moves: a key's own, so that no other key can stop a producer by using its id."""
+        return self.principal.key_id, self.publish.producer_id
 
 
 class Reply(NamedTuple):
@@ -49,108 +67,115 @@ class _Place(NamedTuple):
     expected_seq: int
 
 
-Sifted = Event | MalformedEventError
+def suspects(sifted: Iterable[tuple[bytes, Admitted]], source: str, admission: Admission) -> list[Suspect]:
+    """Return the quarantine entries for bytes that are no event, masked.
 
-
-def sift(data: bytes, limits: EventLimits, now: datetime) -> Sifted:
-    """Return the event in `data`, or what is wrong with it."""
-    try:
-        return decode_event(data, limits, now)
-    except MalformedEventError as error:
-        return error
-
-
-def suspect(data: bytes, error: MalformedEventError, source: str) -> Suspect:
-    """Return the quarantine entry for bytes that are no event."""
-    return Suspect(data, error.code, str(error), source)
+    What names a user whom its key is not for is none: it is nobody's, and whoever sent it is told.
+    """
+    return [
+        Suspect(admission.mask_data(data), result.code, admission.mask_data(str(result).encode()).decode(), source)
+        for data, result in sifted
+        if not isinstance(result, (Event, UserNotAllowedError))
+    ]
 
 
 class Intake:
     """Takes the publishes of all producers, a batch at a time. One thread owns it."""
 
-    def __init__(self, journal: Journal, limits: EventLimits, counts: Counter[str]) -> None:
+    def __init__(self, journal: Journal, admission: Admission, counts: Counter[str], max_lag: int = 0) -> None:
+        """Take nothing while a consumer is more than `max_lag` events behind; 0: whatever it is."""
         self._journal = journal
-        self._limits = limits
+        self._max_lag = max_lag
+        self._admission = admission
         self._counts = counts
-        self._places: OrderedDict[str, _Place] = OrderedDict()
-        self._full = False
+        self._places: OrderedDict[Producer, _Place] = OrderedDict()
+        self._paused_by = ""
 
     def take(self, parcels: Sequence[Parcel], now: datetime) -> list[Reply]:
         """Journal the events of `parcels` in one transaction, and return the acks and refusals to send.
 
-        What an ack speaks of is durable. On a full disk everything is refused. Raises `JournalError`.
+        What an ack speaks of is durable. On a full disk, or while a consumer is too far behind, everything is refused.
+        Raises `JournalError`.
         """
-        places: dict[str, _Place] = {}
+        places: dict[Producer, _Place] = {}
         refusals: list[Reply] = []
-        accepted: list[tuple[Parcel, list[Sifted]]] = []
+        accepted: list[tuple[Parcel, list[Admitted]]] = []
         for parcel in parcels:
-            error = self._advance(parcel.publish, places)
+            error = self._advance(parcel, places)
             if error is None:
-                accepted.append((parcel, [sift(data, self._limits, now) for data in parcel.publish.events]))
+                accepted.append((parcel, self._sift(parcel, now)))
             else:
-                refusals.append(_refusal(parcel, error, places[parcel.publish.producer_id].expected_seq))
+                refusals.append(_refusal(parcel, error, _expected(parcel, places)))
         try:
+            self._journal.require_read(self._max_lag)
             appended = self._append(accepted, now)
-        except JournalFullError as error:
-            self._counts["refused_full"] += sum(len(sifted) for _, sifted in accepted)
-            self._note_room(full=True)
+        except (JournalFullError, ConsumerBehindError) as error:
+            counted = "refused_full" if isinstance(error, JournalFullError) else "refused_behind"
+            self._counts[counted] += sum(len(sifted) for _, sifted in accepted)
+            self._note_pause(error.code)
             return refusals + [_refusal(parcel, error, parcel.publish.first_seq) for parcel, _ in accepted]
-        self._note_room(full=False)
+        self._note_pause("")
         self._remember(places)
         return refusals + _cumulative(accepted, appended)
 
-    def _advance(self, publish: Publish, places: dict[str, _Place]) -> RelayError | None:
-        """Move the producer's place behind `publish`, or say why it cannot be taken."""
-        place = places.get(publish.producer_id) or self._places.get(publish.producer_id)
+    def _sift(self, parcel: Parcel, now: datetime) -> list[Admitted]:
+        return [self._admission.sift(data, parcel.principal, now) for data in parcel.publish.events]
+
+    def _advance(self, parcel: Parcel, places: dict[Producer, _Place]) -> RelayError | None:
+        """Move the producer's place behind what is published, or say why it cannot be taken."""
+        if Scope.PUBLISH not in parcel.principal.scopes:
+            return ScopeMissingError(Scope.PUBLISH.value)
+        publish, producer = parcel.publish, parcel.producer
+        place = places.get(producer) or self._places.get(producer)
         if place is not None and publish.epoch < place.epoch:
-            places[publish.producer_id] = place
+            places[producer] = place
             return ProducerSupersededError(f"a newer publisher uses the producer id {publish.producer_id[:64]}")
         if place is None or publish.epoch > place.epoch:
             place = _Place(publish.epoch, publish.base_seq)
         expected_seq = max(place.expected_seq, publish.base_seq)
         if publish.first_seq > expected_seq:
-            places[publish.producer_id] = _Place(publish.epoch, expected_seq)
+            places[producer] = _Place(publish.epoch, expected_seq)
             self._counts["refused_gap"] += len(publish.events)
             return SequenceGapError(f"expected event {expected_seq}, got {publish.first_seq}")
         through = max(expected_seq, publish.first_seq + len(publish.events))
-        places[publish.producer_id] = _Place(publish.epoch, through)
+        places[producer] = _Place(publish.epoch, through)
         return None
 
-    def _append(self, accepted: Sequence[tuple[Parcel, list[Sifted]]], now: datetime) -> Iterable[Appended]:
+    def _append(self, accepted: Sequence[tuple[Parcel, list[Admitted]]], now: datetime) -> Iterable[Appended]:
         events: list[Event] = []
-        suspects: list[Suspect] = []
+        unread: list[Suspect] = []
+        foreign = 0
         for parcel, sifted in accepted:
-            source = f"publisher:{parcel.publish.producer_id[:128]}"
-            for data, result in zip(parcel.publish.events, sifted, strict=True):
-                if isinstance(result, Event):
-                    events.append(result)
-                else:
-                    suspects.append(suspect(data, result, source))
-        appended = self._journal.append(events, now, suspects=suspects) if events or suspects else []
+            source = source_name("publisher", parcel.publish.producer_id[:128], parcel.principal)
+            events += [result for result in sifted if isinstance(result, Event)]
+            unread += suspects(zip(parcel.publish.events, sifted, strict=True), source, self._admission)
+            foreign += sum(isinstance(result, UserNotAllowedError) for result in sifted)
+        appended = self._journal.append(events, now, suspects=unread) if events or unread else []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
-            accepted=len(events) - duplicates, duplicates=duplicates, malformed=len(suspects), batches=1
+            accepted=len(events) - duplicates, duplicates=duplicates, malformed=len(unread), foreign=foreign, batches=1
         )
         return appended
 
-    def _note_room(self, *, full: bool) -> None:
-        if full != self._full:
-            log.log(logging.ERROR if full else logging.INFO, "intake.refused" if full else "intake.resumed")
-            self._full = full
+    def _note_pause(self, code: str) -> None:
+        if code != self._paused_by:
+            level = logging.ERROR if code == JournalFullError.code else logging.WARNING if code else logging.INFO
+            log.log(level, "intake.refused" if code else "intake.resumed", code=code or self._paused_by)
+            self._paused_by = code
 
-    def _remember(self, places: dict[str, _Place]) -> None:
-        for producer_id, place in places.items():
-            self._places[producer_id] = place
-            self._places.move_to_end(producer_id)
+    def _remember(self, places: dict[Producer, _Place]) -> None:
+        for producer, place in places.items():
+            self._places[producer] = place
+            self._places.move_to_end(producer)
         while len(self._places) > _MAX_PRODUCERS:
             self._places.popitem(last=False)
 
 
-def _cumulative(accepted: Sequence[tuple[Parcel, list[Sifted]]], appended: Iterable[Appended]) -> list[Reply]:
+def _cumulative(accepted: Sequence[tuple[Parcel, list[Admitted]]], appended: Iterable[Appended]) -> list[Reply]:
     """Return one ack for each unbroken run of a producer's events."""
     numbers = iter(appended)
     acks: dict[tuple[bytes, str, int], list[Reply]] = {}
-    for (peer, publish), sifted in accepted:
+    for (peer, publish, _), sifted in accepted:
         receipts = [
             Receipt(*next(numbers))
             if isinstance(result, Event)
@@ -166,14 +191,10 @@ def _cumulative(accepted: Sequence[tuple[Parcel, list[Sifted]]], appended: Itera
     return [reply for runs in acks.values() for reply in runs]
 
 
+def _expected(parcel: Parcel, places: dict[Producer, _Place]) -> int:
+    place = places.get(parcel.producer)
+    return place.expected_seq if place is not None else parcel.publish.first_seq
+
+
 def _refusal(parcel: Parcel, error: RelayError, expected_seq: int) -> Reply:
-    publish = parcel.publish
-    refusal = Refusal(
-        epoch=publish.epoch,
-        attempt=publish.attempt,
-        first_seq=publish.first_seq,
-        expected_seq=expected_seq,
-        code=error.code,
-        arguments=list(error.args),
-    )
-    return Reply(parcel.peer, refusal)
+    return Reply(parcel.peer, refusal(parcel.publish, error, expected_seq))

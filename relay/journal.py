@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import msgspec
+
 from relay.config import JournalSettings
 from relay.entries import (
     DATABASES,
@@ -28,11 +30,12 @@ from relay.entries import (
     user_key,
 )
 from relay.environment import Environment, Transaction
-from relay.errors import CursorError, EntryDamagedError, JournalFullError, QuarantineEntryError
+from relay.erasing import Erasing
+from relay.errors import ConsumerBehindError, CursorError, EntryDamagedError, JournalFullError, QuarantineEntryError
 from relay.event import Event, encode_event
 from relay.quarantine import Quarantine, Suspect
 from relay.retention import Retention, RetentionReport
-from relay.wire import Batch, ConsumerState, JournalEntry, JournalStats, QuarantineEntry
+from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
@@ -51,9 +54,10 @@ class Journal:
         self._environment = environment
         self._settings = settings
         self._databases = environment.databases
-        self._counters = Counters(self._databases["counters"])
+        self._counters = Counters(self._databases)
         self._quarantine = Quarantine(environment, settings)
         self._retention = Retention(environment, settings)
+        self._erasing = Erasing(environment, self._retention, self._quarantine)
         self._reserve_bytes = min(settings.reserve_bytes, settings.map_size_bytes // 2)
 
     @classmethod
@@ -156,6 +160,12 @@ class Journal:
         with self._environment.read() as transaction:
             return self._consumers(transaction)
 
+    def require_read(self, max_lag: int) -> None:
+        """Raise `ConsumerBehindError` when a durable consumer has more than `max_lag` unread entries; 0: off."""
+        behind = max(self.consumers(), key=lambda consumer: consumer.lag, default=None) if max_lag else None
+        if behind is not None and behind.lag > max_lag:
+            raise ConsumerBehindError(behind.name, behind.lag, max_lag)
+
     def remove_consumer(self, name: str) -> bool:
         """Forget a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return."""
         with self._environment.write() as transaction:
@@ -218,6 +228,38 @@ class Journal:
             transaction.put(_consumer_key(consumer), number_key(through_seq), db=self._databases["consumers"])
             self._retention.delete_through(transaction, through_seq, now)
 
+    def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
+        """Erase a part of what is wanted; ask again from `next_after` on. Durable on return.
+
+        The bytes lie in pages that were given up until `compact`.
+        """
+        return self._erasing.erase(wanted, now, dry_run=dry_run)
+
+    def erase_all(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
+        """Erase all parts of what is wanted, a transaction each. Durable on return."""
+        seqs: list[int] = []
+        while True:
+            part = self.erase(wanted, now, dry_run=dry_run)
+            seqs += part.seqs
+            if part.next_after is None:
+                return Erased(seqs=seqs, quarantined=part.quarantined)
+            wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
+
+    def compact(self) -> None:
+        """Leave nothing of what was deleted in the file. Everybody waits meanwhile (.1 s per 100 MB). Durable.
+
+        Raises `JournalFullError` when the disk has no room for the copy, `TimeoutError` when a reader does not end.
+        """
+        self._environment.compact()
+        with self._environment.write() as transaction:
+            self._counters.set(transaction, "uncompacted", 0)
+
+    @property
+    def uncompacted(self) -> int:
+        """How many entries were erased whose bytes may still lie in the file."""
+        with self._environment.read() as transaction:
+            return self._counters.get(transaction, "uncompacted")
+
     def clear_dead_readers(self) -> int:
         """Free what readers that died keep alive; to be called now and then. Returns how many."""
         return self._environment.clear_dead_readers()
@@ -237,6 +279,7 @@ class Journal:
                 quarantined_bytes=self._quarantine.size_bytes(transaction),
                 quarantine_refused=self._quarantine.refused(transaction),
                 consumers=self._consumers(transaction),
+                uncompacted=self._counters.get(transaction, "uncompacted"),
             )
 
     def close(self) -> None:

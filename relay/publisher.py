@@ -19,7 +19,9 @@ from typing import Any, Self
 from uuid import uuid4
 
 from relay.config import EventLimits, PublisherSettings
+from relay.endpoints import check_endpoint
 from relay.errors import (
+    ConsumerBehindError,
     EntryDamagedError,
     EventTooLargeError,
     JournalFullError,
@@ -28,11 +30,13 @@ from relay.errors import (
     RelayError,
     RelayUnavailableError,
     SpoolFullError,
+    UnauthorizedError,
     rebuild,
 )
 from relay.event import Event, encode_event, event_from_mapping
+from relay.identity import Identity, local_identity
 from relay.reports import FlushReport, Progress, Tally
-from relay.sockets import ClientSocket, check_endpoint
+from relay.sockets import ClientSocket
 from relay.spool import Spool
 from relay.window import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal, decode_receipt, encode
@@ -53,10 +57,12 @@ class Publisher:
         spool: Path | None = None,
         producer_id: str = "",
         on_progress: Callable[[Progress], None] | None = None,
+        identity: Identity | None = None,
     ) -> None:
         """Connect to `ingest` (`relay_endpoints(data_dir).ingest`); the relay need not be there yet.
 
-        `on_progress` is called in the sending thread. Raises `JournalInUseError` when another publisher has the spool.
+        `identity` is what to show; without it the token beside the socket file. `on_progress` is called
+        in the sending thread. Raises `JournalInUseError` when another publisher has the spool.
         """
         self._settings = settings or PublisherSettings()
         self._limits = limits or EventLimits()
@@ -68,7 +74,9 @@ class Publisher:
         self._away = self._closing = self._closed = False
         self._fatal: BaseException | None = None
         self._progress_s = self._pause_until_s = 0.0
-        self._socket = ClientSocket(check_endpoint("ingest", ingest), high_water=max(1_000, self._settings.window))
+        shown = identity or local_identity(ingest)
+        self._user_id = shown.user_id
+        self._socket = ClientSocket(check_endpoint("ingest", ingest), shown, max(1_000, self._settings.window))
         try:
             self._spool = Spool(spool, self._settings.spool_max_bytes) if spool else None
         except BaseException:
@@ -158,6 +166,8 @@ class Publisher:
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event
+        if self._user_id is not None and isinstance(mapping, Mapping) and not mapping.get("user_id"):
+            mapping = {**mapping, "user_id": self._user_id}
         checked = event_from_mapping(mapping, self._limits, datetime.now(UTC))
         try:
             data = encode_event(checked)
@@ -347,11 +357,14 @@ class Publisher:
 
     def _refused(self, refusal: Refusal) -> None:
         error = rebuild(refusal.code, refusal.arguments)
+        if isinstance(error, UnauthorizedError) and self._socket.renew():
+            self._window.rewind()  # the token of this machine was made meanwhile
+            return
         if not error.retryable:
             raise error
         self._window.rewind()
         self._progress_s = time.monotonic()
-        if isinstance(error, JournalFullError):
+        if isinstance(error, (JournalFullError, ConsumerBehindError)):
             self._pause_until_s = time.monotonic() + self._settings.full_pause_s
             self._go_away()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relay.config import JournalSettings
 from relay.entries import (
@@ -44,10 +44,17 @@ class Quarantine:
     """Works inside transactions of the journal."""
 
     def __init__(self, environment: Environment, settings: JournalSettings) -> None:
-        self._entries = environment.databases["quarantine"]
-        self._digests = environment.databases["unread"]
-        self._counters = Counters(environment.databases["counters"])
+        self._databases = environment.databases
+        self._counters = Counters(environment.databases)
         self._settings = settings
+
+    @property
+    def _entries(self) -> Any:
+        return self._databases["quarantine"]  # another one after each compaction
+
+    @property
+    def _digests(self) -> Any:
+        return self._databases["unread"]
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
         """Store `suspect` and return its id, the old one when it is there already, or `REFUSED`."""

@@ -2,7 +2,7 @@
 
 Deleting goes in bounded transactions, so that appends get in between. An id outlives its event by the horizon of the
 settings, counted from when the event was received. What this does not do: compact the file; LMDB uses freed pages
-again. Rejected: deleting events out of order (by user, by type): cursors would then mean nothing.
+again. Deleting out of order is for erasure alone (`erasing`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Retention:
         self._environment = environment
         self._settings = settings
         self._databases = environment.databases
-        self._counters = Counters(self._databases["counters"])
+        self._counters = Counters(self._databases)
 
     def retain(self, now: datetime) -> RetentionReport:
         """Delete what the settings do not keep. Raises `JournalFullError` when not even that finds room."""
@@ -70,6 +70,12 @@ class Retention:
         if deleted_bytes:
             self._counters.add(transaction, "event_bytes", -deleted_bytes)
         return deleted_bytes
+
+    def delete_one(self, transaction: Transaction, seq: int, stored: StoredEvent, now: datetime) -> None:
+        """Delete one entry out of order; its id is known until the horizon."""
+        transaction.delete(number_key(seq), db=self._databases["events"])
+        self._forget(transaction, seq, stored, now)
+        self._counters.add(transaction, "event_bytes", -len(stored.data))
 
     def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
         """Delete an entry that cannot be read and return its bytes. What points to it finds nothing, and is skipped."""

@@ -2,124 +2,117 @@
 
 Requests and acknowledged events go over DEALER and ROUTER. PUB/SUB loses messages silently (33,604 of 50,000 at
 default settings, measured), so it carries only what may be lost: doorbells, and what plain emitters send. Listening is
-on socket files in private folders, or on loopback. What this file does not do: it knows nothing of messages (`wire`).
+on socket files in private folders and on loopback, where a request carries a token; elsewhere over CURVE alone, where
+a peer whose key is unknown gets no byte through. The two never share a socket: a peer without CURVE may claim any
+`User-Id`. What this file does not do: it knows nothing of messages (`wire`), nor of who may what (`credentials`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 import zmq.asyncio
+from zmq.auth.thread import ThreadAuthenticator
 
+from relay.endpoints import CURVE, is_curve
 from relay.errors import RelaySettingsError, RelayUnavailableError
+from relay.identity import CurvePair, Identity, Shown
+from relay.wake import Wake
 
 Frames = list[bytes]
 
 _LINGER_MS = 1_000
 _DOORBELL_HIGH_WATER = 10
 _MAX_FRAME_BYTES = 64 << 20  # a larger frame ends its connection before it is in memory
+_DOMAIN = "keys"
 
 
-def check_endpoint(setting: str, endpoint: str) -> str:
-    """Return `endpoint` when it is a socket file of at most 107 bytes, or TCP on loopback.
+class Letter(NamedTuple):
+    """A message and whose it is. `curve_key` is the peer's public key where the connection proved that it has it."""
 
-    Raises `RelaySettingsError`.
+    peer: bytes
+    frames: Frames
+    curve_key: str | None = None
+
+
+def curve_pair() -> CurvePair:
+    """Return a new CURVE key pair."""
+    public, secret = zmq.curve_keypair()
+    return CurvePair(public.decode(), secret.decode())
+
+
+class CurveGate:
+    """Makes sockets that hear only peers whose CURVE key is known. pyzmq's authenticator asks, in a thread of its own.
+
+    A context of its own, because a context has one authenticator.
     """
-    scheme, _, place = endpoint.partition("://")
-    if scheme == "ipc" and place:
-        _check_length(setting, place)
-    elif scheme == "tcp" and place:
-        _check_loopback(setting, place.rpartition(":")[0])
-    else:
-        raise RelaySettingsError(setting, f"{endpoint!r} is no endpoint: ipc://PATH or tcp://127.0.0.1:PORT")
-    return endpoint
 
+    def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
+        """`pair` is ours; `knows` says whether a public key may connect, and is called in another thread."""
+        self._pair = pair
+        self._knows = knows
+        self.context = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self.context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self)
 
-def _check_length(setting: str, path: str) -> None:
-    length, limit = len(os.fsencode(path)), int(zmq.IPC_PATH_MAX_LEN)
-    if length > limit:
-        raise RelaySettingsError(
-            setting, f"{path} has {length} bytes, a socket path may have {limit}: choose a shorter folder"
-        )
+    def guard(self, socket: Any) -> None:
+        """Have a socket of `context` authenticate whoever connects to where it is bound from now on."""
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._pair.secret.encode())
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
 
-
-def _check_loopback(setting: str, host: str) -> None:
-    with contextlib.suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback:
-            return
-    raise RelaySettingsError(setting, f"{host or '*'} is not loopback: only 127.0.0.1, ::1 and localhost are allowed")
-
-
-class Wake:
-    """Wakes a thread that polls sockets; `ring` may be called from any thread and from a signal handler."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
-
-    def ring(self) -> None:
-        with contextlib.suppress(OSError):  # full: it will wake anyhow; closed: nobody listens any more
-            os.write(self._write, b"\0")
-
-    def clear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read, 4096):
-                pass
-
-    def fileno(self) -> int:
-        return self._read
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Called by pyzmq with a peer's public key, as Z85."""
+        return self._knows(key.decode())
 
     def close(self) -> None:
-        for descriptor in (self._read, self._write):
-            os.close(descriptor)
-        self._read = self._write = -1  # a number that is used again must not be written to
+        """End, once the sockets are closed."""
+        self._authenticator.stop()
+        self.context.term()
 
 
 class ServerSocket:
-    """A ROUTER with an XPUB beside it. One thread owns it, except for `wake`."""
+    """A ROUTER with an XPUB beside it, and both again behind a gate. One thread owns it, except for `wake`."""
 
-    def __init__(self, ingest: str, feed: str, high_water: int) -> None:
-        """Listen. Raises `RelayUnavailableError` where that is not possible."""
+    def __init__(self, ingest: Sequence[str], feed: Sequence[str], high_water: int, gate: CurveGate | None) -> None:
+        """Listen. `gate` is needed where an endpoint asks for CURVE. Raises `RelayUnavailableError`."""
         self._wake = Wake()
-        self._router = _open(zmq.ROUTER, high_water, linger_ms=_LINGER_MS)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._feed = _open(zmq.XPUB, _DOORBELL_HIGH_WATER)
-        self._feed.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._routers: list[zmq.Socket[bytes]] = []
+        self._feeds: list[zmq.Socket[bytes]] = []
+        self._gate = gate
         try:
-            self.ingest = _bind(self._router, ingest)
-            self.feed = _bind(self._feed, feed)
+            for wall in (None, gate) if gate is not None else (None,):
+                self._add_pair(high_water, wall)
+            self.ingest = [_bind(self._routers[is_curve(endpoint)], endpoint) for endpoint in ingest]
+            self.feed = [_bind(self._feeds[is_curve(endpoint)], endpoint) for endpoint in feed]
         except BaseException:
             self.close()
             raise
         self._poller = zmq.Poller()
-        for socket in (self._router, self._feed, self._wake.fileno()):
+        for socket in (*self._routers, *self._feeds, self._wake.fileno()):
             self._poller.register(socket, zmq.POLLIN)
 
-    def receive(self, limit: int, timeout_s: float) -> list[tuple[bytes, Frames]]:
-        """Return at most `limit` messages as (peer, frames): what is queued, or what comes before `timeout_s`."""
+    def receive(self, limit: int, timeout_s: float) -> list[Letter]:
+        """Return about `limit` messages at most: what is queued, or what comes before `timeout_s`."""
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
         if self._wake.fileno() in ready:
             self._wake.clear()
-        if self._router not in ready:
-            return []
-        messages: list[tuple[bytes, Frames]] = []
-        with contextlib.suppress(zmq.Again):
-            while len(messages) < limit:
-                peer, *frames = self._router.recv_multipart(zmq.DONTWAIT)
-                messages.append((peer, frames))
-        return messages
+        letters: list[Letter] = []
+        for number, router in enumerate(self._routers):
+            with contextlib.suppress(zmq.Again):
+                while router in ready and len(letters) < limit:
+                    letters.append(_letter(number, router.recv_multipart(zmq.DONTWAIT, copy=not number)))
+        return letters
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Send `frames` to a peer; False when it went away, or does not read."""
         try:
-            self._router.send_multipart([peer, *frames], zmq.DONTWAIT)
+            self._routers[peer[0]].send_multipart([peer[1:], *frames], zmq.DONTWAIT)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 return False
@@ -128,15 +121,17 @@ class ServerSocket:
 
     def publish(self, frame: bytes) -> None:
         """Send a doorbell to all who listen; one who is behind misses it."""
-        with contextlib.suppress(zmq.Again):
-            self._feed.send(frame, zmq.DONTWAIT)
+        for feed in self._feeds:
+            with contextlib.suppress(zmq.Again):
+                feed.send(frame, zmq.DONTWAIT)
 
     def joined(self) -> bool:
         """Return whether somebody subscribed to the feed since the last call."""
         joined = False
-        with contextlib.suppress(zmq.Again):
-            while True:
-                joined |= self._feed.recv(zmq.DONTWAIT)[:1] == b"\x01"
+        for feed in self._feeds:
+            with contextlib.suppress(zmq.Again):
+                while True:
+                    joined |= feed.recv(zmq.DONTWAIT)[:1] == b"\x01"
         return joined
 
     def wake(self) -> None:
@@ -145,9 +140,30 @@ class ServerSocket:
 
     def close(self) -> None:
         """Close, giving replies a moment to leave."""
-        self._router.close()
-        self._feed.close()
+        for socket in (*self._routers, *self._feeds):
+            socket.close()
+        if self._gate is not None:
+            self._gate.close()
         self._wake.close()
+
+    def _add_pair(self, high_water: int, gate: CurveGate | None) -> None:
+        context = gate.context if gate is not None else None
+        router = _open(zmq.ROUTER, high_water, linger_ms=_LINGER_MS, context=context)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        feed = _open(zmq.XPUB, _DOORBELL_HIGH_WATER, context=context)
+        feed.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._routers.append(router)
+        self._feeds.append(feed)
+        if gate is not None:
+            gate.guard(router)
+            gate.guard(feed)
+
+
+def _letter(number: int, message: Sequence[Any]) -> Letter:
+    """Return what ROUTER `number` received: plain bytes of the first, frames with what is known of the peer else."""
+    if not number:
+        return Letter(b"\0" + message[0], list(message[1:]))
+    return Letter(bytes([number]) + message[0].bytes, [frame.bytes for frame in message[1:]], message[-1]["User-Id"])
 
 
 class CollectorSocket:
@@ -159,7 +175,7 @@ class CollectorSocket:
         try:
             self.endpoints = [_bind(self._socket, endpoint) for endpoint in bind]
             for endpoint in connect:
-                _connect(self._socket, endpoint)
+                _connect(self._socket, endpoint, Identity())
         except BaseException:
             self._socket.close()
             raise
@@ -179,9 +195,13 @@ class CollectorSocket:
 
 
 class ClientSocket:
-    """A DEALER. One thread owns it, except for `wake`. The relay need not be there yet."""
+    """A DEALER. One thread owns it, except for `wake`. The relay need not be there yet.
 
-    def __init__(self, endpoint: str, high_water: int = 1_000) -> None:
+    What it sends carries the token of `identity`, unless its connection proves a CURVE key.
+    """
+
+    def __init__(self, endpoint: str, identity: Identity, high_water: int = 1_000) -> None:
+        self._shown = Shown(identity)
         self._endpoint = endpoint
         self._high_water = high_water
         self._wake = Wake()
@@ -190,10 +210,14 @@ class ClientSocket:
     def send(self, frames: Sequence[bytes]) -> bool:
         """Queue `frames` to be sent; False when the queue is full."""
         try:
-            self._socket.send_multipart(frames, zmq.DONTWAIT)
+            self._socket.send_multipart([*frames, self._shown.token], zmq.DONTWAIT)
         except zmq.Again:
             return False
         return True
+
+    def renew(self) -> bool:
+        """Look again for what to show; return whether that is something else now."""
+        return self._shown.renew()
 
     def receive(self, timeout_s: float) -> Frames | None:
         """Return the next message, or None after `timeout_s` or when woken."""
@@ -217,7 +241,7 @@ class ClientSocket:
 
     def _connected(self) -> zmq.Socket[bytes]:
         socket = _open(zmq.DEALER, self._high_water)
-        _connect(socket, self._endpoint)
+        _connect(socket, self._endpoint, self._shown.identity)
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._wake.fileno(), zmq.POLLIN)
@@ -227,8 +251,8 @@ class ClientSocket:
 class DoorbellSocket:
     """A SUB that keeps only the newest doorbell. One thread owns it."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._socket = _open_doorbell(zmq.Context.instance().socket(zmq.SUB), endpoint)
+    def __init__(self, endpoint: str, identity: Identity) -> None:
+        self._socket = _open_doorbell(zmq.Context.instance().socket(zmq.SUB), endpoint, identity)
 
     def receive(self, timeout_s: float) -> bytes | None:
         """Return the newest doorbell, or None after `timeout_s`."""
@@ -239,14 +263,19 @@ class DoorbellSocket:
 
 
 class AsyncClientSocket:
-    """A DEALER inside an event loop."""
+    """A DEALER inside an event loop, otherwise as `ClientSocket`."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, identity: Identity) -> None:
+        self._shown = Shown(identity)
         self._endpoint = endpoint
         self._socket = self._connected()
 
     async def send(self, frames: Sequence[bytes]) -> None:
-        await self._socket.send_multipart(frames)
+        await self._socket.send_multipart([*frames, self._shown.token])
+
+    def renew(self) -> bool:
+        """Look again for what to show; return whether that is something else now."""
+        return self._shown.renew()
 
     async def receive(self) -> Frames:
         return await self._socket.recv_multipart()
@@ -262,15 +291,15 @@ class AsyncClientSocket:
     def _connected(self) -> zmq.asyncio.Socket:
         socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
-        _connect(socket, self._endpoint)
+        _connect(socket, self._endpoint, self._shown.identity)
         return socket
 
 
 class AsyncDoorbellSocket:
     """A SUB inside an event loop that keeps only the newest doorbell."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._socket = _open_doorbell(zmq.asyncio.Context.instance().socket(zmq.SUB), endpoint)
+    def __init__(self, endpoint: str, identity: Identity) -> None:
+        self._socket = _open_doorbell(zmq.asyncio.Context.instance().socket(zmq.SUB), endpoint, identity)
 
     async def receive(self) -> bytes:
         frame: bytes = await self._socket.recv()
@@ -280,8 +309,10 @@ class AsyncDoorbellSocket:
         self._socket.close()
 
 
-def _open(kind: int, high_water: int, linger_ms: int = 0) -> zmq.Socket[bytes]:
-    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
+def _open(
+    kind: int, high_water: int, linger_ms: int = 0, context: zmq.Context[zmq.Socket[bytes]] | None = None
+) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = (context or zmq.Context.instance()).socket(kind)
     socket.setsockopt(zmq.LINGER, linger_ms)
     socket.setsockopt(zmq.SNDHWM, high_water)
     socket.setsockopt(zmq.RCVHWM, high_water)
@@ -289,10 +320,10 @@ def _open(kind: int, high_water: int, linger_ms: int = 0) -> zmq.Socket[bytes]:
     return socket
 
 
-def _open_doorbell(socket: Any, endpoint: str) -> Any:
+def _open_doorbell(socket: Any, endpoint: str, identity: Identity) -> Any:
     socket.setsockopt(zmq.CONFLATE, 1)
     socket.setsockopt(zmq.LINGER, 0)
-    _connect(socket, endpoint)
+    _connect(socket, endpoint, identity)
     socket.subscribe(b"")
     return socket
 
@@ -303,18 +334,30 @@ def _bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     try:
         if file is not None:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        socket.bind(endpoint)
+        socket.bind(endpoint.removeprefix(CURVE))
         if file is not None:
             file.chmod(0o600)
-        return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return (CURVE if is_curve(endpoint) else "") + socket.getsockopt_string(zmq.LAST_ENDPOINT)
     except (zmq.ZMQError, OSError) as error:
         socket.close(linger=0)
         raise RelayUnavailableError(f"cannot listen at {endpoint}: {error}") from error
 
 
-def _connect(socket: Any, endpoint: str) -> None:
+def _connect(socket: Any, endpoint: str, identity: Identity) -> None:
     try:
-        socket.connect(endpoint)
+        if is_curve(endpoint):
+            show_curve(socket, endpoint, identity)
+        socket.connect(endpoint.removeprefix(CURVE))
     except zmq.ZMQError as error:
         socket.close(linger=0)
         raise RelayUnavailableError(f"{endpoint} is no endpoint: {error}") from error
+
+
+def show_curve(socket: Any, endpoint: str, identity: Identity) -> None:
+    """Have a socket prove the keys of `identity`. Closes it and raises `RelaySettingsError` where there are none."""
+    if identity.curve is None:
+        socket.close(linger=0)
+        raise RelaySettingsError("key_file", f"{endpoint} needs the key file of a CURVE key (keys create --curve)")
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.curve.public.encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, identity.curve.secret.encode())
+    socket.setsockopt(zmq.CURVE_SERVERKEY, identity.server.encode())

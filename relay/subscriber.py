@@ -13,13 +13,18 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+import msgspec
+
 from relay import wire
-from relay.errors import RelayUnavailableError
-from relay.sockets import ClientSocket, DoorbellSocket, check_endpoint
+from relay.endpoints import check_endpoint
+from relay.errors import RelayUnavailableError, UnauthorizedError
+from relay.identity import Identity, local_identity
+from relay.sockets import ClientSocket, DoorbellSocket
 from relay.topics import matches_any
-from relay.wire import Batch, ConsumerState, JournalEntry, QuarantineEntry, RelayStats
+from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, QuarantineEntry, RelayStats
 
 _TRIES = 2
+_ERASE_TIMEOUT_S = 60.0  # of one part: 20,000 events, of which some have to be read
 _ITERATION_EVENTS = 500
 _MAX_BYTES = 4 << 20
 
@@ -27,15 +32,19 @@ _MAX_BYTES = 4 << 20
 class Subscriber:
     """One consumer of one relay. Threads may share it, except `wait` and iteration."""
 
-    def __init__(self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0, *, identity: Identity | None = None
+    ) -> None:
         """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be there yet.
 
+        `identity` is what to show; without it the token beside the socket file (`local_identity`).
         `consumer` names the durable cursor that `cursor` and `commit` use. Every request raises
         `RelayUnavailableError` when there was no answer within `timeout_s`; it was sent twice until then, so it may
         have happened, and a repeat of a removal says that there is nothing to remove.
         """
-        self._socket = ClientSocket(check_endpoint("ingest", ingest))
-        self._doorbell = DoorbellSocket(check_endpoint("feed", feed))
+        shown = identity or local_identity(ingest)
+        self._socket = ClientSocket(check_endpoint("ingest", ingest), shown)
+        self._doorbell = DoorbellSocket(check_endpoint("feed", feed), shown)
         self._ingest = ingest
         self._consumer = consumer
         self._timeout_s = timeout_s
@@ -120,6 +129,23 @@ class Subscriber:
         result: bool = self._ask(wire.RetryQuarantined(id=entry_id), bool)
         return result
 
+    def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
+        """Erase events for good, all parts of it; their numbers stay as holes. Durable on return.
+
+        Their bytes leave the file with an upkeep of the relay, when it has rested since it last copied its journal
+        (`JournalStats.uncompacted` is 0 then). Each part is
+        asked for once, with patience: a repeat would be told that there is nothing left to erase. Raises
+        `RelayUnavailableError` when it is not known whether it happened; said again, `seqs` are those of the rest.
+        """
+        seqs: list[int] = []
+        while True:
+            request = wire.Erase(wanted=wanted, dry_run=dry_run)
+            part: Erased = self._ask(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
+            seqs += part.seqs
+            if part.next_after is None:
+                return Erased(seqs=seqs, quarantined=part.quarantined)
+            wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
+
     def stats(self) -> RelayStats:
         result: RelayStats = self._ask(wire.Stats(), RelayStats)
         return result
@@ -139,20 +165,30 @@ class Subscriber:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, request: wire.Request, result_type: Any) -> Any:
+    def _ask(
+        self, request: wire.Request, result_type: Any, *, tries: int = _TRIES, timeout_s: float | None = None
+    ) -> Any:
         body = wire.encode(request)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         with self._lock:
-            for _ in range(_TRIES):
+            for attempt in range(_TRIES):
                 correlation = next(self._correlations).to_bytes(8, "big")
                 self._socket.send([correlation, body])
-                reply = self._await(correlation)
-                if reply is not None:
+                reply = self._await(correlation, timeout_s / tries)
+                if reply is None:
+                    self._socket.reconnect()
+                    if attempt + 1 >= tries:
+                        break
+                    continue
+                try:
                     return wire.decode_reply(reply, result_type)
-                self._socket.reconnect()
-        raise RelayUnavailableError(f"no answer from {self._ingest} within {self._timeout_s:.3g} s")
+                except UnauthorizedError:
+                    if not self._socket.renew():  # the token of this machine may have been made meanwhile
+                        raise
+        raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
 
-    def _await(self, correlation: bytes) -> bytes | None:
-        deadline_s = time.monotonic() + self._timeout_s / _TRIES
+    def _await(self, correlation: bytes, timeout_s: float) -> bytes | None:
+        deadline_s = time.monotonic() + timeout_s
         while (remaining_s := deadline_s - time.monotonic()) > 0:
             frames = self._socket.receive(remaining_s)
             if frames is not None and len(frames) == 2 and frames[0] == correlation:

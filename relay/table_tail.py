@@ -20,12 +20,13 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from relay.config import EventLimits, TableTail
-from relay.errors import EventTooLargeError, MalformedEventError
-from relay.event import Event, event_from_mapping
-from relay.intake import Sifted, suspect
+from relay.admission import Admission, Admitted
+from relay.config import TableTail
+from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEventError
+from relay.event import Event
+from relay.intake import suspects
 from relay.journal import Journal
-from relay.quarantine import Suspect
+from relay.principal import everybody
 
 log = structlog.get_logger()
 
@@ -45,15 +46,18 @@ class TableFollower:
         self,
         journal: Journal,
         table: TableTail,
-        limits: EventLimits,
+        admission: Admission,
         counts: Counter[str],
         on_append: Callable[[], None],
+        max_lag: int = 0,
     ) -> None:
+        self._max_lag = max_lag
         self.name = f"table-{table.name}"
         self._source = f"table:{table.name}"
         self._journal = journal
         self._table = table
-        self._limits = limits
+        self._admission = admission
+        self._principal = everybody(self._source)
         self._counts = counts
         self._on_append = on_append
         self._cursor = journal.source_cursor(self._source) or 0
@@ -62,7 +66,11 @@ class TableFollower:
     def step(self) -> float:
         """Journal the next rows. Returns how long to wait for more."""
         try:
+            self._journal.require_read(self._max_lag)
             rows = self._read()
+        except ConsumerBehindError:
+            self._counts["table_waits"] += 1
+            return _RETRY_S  # the table keeps them
         except sqlite3.Error as error:
             self._note_trouble(str(error))
             return _RETRY_S
@@ -95,24 +103,23 @@ class TableFollower:
 
     def _append(self, rows: Sequence[Row]) -> None:
         now = datetime.now(UTC)
-        events: list[Event] = []
-        suspects: list[Suspect] = []
-        for row in rows:
-            result = self._sift(row, now)
-            if isinstance(result, Event):
-                events.append(result)
-            else:
-                suspects.append(suspect(self._as_json(row), result, self._source))
+        sifted = [(row, self._sift(row, now)) for row in rows]
+        events = [result for _, result in sifted if isinstance(result, Event)]
+        unread = suspects(
+            [(self._as_json(row), one) for row, one in sifted if not isinstance(one, Event)],
+            self._source,
+            self._admission,
+        )
         through: int = rows[-1]["seq"]
-        appended = self._journal.append(events, now, suspects=suspects, source=(self._source, through))
+        appended = self._journal.append(events, now, suspects=unread, source=(self._source, through))
         self._cursor = through
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
-            table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(suspects)
+            table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(unread)
         )
         self._on_append()
 
-    def _sift(self, row: Row, now: datetime) -> Sifted:
+    def _sift(self, row: Row, now: datetime) -> Admitted:
         try:
             return self._event(row, now)
         except MalformedEventError as error:
@@ -121,12 +128,13 @@ class TableFollower:
     def _event(self, row: Row, now: datetime) -> Event:
         payload = row["payload"] or b"{}"
         size_bytes = len(payload) if isinstance(payload, bytes) else 0
-        if size_bytes > self._limits.max_bytes:
-            raise EventTooLargeError("payload", f"has {size_bytes} bytes, at most {self._limits.max_bytes} are allowed")
+        max_bytes = self._admission.limits.max_bytes
+        if size_bytes > max_bytes:
+            raise EventTooLargeError("payload", f"has {size_bytes} bytes, at most {max_bytes} are allowed")
         mapping = {name: _text(name, value) for name, value in row.items() if name not in ("seq", "payload")}
         mapping["user_id"] = mapping.get("user_id") or self._table.default_user
         mapping["event_id"] = mapping.get("event_id") or f"{self._source}:{row['seq']}"
-        return event_from_mapping({**mapping, "payload": _decode_payload(payload)}, self._limits, now)
+        return self._admission.admit_mapping({**mapping, "payload": _decode_payload(payload)}, self._principal, now)
 
     def _as_json(self, row: Row) -> bytes:
         """Return a row as the event it was meant to be, so that it can be looked at, and tried again."""

@@ -1,6 +1,7 @@
 """Messages of the bus as frames: requests, replies, acks, and what plain PUB emitters send. Pure, no sockets.
 
-A message is two frames: a correlation id that the reply repeats, and a MessagePack map whose `op` names its type.
+A request is three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and the
+token of whoever asks (empty where the connection proved a CURVE key). A reply has the first two.
 Events travel inside as the bytes they were encoded to, so that one malformed event cannot spoil its neighbours.
 New fields go last and have defaults; a type never changes. Rejected: a frame per event, because each frame costs more
 than the copy it saves at 1 KB.
@@ -10,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from relay.errors import MalformedEventError, ProtocolError, RelayError, rebuild
 
 VERSION = 1
+
+Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""Far from the end of 64 bits: what is counted on from here, and told in a refusal, can still be written."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
@@ -30,10 +34,10 @@ class Publish(_Message, frozen=True, tag="publish"):
     """
 
     producer_id: str
-    epoch: int
-    first_seq: int
-    base_seq: int
-    attempt: int
+    epoch: Place
+    first_seq: Place
+    base_seq: Place
+    attempt: Place
     events: list[bytes]
 
 
@@ -88,6 +92,27 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
     id: int
 
 
+class Erasable(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be erased: all events of a user, or those of the user's with these ids, of these sessions and runs.
+
+    `system_seqs` are the numbers of events of `system` to erase with them: whose those are is known to who asks. Any
+    key may name any session, so a session alone says nothing about them.
+    """
+
+    user_id: str
+    everything: bool = False
+    event_ids: frozenset[str] = frozenset()
+    session_ids: frozenset[str] = frozenset()
+    run_ids: frozenset[str] = frozenset()
+    system_seqs: frozenset[int] = frozenset()
+    after_seq: int = 0
+
+
+class Erase(_Message, frozen=True, tag="erase"):
+    wanted: Erasable
+    dry_run: bool = False
+
+
 class Stats(_Message, frozen=True, tag="stats"):
     pass
 
@@ -108,6 +133,7 @@ Request = (
     | QuarantinedEntry
     | DropQuarantined
     | RetryQuarantined
+    | Erase
     | Stats
     | Ping
 )
@@ -195,6 +221,14 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
 
 
+class Erased(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of events that were erased, and how many entries of the quarantine. `next_after`: where to go on."""
+
+    seqs: list[int]
+    quarantined: int
+    next_after: int | None = None
+
+
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of a journal."""
 
@@ -208,6 +242,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
     quarantined_bytes: int
     quarantine_refused: int
     consumers: list[ConsumerState]
+    uncompacted: int = 0
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +258,18 @@ _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _reply_decoder: msgspec.msgpack.Decoder[Answer | Failure] = msgspec.msgpack.Decoder(Answer | Failure)
 _receipt_decoder: msgspec.msgpack.Decoder[Ack | Refusal] = msgspec.msgpack.Decoder(Ack | Refusal)
+
+
+def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None) -> Refusal:
+    """Return the answer that nothing of this attempt was taken."""
+    return Refusal(
+        epoch=publish.epoch,
+        attempt=publish.attempt,
+        first_seq=publish.first_seq,
+        expected_seq=publish.first_seq if expected_seq is None else expected_seq,
+        code=error.code,
+        arguments=list(error.args),
+    )
 
 
 def encode(message: _Message) -> bytes:
@@ -254,7 +301,7 @@ def decode_reply(body: bytes, result_type: Any) -> Any:
         reply = _reply_decoder.decode(body)
         if isinstance(reply, Answer):
             return msgspec.msgpack.decode(reply.result, type=result_type)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a reply: {error}") from error
     raise rebuild(reply.code, reply.arguments)
 
@@ -263,7 +310,7 @@ def decode_receipt(body: bytes) -> Ack | Refusal:
     """Return the relay's answer to a `Publish`. Raises `ProtocolError`."""
     try:
         return _receipt_decoder.decode(body)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"neither ack nor refusal: {error}") from error
 
 

@@ -25,7 +25,8 @@ from relay import (
 )
 
 IMPATIENT = PublisherSettings(window=64, ack_timeout_s=0.2, full_pause_s=0.05)
-SHIM = Path(__file__).with_name("failing_disk.c")
+SHIM = Path(__file__).parents[1] / "crash" / "faults.c"
+JOURNAL_FAILS = "eio any /journal/ 1 0 1\n"
 
 
 def skip_unless_ci(reason: str) -> None:
@@ -101,6 +102,13 @@ def test_on_a_full_disk_the_reserve_lets_retention_delete(small_disk: Path) -> N
         assert journal.append([event(200)], later(3_600))[0].seq == 101
 
 
+def give_order(switch: Path) -> None:
+    """Make every write to the journal fail from now on; the order is there whole or not at all."""
+    whole = switch.with_suffix(".new")
+    whole.write_text(JOURNAL_FAILS)
+    whole.replace(switch)
+
+
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Path:
     """A library that makes the disk fail, built here."""
@@ -117,14 +125,14 @@ def test_after_a_disk_error_nothing_is_acknowledged_and_the_relay_ends(
 ) -> None:
     switch = tmp_path / "fail"
     monkeypatch.setenv("LD_PRELOAD", str(failing_disk))
-    monkeypatch.setenv("FAIL_WHEN", str(switch))
+    monkeypatch.setenv("FAULT_ORDER", str(switch))
     relay = RelayProcess(data_dir).start()
     monkeypatch.delenv("LD_PRELOAD")
     with Publisher(relay.endpoints.ingest, settings=IMPATIENT) as publisher:
         for number in range(10):
             publisher.publish(mapping(number))
         assert publisher.flush().acked == 10
-        switch.touch()
+        give_order(switch)
         for number in range(10, 20):
             publisher.publish(mapping(number))
         assert relay.wait() == 1

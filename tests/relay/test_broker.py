@@ -19,6 +19,7 @@ from relay import (
     BrokerSettings,
     CursorError,
     Endpoints,
+    Identity,
     Journal,
     JournalInUseError,
     JournalSettings,
@@ -219,8 +220,10 @@ def test_only_loopback_and_socket_files_are_listened_on(data_dir: Path, setting:
 
 def test_loopback_with_a_free_port_is_allowed(data_dir: Path) -> None:
     broker = BrokerSettings(ingest="tcp://127.0.0.1:*", feed="tcp://127.0.0.1:*")
-    with Broker(data_dir, RelaySettings(broker=broker)) as relay, Subscriber(*relay.endpoints) as subscriber:
-        assert subscriber.ping() == wire.VERSION
+    with Broker(data_dir, RelaySettings(broker=broker)) as relay:
+        shown = Identity(file=data_dir / "token")
+        with Subscriber(*relay.endpoints, identity=shown) as subscriber:
+            assert subscriber.ping() == wire.VERSION
 
 
 def test_nobody_there_is_an_error_that_may_pass(data_dir: Path) -> None:

@@ -17,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
+from relay.admission import Admission
 from relay.intake import Intake, Parcel
+from relay.principal import everybody
 from relay.window import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal
 
@@ -32,7 +34,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="delivery-model-"))
         self.journal = Journal.open(self.folder, JournalSettings(disk_reserve_bytes=0))
-        self.intake = Intake(self.journal, LIMITS, Counter())
+        self.intake = Intake(self.journal, Admission(LIMITS), Counter())
         self.window = Window(CAPACITY)
         self.under_way: list[Publish] = []
         self.answers: list[Ack | Refusal] = []
@@ -68,7 +70,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def relay_takes(self, count: int) -> None:
         batch, self.under_way = self.under_way[:count], self.under_way[count:]
         if batch:
-            replies = self.intake.take([Parcel(b"peer", publish) for publish in batch], NOW)
+            replies = self.intake.take([Parcel(b"peer", publish, everybody("k")) for publish in batch], NOW)
             self.answers += [reply.message for reply in replies]
 
     @rule()
@@ -96,7 +98,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         """Its memory is gone, and the messages that were queued there; later ones may still reach its successor."""
         self.journal.close()
         self.journal = Journal.open(self.folder, JournalSettings(disk_reserve_bytes=0))
-        self.intake = Intake(self.journal, LIMITS, Counter())
+        self.intake = Intake(self.journal, Admission(LIMITS), Counter())
         self.under_way = self.under_way[len(self.under_way) - survivors :] if survivors else []
         self.answers = []
 

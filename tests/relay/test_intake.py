@@ -9,13 +9,15 @@ import pytest
 from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
+from relay.admission import Admission
 from relay.intake import Intake, Parcel, Reply
+from relay.principal import everybody
 from relay.wire import Ack, Publish, Receipt, Refusal
 
 
 @pytest.fixture
 def intake(journal: Journal) -> Intake:
-    return Intake(journal, LIMITS, Counter())
+    return Intake(journal, Admission(LIMITS), Counter())
 
 
 def parcel(first: int, count: int, base: int = 1, producer: str = "p", epoch: int = 1, attempt: int = 1) -> Parcel:
@@ -23,7 +25,7 @@ def parcel(first: int, count: int, base: int = 1, producer: str = "p", epoch: in
     if producer != "p":
         events = [encode_event(event(number, user_id=producer)) for number in range(first, first + count)]
     publish = Publish(producer_id=producer, epoch=epoch, first_seq=first, base_seq=base, attempt=attempt, events=events)
-    return Parcel(b"peer-" + producer.encode(), publish)
+    return Parcel(b"peer-" + producer.encode(), publish, everybody(producer))
 
 
 def acks(replies: list[Reply]) -> list[tuple[bytes, int, list[int]]]:
@@ -56,8 +58,8 @@ def test_events_before_missing_ones_are_refused_until_these_come(intake: Intake,
 
 
 def test_a_relay_that_forgot_a_producer_goes_by_its_base(journal: Journal) -> None:
-    Intake(journal, LIMITS, Counter()).take([parcel(1, 3)], NOW)
-    restarted = Intake(journal, LIMITS, Counter())
+    Intake(journal, Admission(LIMITS), Counter()).take([parcel(1, 3)], NOW)
+    restarted = Intake(journal, Admission(LIMITS), Counter())
     assert refusals(restarted.take([parcel(6, 1, base=4)], NOW)) == [("sequence_gap", 6, 4)]
     assert acks(restarted.take([parcel(4, 3, base=4)], NOW)) == [(b"peer-p", 4, [4, 5, 6])]
 
@@ -91,13 +93,13 @@ def test_a_malformed_event_is_rejected_by_field_and_its_neighbours_are_taken(int
 
 def test_a_full_journal_refuses_everything_and_forgets_nothing(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "small", JournalSettings(map_size_bytes=1 << 20)) as journal:
-        intake = Intake(journal, LIMITS, Counter())
+        intake = Intake(journal, Admission(LIMITS), Counter())
         big = [event(number, payload={"text": "x" * 200_000}) for number in range(1, 10)]
         for number, one in enumerate(big, 1):
             publish = Publish(
                 producer_id="p", epoch=1, first_seq=number, base_seq=1, attempt=1, events=[encode_event(one)]
             )
-            (reply,) = intake.take([Parcel(b"peer", publish)], NOW)
+            (reply,) = intake.take([Parcel(b"peer", publish, everybody("k"))], NOW)
             if isinstance(reply.message, Refusal):
                 break
         assert isinstance(reply.message, Refusal)
@@ -108,5 +110,5 @@ def test_a_full_journal_refuses_everything_and_forgets_nothing(tmp_path: Path) -
 def test_producers_beyond_count_are_forgotten_without_harm(intake: Intake) -> None:
     for number in range(10_050):
         publish = Publish(producer_id=f"p{number}", epoch=1, first_seq=1, base_seq=1, attempt=1, events=[])
-        intake.take([Parcel(b"peer", publish)], NOW)
+        intake.take([Parcel(b"peer", publish, everybody("k"))], NOW)
     assert acks(intake.take([parcel(5, 1, base=5, producer="p0")], NOW)) == [(b"peer-p0", 5, [1])]

@@ -33,7 +33,7 @@ from relay import (
 )
 from relay.wire import Ack, Publish, Receipt, decode_receipt, decode_request, encode
 
-IMPATIENT = PublisherSettings(ack_timeout_s=0.1, publish_timeout_s=0.2, full_pause_s=0.05)
+IMPATIENT = PublisherSettings(ack_timeout_s=0.5, publish_timeout_s=0.2, full_pause_s=0.05)
 
 
 def test_publish_names_the_event_and_flush_tells_what_became_of_it(publisher: Publisher) -> None:
@@ -118,7 +118,7 @@ def test_progress_is_told_and_only_grows(broker: Broker) -> None:
 
 
 def test_a_full_window_waits_and_then_says_so(data_dir: Path) -> None:
-    settings = PublisherSettings(window=3, ack_timeout_s=0.1, publish_timeout_s=0.2)
+    settings = PublisherSettings(window=3, ack_timeout_s=0.5, publish_timeout_s=0.2)
     publisher = Publisher(relay_endpoints(data_dir).ingest, settings=settings)
     for number in range(3):
         publisher.publish(mapping(number))
@@ -161,7 +161,9 @@ def test_what_was_sent_to_a_killed_relay_is_sent_again_to_the_next(data_dir: Pat
 
 def test_a_full_journal_holds_a_publisher_back_and_loses_nothing(data_dir: Path) -> None:
     small = RelaySettings(journal=JournalSettings(map_size_bytes=2 << 20))
-    publisher = Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT)
+    publisher = Publisher(
+        relay_endpoints(data_dir).ingest, settings=PublisherSettings(publish_timeout_s=0.2, full_pause_s=0.05)
+    )
     with Broker(data_dir, small) as broker, Subscriber(*broker.endpoints) as subscriber:
         for number in range(40):
             publisher.publish(mapping(number, payload={"text": "x" * 100_000}))
@@ -206,7 +208,7 @@ def relay_of_ours(data_dir: Path) -> Iterator[zmq.Socket[bytes]]:
 
 
 def received(socket: zmq.Socket[bytes]) -> tuple[bytes, Publish]:
-    peer, _, body = socket.recv_multipart()
+    peer, _, body, _ = socket.recv_multipart()
     request = decode_request(body)
     assert isinstance(request, Publish)
     return peer, request

@@ -11,6 +11,7 @@ from relays import LIMITS, NOW, RelayProcess, entries, event, later, mapping, wa
 from relay import (
     Broker,
     EventLimits,
+    FlushReport,
     Journal,
     JournalInUseError,
     Publisher,
@@ -25,7 +26,7 @@ from relay import (
 from relay.spool import Spool
 from relay.window import Outgoing
 
-IMPATIENT = PublisherSettings(window=8, ack_timeout_s=0.1)
+IMPATIENT = PublisherSettings(window=8, ack_timeout_s=0.5)
 
 
 def ids(first: int, last: int) -> list[str]:
@@ -35,6 +36,11 @@ def ids(first: int, last: int) -> list[str]:
 def journaled(broker: Broker) -> list[str]:
     with Subscriber(*broker.endpoints) as subscriber:
         return [event_id for _, event_id in entries(subscriber)]
+
+
+def taken(report: FlushReport) -> int:
+    """What is in the journal: what an impatient publisher sends again is a repeat there."""
+    return report.acked + report.duplicates
 
 
 def test_while_the_relay_is_away_events_go_to_disk_and_then_on_in_order(data_dir: Path, tmp_path: Path) -> None:
@@ -47,7 +53,7 @@ def test_while_the_relay_is_away_events_go_to_disk_and_then_on_in_order(data_dir
             for number in range(100, 120):
                 publisher.publish(mapping(number))
             report = publisher.flush()
-            assert (report.acked, report.spooled, report.pending) == (120, 0, 0)
+            assert (taken(report), report.spooled, report.pending) == (120, 0, 0)
             assert journaled(broker) == ids(0, 120)
 
 
@@ -60,7 +66,7 @@ def test_the_next_process_delivers_what_the_last_one_left(data_dir: Path, tmp_pa
         for number in range(50, 60):
             second.publish(mapping(number))
         report = second.flush()
-        assert (report.published, report.acked, report.spooled) == (10, 60, 0)
+        assert (report.published, taken(report), report.spooled) == (10, 60, 0)
         assert journaled(broker) == ids(0, 60)
 
 

@@ -1,0 +1,150 @@
+"""Erasing events out of order: of a user, a session, or by id. Their numbers stay as holes that readers pass.
+
+An erased entry is like one that retention deleted: gone, with its id known until the horizon of repeats, so whoever
+sends it again finds it known. `JournalSettings.repeat_horizon_s` bounds that. What lies in pages that were given up is
+gone with `Journal.compact`. What this does not do: reach what an emitter keeps, or backups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from relay.admission import publisher_of
+from relay.config import EventLimits
+from relay.entries import Counters, StoredEvent, number, number_key, open_event, user_key
+from relay.environment import Environment, Transaction
+from relay.errors import MalformedEventError
+from relay.event import decode_mapping
+from relay.quarantine import Quarantine
+from relay.retention import Retention
+from relay.wire import Erasable, Erased, QuarantineEntry
+
+SYSTEM_USER = "system"
+_PAGE = 500
+
+
+class _Traces(msgspec.Struct):
+    session_id: str | None = None
+    actor_id: str | None = None
+    payload: dict[str, Any] = {}
+
+
+_traces = msgspec.msgpack.Decoder(_Traces)
+
+
+class Erasing:
+    """Works on the databases of one journal."""
+
+    def __init__(self, environment: Environment, retention: Retention, quarantine: Quarantine) -> None:
+        self._environment = environment
+        self._retention = retention
+        self._quarantine = quarantine
+
+    def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
+        """Erase what is wanted among the next `limit` events, in one transaction; durable on return.
+
+        Ask again from `next_after` on until it is None; the quarantine is gone through with the last part.
+        """
+        if dry_run:
+            with self._environment.read() as transaction:
+                return self._part(transaction, wanted, now, limit, dry_run=True)
+        with self._environment.write() as transaction:
+            return self._part(transaction, wanted, now, limit, dry_run=False)
+
+    def _part(self, transaction: Transaction, wanted: Erasable, now: datetime, limit: int, *, dry_run: bool) -> Erased:
+        databases = self._environment.databases
+        found: list[tuple[int, StoredEvent]] = []
+        looked_at, after = 0, wanted.after_seq
+        for seq in self._candidates(transaction, wanted):
+            if looked_at >= limit:
+                break
+            looked_at, after = looked_at + 1, seq
+            key = number_key(seq)
+            value: bytes | None = transaction.get(key, db=databases["events"])
+            stored = None if value is None else open_event(key, value)
+            if stored is not None and _is_wanted(seq, stored, wanted):
+                found.append((seq, stored))
+        else:
+            after = -1
+        quarantined = self._quarantined(transaction, wanted) if after < 0 else []
+        if not dry_run:
+            self._remove(transaction, found, quarantined, now)
+        return Erased(
+            seqs=[seq for seq, _ in found], quarantined=len(quarantined), next_after=None if after < 0 else after
+        )
+
+    def _remove(
+        self, transaction: Transaction, found: list[tuple[int, StoredEvent]], quarantined: list[int], now: datetime
+    ) -> None:
+        for seq, stored in found:
+            self._retention.delete_one(transaction, seq, stored, now)
+        for entry_id in quarantined:
+            self._quarantine.remove(transaction, entry_id)
+        if found or quarantined:
+            Counters(self._environment.databases).add(transaction, "uncompacted", len(found) + len(quarantined))
+
+    def _candidates(self, transaction: Transaction, wanted: Erasable) -> Iterator[int]:
+        """Go over the numbers of the user's events and of the named ones of `system`, in order."""
+        seqs = {seq for seq in wanted.system_seqs if seq > wanted.after_seq}
+        yield from sorted(seqs.union(self._seqs_of(transaction, wanted.user_id, wanted.after_seq)))
+
+    def _seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
+        prefix = user_key(user_id)
+        with transaction.cursor(db=self._environment.databases["users"]) as cursor:
+            if cursor.set_range(user_key(user_id, after_seq + 1)):
+                for key in cursor.iternext(keys=True, values=False):
+                    if not key.startswith(prefix):
+                        return
+                    yield number(key)
+
+    def _quarantined(self, transaction: Transaction, wanted: Erasable) -> list[int]:
+        found, after = [], 0
+        while page := self._quarantine.after(transaction, after, _PAGE):
+            found += [entry.id for entry in page if _is_wanted_entry(entry, wanted)]
+            after = page[-1].id
+        return found
+
+
+def _is_wanted(seq: int, stored: StoredEvent, wanted: Erasable) -> bool:
+    if stored.user_id != wanted.user_id:
+        return stored.user_id == SYSTEM_USER and seq in wanted.system_seqs
+    if wanted.everything or stored.event_id in wanted.event_ids:
+        return True
+    if not wanted.session_ids and not wanted.run_ids:
+        return False
+    traces = _traces.decode(stored.data)
+    return _is_of(traces.session_id, traces.payload.get("run_id"), traces.actor_id, wanted)
+
+
+def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
+    """Whether quarantined bytes are of what is wanted; what cannot be read is known by its source alone."""
+    is_users = entry.source == f"memory:{wanted.user_id}" or publisher_of(entry.source).user_id == wanted.user_id
+    if (is_users and wanted.everything) or entry.seq in wanted.system_seqs:
+        return True
+    try:
+        told = decode_mapping(entry.data, EventLimits(max_bytes=16 << 20))
+    except MalformedEventError:
+        return False
+    if not isinstance(told, dict):
+        return False
+    is_users = is_users or told.get("user_id") == wanted.user_id
+    if is_users and (wanted.everything or _is_among(told.get("event_id"), wanted.event_ids)):
+        return True
+    payload = told.get("payload")
+    run_id = payload.get("run_id") if isinstance(payload, dict) else None
+    return is_users and _is_of(told.get("session_id"), run_id, told.get("actor_id"), wanted)
+
+
+def _is_of(session_id: object, run_id: object, actor_id: object, wanted: Erasable) -> bool:
+    if not isinstance(run_id, str) and isinstance(actor_id, str) and actor_id.startswith("conductor:"):
+        run_id = actor_id.removeprefix("conductor:")
+    return _is_among(session_id, wanted.session_ids) or _is_among(run_id, wanted.run_ids)
+
+
+def _is_among(told: object, ids: frozenset[str]) -> bool:
+    """Whether what a publisher told is one of the ids; it may be of any type, and of one that has no hash."""
+    return isinstance(told, str) and told in ids

@@ -1,0 +1,96 @@
+"""What a client shows: a token, or CURVE keys; where it finds them when nobody says.
+
+On this machine the socket file lies beside the data folder's token, so whoever may read that (0600) needs to say
+nothing. What this does not do: decide who may what (`credentials`), or encrypt (`sockets`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from relay.errors import RelaySettingsError
+
+TOKEN_FILE = "token"
+
+
+class CurvePair(NamedTuple):
+    """A CURVE key pair, each half as 40 characters of Z85."""
+
+    public: str
+    secret: str
+
+
+class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A key as `keys create` hands it out. `server` is the public CURVE key of the daemon that knows it."""
+
+    id: str
+    user_id: str | None = None
+    token: str = ""
+    public: str = ""
+    secret: str = ""
+    server: str = ""
+
+
+class Identity(NamedTuple):
+    """What to show. CURVE keys go before the token; `file` is read when it is needed, since it may come later."""
+
+    token: str = ""
+    curve: CurvePair | None = None
+    server: str = ""
+    file: Path | None = None
+    user_id: str | None = None
+    """Whose the key is, where that is known: then a publisher fills it in."""
+
+
+def identity_of(document: KeyDocument) -> Identity:
+    """Return what the holder of this key shows."""
+    curve = CurvePair(document.public, document.secret) if document.secret else None
+    return Identity(document.token, curve, document.server, user_id=document.user_id)
+
+
+def read_key_file(path: Path) -> KeyDocument:
+    """Read a file that `keys create` wrote. Raises `RelaySettingsError`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=KeyDocument)
+    except OSError as error:
+        raise RelaySettingsError("key_file", f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RelaySettingsError("key_file", f"{path} is no key file") from error
+
+
+def local_identity(endpoint: str) -> Identity:
+    """Return what to show at a socket file `DATA/run/…` when nothing was named: what `DATA/token` holds."""
+    if not endpoint.startswith("ipc://"):
+        return Identity()
+    return Identity(file=Path(endpoint.removeprefix("ipc://")).parent.parent / TOKEN_FILE)
+
+
+class Shown:
+    """The token of one client, looked up anew when it was not there, or was refused. One thread at a time."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._token = identity.token.encode()
+
+    @property
+    def token(self) -> bytes:
+        if not self._token:
+            self.renew()
+        return self._token
+
+    def renew(self) -> bool:
+        """Look the token up again; return whether it is another one."""
+        found = _read(self.identity.file) if self.identity.file is not None else self._token
+        changed = found != self._token
+        self._token = found
+        return changed
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes().strip()
+    except OSError:
+        return b""

@@ -1,0 +1,210 @@
+"""The keys of one data folder, on disk: who may ask, what for, and since when no more.
+
+DATA/keys.json holds no token, only its SHA-256: a token is 256 random bits, so there is nothing to guess, and salt and
+stretching add nothing. It is replaced whole (temporary file, fsync, rename), so that a reader never sees half of it.
+DATA/token holds the one token of the key `local`, for whoever may read this folder; DATA/curve.json the key pair by
+which remote clients know this daemon. All are 0600. What this does not do: look up who asks (`credentials`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from relay.errors import KeyFileError
+from relay.identity import TOKEN_FILE, CurvePair, KeyDocument
+from relay.principal import ALL_SCOPES, Principal, Scope
+from relay.validation import validate_user_id
+
+LOCAL = "local"
+_SYSTEM_USER = "system"
+_TOKEN_BYTES = 32
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One key. `user_id` None: for all users. It has a token, or a CURVE public key."""
+
+    id: str
+    created: datetime
+    scopes: tuple[Scope, ...]
+    user_id: str | None = None
+    token_sha256: str = ""
+    curve_public: str = ""
+    revoked: datetime | None = None
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(self.id, self.user_id, frozenset(self.scopes))
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int = 1
+    keys: tuple[StoredKey, ...] = ()
+
+
+def keys_path(data_dir: Path) -> Path:
+    """Return where the keys of a data folder lie."""
+    return data_dir / "keys.json"
+
+
+def server_pair_path(data_dir: Path) -> Path:
+    """Return where the daemon's own CURVE key pair lies."""
+    return data_dir / "curve.json"
+
+
+def digest_of(token: bytes) -> str:
+    """Return what the key file holds of a token."""
+    return sha256(token).hexdigest()
+
+
+def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
+    """Return all keys, revoked ones too; none before the first start. Raises `KeyFileError`."""
+    path = keys_path(data_dir)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Document).keys
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise KeyFileError(str(path), str(error.strerror)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise KeyFileError(str(path), f"is damaged: {error}") from error
+
+
+def ensure_local_key(data_dir: Path) -> str:
+    """Return the token of the key `local`, made at the first start: all users, all scopes.
+
+    Whoever removes the token file gets another one, and the old one is worth nothing. Raises `KeyFileError`.
+    """
+    with _locked(data_dir):
+        token = _local_token(data_dir)
+        keys = read_keys(data_dir)
+        digest = digest_of(token.encode())
+        if not any(key.id == LOCAL and key.token_sha256 == digest for key in keys):
+            scopes = tuple(sorted(ALL_SCOPES))
+            local = StoredKey(id=LOCAL, created=_now(), scopes=scopes, token_sha256=digest)
+            _write_keys(data_dir, (local, *(key for key in keys if key.id != LOCAL)))
+        return token
+
+
+def create_key(
+    data_dir: Path, key_id: str, user_id: str | None, scopes: frozenset[Scope], pair: CurvePair | None = None
+) -> KeyDocument:
+    """Add a key and return it with its secret, which is kept nowhere: a CURVE key pair if given, else a new token.
+
+    Raises `KeyFileError` for a name that is taken, or a user that cannot have a key; `MalformedEventError`.
+    """
+    validate_key_id(key_id)
+    if user_id is not None and validate_user_id(user_id) == _SYSTEM_USER:
+        raise KeyFileError(_SYSTEM_USER, "is no user: its events belong to others, so only a key for all users may")
+    token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+    added = StoredKey(
+        id=key_id,
+        created=_now(),
+        scopes=tuple(sorted(scopes)),
+        user_id=user_id,
+        token_sha256=digest_of(token.encode()) if token else "",
+        curve_public=pair.public if pair is not None else "",
+    )
+    with _locked(data_dir):
+        keys = read_keys(data_dir)
+        if any(key.id == key_id for key in keys) or key_id == LOCAL:
+            raise KeyFileError(key_id, "there is a key of this name, or was: its name is not used again")
+        _write_keys(data_dir, (*keys, added))
+    halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
+    return KeyDocument(id=key_id, user_id=user_id, token=token, **halves)
+
+
+def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
+    """Make a key worth nothing from now on, also for those who are connected. Raises `KeyFileError`."""
+    if key_id == LOCAL:
+        raise KeyFileError(LOCAL, f"is this folder's own: remove {data_dir / TOKEN_FILE} and start again for another")
+    with _locked(data_dir):
+        keys = read_keys(data_dir)
+        found = next((key for key in keys if key.id == key_id), None)
+        if found is None:
+            raise KeyFileError(key_id, "there is no such key")
+        if found.revoked is None:
+            revoked = msgspec.structs.replace(found, revoked=_now())
+            _write_keys(data_dir, tuple(revoked if key is found else key for key in keys))
+            found = revoked
+        return found
+
+
+def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
+    """Return the daemon's CURVE key pair, made when it is first needed. Raises `KeyFileError`."""
+    path = server_pair_path(data_dir)
+    with _locked(data_dir):
+        try:
+            return CurvePair(*msgspec.json.decode(path.read_bytes(), type=tuple[str, str]))
+        except FileNotFoundError:
+            made = make()
+            write_private(path, msgspec.json.encode(tuple(made)))
+            return made
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise KeyFileError(str(path), f"cannot be used: {error}") from error
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Put a file there that only its owner can read, whole or not at all. Durable on return."""
+    made = path.with_name(path.name + ".new")
+    made.unlink(missing_ok=True)
+    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def validate_key_id(key_id: str) -> str:
+    """Return a key's name, of the letters that a user's may have. Raises `KeyFileError`."""
+    if not key_id or len(key_id) > 64 or not all(letter.isalnum() or letter in "._-" for letter in key_id):
+        raise KeyFileError(key_id[:64], "a key's name is 1 to 64 letters, digits and ._-")
+    return key_id
+
+
+def _local_token(data_dir: Path) -> str:
+    path = data_dir / TOKEN_FILE
+    try:
+        token = path.read_text().strip()
+    except FileNotFoundError:
+        token = ""
+    except UnicodeDecodeError as error:
+        raise KeyFileError(str(path), "is damaged: remove it, and another one is made") from error
+    if not token:  # an empty one would be shown by everybody who has none
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        write_private(path, token.encode())
+    return token
+
+
+def _write_keys(data_dir: Path, keys: tuple[StoredKey, ...]) -> None:
+    encoded = msgspec.json.encode(_Document(keys=keys))
+    write_private(keys_path(data_dir), msgspec.json.format(encoded, indent=1))
+
+
+@contextmanager
+def _locked(data_dir: Path) -> Iterator[None]:
+    """Be the only one who changes the keys of this folder. Raises `KeyFileError` where that cannot be."""
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(data_dir / "keys.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise KeyFileError(str(data_dir), error.strerror or str(error)) from error
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

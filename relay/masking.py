@@ -1,0 +1,246 @@
+"""Obvious secrets in text give way to a word that says what stood there: `[masked:github_token]`.
+
+For use before anything is stored. Time is linear in the text and the text may be hostile (`secret_patterns` says how).
+What it does not do: find a secret that has no form and no word beside it, look into encodings (base64, archives), or
+guess by entropy, which masks commits and digests. Why our own table: `ops/decisions/0022-masking-of-secrets.md`. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from relay.config import MaskingSettings
+from relay.errors import RelaySettingsError
+from relay.event import Event
+from relay.secret_patterns import FORMATS, SECRET_FIELDS, SecretFormat
+
+COUNTED = "masked_"
+_EXTRA_KIND = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_EVERYDAY = re.compile(
+    r"(?i)(?:x{3,}|\*{3,}|\.{3,}|(?:your|my|the|some|new|old|change|example|redacted|masked|dummy)[-_ ]).*+"
+)
+_CODE = re.compile(
+    r"[(){}\[\]<>]|\A\$[A-Za-z_]|%[sd]\Z|\A%\w+%\Z|::|->|\bself\.|\bos\.|\benv\.|process\.|[A-Za-z_]\w*\.[A-Za-z_]\w*\Z"
+)
+_WORDS_ONLY = re.compile(r"[A-Za-z]+(?:[._/:-]+[A-Za-z]+)*+[._/:-]*+")
+_SIMPLE_VALUES = re.compile(r"(?i)(?:null|none|nil|true|false|undefined|required|optional|string|str|int|\d{1,3})\b.*+")
+_CODECS = (
+    (msgspec.json.decode, msgspec.json.encode),
+    (msgspec.msgpack.decode, msgspec.msgpack.encode),
+)
+_TRAILING = ".,;:!?)]}\\"
+_RARE_SIGNS = "_=/-:.JKPASGxkw"
+_ANY = ""  # of a pattern that is looked for everywhere
+_SHORT = 1_000
+
+
+class Masker:
+    """Masks texts, payloads and events, and counts what it masked. Threads may share it."""
+
+    def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
+        """Count in `counts` as `masked_` and the kind. Raises `RelaySettingsError` for a pattern that is none."""
+        settings = settings or MaskingSettings()
+        self._counts: Counter[str] = Counter() if counts is None else counts
+        self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()
+        self._exact = _Marks(self._formats, ignoring_case=False)
+        self._any_case = _Marks(self._formats, ignoring_case=True)
+        self._allowed = tuple(_compiled("allow", pattern) for pattern in settings.allow)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was masked so far, by kind."""
+        counted = sorted(self._counts.items())
+        return {name.removeprefix(COUNTED): number for name, number in counted if name.startswith(COUNTED)}
+
+    def text(self, text: str) -> str:
+        """Return `text` with its secrets masked; what is masked already stays as it is."""
+        if not self._formats:
+            return text
+        places = self._exact.rows(text) + self._any_case.rows(text.lower())
+        for place in sorted(set(places)) if places else ():
+            one = self._formats[place]
+            text = one.pattern.sub(partial(self._masked, one), text)
+        return text
+
+    def data(self, data: bytes) -> bytes:
+        """As `value` for JSON and MessagePack, as `text` for other bytes; what is not UTF-8 stays."""
+        if not self._formats:
+            return data
+        for decode, encode in _CODECS:
+            try:
+                value = decode(data)
+                masked = self.value(value)
+                return data if masked == value else encode(masked)
+            except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, TypeError):
+                continue
+        return self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+    def value(self, value: Any) -> Any:
+        """Return free JSON with all texts in it masked, at any depth, names of fields too.
+
+        What stands in a field with a name like `password` is masked whatever it looks like.
+        """
+        if not self._formats:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return self._fields(value)
+        if isinstance(value, list | tuple):
+            return [self.value(one) for one in value]
+        return value
+
+    def event(self, event: Event) -> Event:
+        """Return the event with payload and unknown fields masked. Its ids stay, so a repeat is recognised."""
+        if not self._formats:
+            return event
+        payload, extra = self.value(event.payload), self.value(event.extra)
+        if payload == event.payload and extra == event.extra:
+            return event
+        return msgspec.structs.replace(event, payload=payload, extra=extra)
+
+    def _fields(self, fields: Mapping[Any, Any]) -> dict[Any, Any]:
+        masked: dict[Any, Any] = {}
+        numbers: dict[Any, int] = {}
+        for name, value in fields.items():
+            kept = said = self.text(name) if isinstance(name, str) else name
+            while kept in masked:  # two secrets as names are two fields still; numbered on, so that many take no longer
+                numbers[said] = numbers.get(said, 1) + 1
+                kept = f"{said}#{numbers[said]}"
+            masked[kept] = self._hidden(value) if _is_secret_field(name) else self.value(value)
+        return masked
+
+    def _hidden(self, value: Any) -> Any:
+        """Mask whatever stands in a secret's field. What is empty, true, false or masked says nothing."""
+        if isinstance(value, Mapping):
+            return {name: self._hidden(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._hidden(one) for one in value]
+        if value is None or isinstance(value, bool) or value == "":
+            return value
+        text = str(value)
+        if _is_masked(text) or self._is_allowed(text):
+            return value
+        found = self.text(text)
+        return found if _is_masked(found) else self._mark("password")
+
+    def _masked(self, one: SecretFormat, match: re.Match[str]) -> str:
+        """Return what to write in place of a match."""
+        whole = match.group()
+        start, end = _secret_span(match)
+        secret = match.string[start:end]
+        if not secret or self._is_allowed(secret) or not (one.strict or looks_secret(one.kind, match, secret)):
+            return whole
+        offset = match.start()
+        return f"{whole[: start - offset]}{self._mark(one.kind)}{whole[end - offset :]}"
+
+    def _mark(self, kind: str) -> str:
+        self._counts[f"{COUNTED}{kind}"] += 1
+        return f"[masked:{kind}]"
+
+    def _is_allowed(self, secret: str) -> bool:
+        return any(pattern.fullmatch(secret) for pattern in self._allowed)
+
+
+def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
+    """Whether what a looser row found is a value and not a word about one, a placeholder, or code that fetches it."""
+    if _is_masked(secret) or _EVERYDAY.fullmatch(secret) or len(set(secret)) < 3:
+        return False
+    groups = match.groupdict()
+    if kind == "url_password":
+        return not _CODE.search(secret) and "[masked:" not in secret
+    if kind == "password" and groups["quote"] and " " in secret:
+        return "phrase" in groups["name"].lower()
+    if " " in secret or _SIMPLE_VALUES.fullmatch(secret):
+        return False
+    if kind == "authorization":
+        return len(secret) >= 16 and _is_mixed(secret)
+    if groups["quote"] and kind == "password":
+        return _is_mixed(secret) or not (_CODE.search(secret) or _is_about(secret))
+    if _WORDS_ONLY.fullmatch(secret):
+        return groups["name"].isupper() and "=" in match.group() and secret.islower() and len(secret) >= 6
+    if kind == "password":
+        return len(secret) >= 5 and not _CODE.search(secret) and _is_mixed(secret)
+    return len(secret) >= 12 and not _CODE.search(secret) and _is_mixed(secret)
+
+
+def _is_mixed(secret: str) -> bool:
+    """Whether letters and digits, or letters and signs that no name or path is made of, stand side by side."""
+    has_letter = any(map(str.isalpha, secret))
+    return has_letter and (any(map(str.isdigit, secret)) or any(sign in secret for sign in "!#&*+=@^~?"))
+
+
+def _is_about(secret: str) -> bool:
+    """Whether a quoted value is the name of a field or of a type rather than a value."""
+    lowered = secret.lower()
+    return any(word in lowered for word in ("password", "passwd", "secret", "token", "_key", "string"))
+
+
+def _is_masked(text: str) -> bool:
+    return text.startswith("[masked:")
+
+
+def _is_secret_field(name: object) -> bool:
+    return isinstance(name, str) and name.replace("_", "").replace("-", "").replace(" ", "").lower() in SECRET_FIELDS
+
+
+def _secret_span(match: re.Match[str]) -> tuple[int, int]:
+    """Return where the secret lies; punctuation behind an unquoted one belongs to the sentence."""
+    groups = match.re.groupindex
+    for name in ("secret", "quoted"):
+        if name in groups and match[name] is not None:
+            return match.span(name)
+    if "bare" not in groups:
+        return match.span()
+    start, end = match.span("bare")
+    return start, start + len(match.string[start:end].rstrip(_TRAILING))
+
+
+class _Marks:
+    """What to look for before any pattern is tried, and the row of the table that it calls for.
+
+    By a sign that each of them has: one character is found a hundred times as fast as a word, and most texts lack most.
+    """
+
+    def __init__(self, formats: Sequence[SecretFormat], *, ignoring_case: bool) -> None:
+        self._by_sign: dict[str, list[tuple[str, int]]] = {}
+        for place, one in enumerate(formats):
+            if bool(one.pattern.flags & re.IGNORECASE) == ignoring_case:
+                for mark in one.marks:
+                    self._by_sign.setdefault(_sign(mark), []).append((mark, place))
+        self._everywhere = [place for _, place in self._by_sign.pop(_ANY, ())]
+        self._signs = frozenset(self._by_sign)
+
+    def rows(self, text: str) -> list[int]:
+        """Return the rows whose marks stand in `text`."""
+        signs = self._signs.intersection(text) if len(text) < _SHORT else [one for one in self._signs if one in text]
+        found = [place for sign in signs for mark, place in self._by_sign[sign] if mark in text]
+        return found + self._everywhere
+
+
+def _sign(mark: str) -> str:
+    """Return the character of `mark` that fewest texts have."""
+    return next((sign for sign in _RARE_SIGNS if sign in mark), mark[:1])
+
+
+def _extra_format(item: tuple[str, str]) -> SecretFormat:
+    kind, pattern = item
+    if not _EXTRA_KIND.fullmatch(kind):
+        raise RelaySettingsError("masking.patterns", f"{kind!r} is no name: small letters, digits and _ are allowed")
+    return SecretFormat(kind, ("",), _compiled(f"patterns.{kind}", pattern))
+
+
+def _compiled(name: str, pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise RelaySettingsError(f"masking.{name}", f"is no pattern: {error}") from error
+    if compiled.match("") is not None:
+        raise RelaySettingsError(f"masking.{name}", "would match the empty text")
+    return compiled

@@ -1,0 +1,153 @@
+"""Formats of keys, tokens and passwords, as a table; what is done with a find is `masking`'s business. Pure.
+
+A row is looked for only where one of its marks stands in the text (lower-cased, where its pattern ignores case). Every
+pattern takes time linear in the text, whatever the text is: a token begins only where no character of its own alphabet
+stands before it, repetitions are possessive or bounded, and none lies inside another one. Prefixes and lengths are
+those that the issuers document.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class SecretFormat(NamedTuple):
+    """One kind of secret. The part of a match that is masked is group `secret`, or all of it where there is none.
+
+    `strict` rows are believed; of the others `masking.looks_secret` decides, as the same words also stand in code.
+    """
+
+    kind: str
+    marks: tuple[str, ...]
+    pattern: re.Pattern[str]
+    strict: bool = True
+
+
+# Where a token may begin: not inside a word, but well behind an escaped line end inside JSON.
+_WORD = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
+_RUN = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
+_PASSWORD_WORDS = r"(?:pass(?:word|wd|phrase|code)|pwd)"
+_KEY_WORDS = (
+    r"(?:secret(?:[_-]?(?:access)?[_-]?key)?|api[_-]?key|apikey|access[_-]?key(?:[_-]?id)?|account[_-]?key|private[_-]?key"
+    r"|(?:client|app|shared|signing)[_-]?secret|(?:auth|access|refresh|session|bearer)?[_-]?token|credentials?)"
+)
+_ASSIGNED = r"[\"'`]?\]?[ \t]{0,3}(?::=|=>|==?|:)[ \t]{0,3}\\?"
+_VALUE = r"(?:(?P<quote>[\"'`])(?P<quoted>[^\"'`\n]{3,512}+)|(?P<bare>[^\s\"'`,;<>|]{4,512}+))"
+
+_GITLAB = tuple(f"gl{part}-" for part in ("pat", "dt", "rt", "cbt", "ptt", "ft", "soat", "imt", "agent", "oas"))
+
+
+def _token(kind: str, marks: tuple[str, ...] | str, body: str, *, before: str = _WORD) -> SecretFormat:
+    names = (marks,) if isinstance(marks, str) else marks
+    return SecretFormat(kind, names, re.compile(before + body))
+
+
+FORMATS: tuple[SecretFormat, ...] = (
+    SecretFormat(
+        "private_key",
+        ("PRIVATE KEY",),
+        re.compile(
+            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+            r"(?:(?:[A-Za-z0-9+/=\s:,.()<>@\\]|-(?!----))*+-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+            r"|(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+)"
+        ),
+    ),
+    _token("jwt", "eyJ", r"eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+){1,3}+", before=_RUN),
+    _token("github_token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{30,255}+"),
+    _token("github_token", "github_pat_", r"github_pat_[A-Za-z0-9_]{40,255}+", before=_RUN),
+    _token(
+        "gitlab_token", _GITLAB, r"gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas)-[A-Za-z0-9_.-]{16,255}+", before=_RUN
+    ),
+    _token("aws_access_key", ("AKIA", "ASIA", "ABIA", "ACCA"), r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    _token("google_api_key", "AIza", r"AIza[A-Za-z0-9_-]{35,64}+", before=_RUN),
+    _token("google_oauth", ("ya29.", "GOCSPX-"), r"(?:ya29\.|GOCSPX-)[A-Za-z0-9_-]{20,1024}+", before=_RUN),
+    _token("slack_token", ("xox", "xapp-"), r"(?:xox[abeoprs]|xapp)-[A-Za-z0-9-]{10,255}+", before=_RUN),
+    _token("slack_webhook", "hooks.slack.com", r"(?<=hooks\.slack\.com/services/)[A-Za-z0-9_/-]{20,120}+", before=""),
+    _token("discord_webhook", "/api/webhooks/", r"(?<=/api/webhooks/)[0-9]{15,22}+/[A-Za-z0-9_-]{40,120}+", before=""),
+    _token(
+        "stripe_key",
+        ("k_live_", "k_test_", "k_prod_", "whsec_"),
+        r"(?:[sr]k_(?:live|test|prod)|whsec)_[A-Za-z0-9]{16,255}+",
+    ),
+    _token("anthropic_key", "sk-ant-", r"sk-ant-[A-Za-z0-9_-]{20,255}+", before=_RUN),
+    _token("openai_key", "sk-", r"sk-(?:proj|svcacct|admin|or-v1)-[A-Za-z0-9_-]{20,255}+", before=_RUN),
+    _token("openai_key", "sk-", r"sk-(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{20,255}+", before=_RUN),
+    _token("huggingface_token", "hf_", r"hf_(?=[a-z]*+[A-Z0-9])[A-Za-z0-9]{30,64}+"),
+    _token("npm_token", "npm_", r"npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])"),
+    _token("pypi_token", "pypi-", r"pypi-AgE[A-Za-z0-9_-]{50,1024}+", before=_RUN),
+    _token("sendgrid_key", "SG.", r"SG\.[A-Za-z0-9_-]{16,32}+\.[A-Za-z0-9_-]{32,64}+", before=_RUN),
+    _token("twilio_key", "SK", r"SK[0-9a-f]{32}(?![A-Za-z0-9])"),
+    _token("mailgun_key", "key-", r"key-[0-9a-f]{32}(?![A-Za-z0-9])", before=_RUN),
+    _token("digitalocean_token", ("dop_v1_", "doo_v1_", "dor_v1_"), r"do[opr]_v1_[0-9a-f]{64}"),
+    _token("shopify_token", ("shpat", "shpca", "shppa", "shpss"), r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    _token("databricks_token", "dapi", r"dapi[0-9a-f]{32}(?:-[0-9])?"),
+    _token("telegram_token", ":AA", r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{32,36}+", before=""),
+    _token("grafana_token", ("glsa_", "glc_"), r"(?:glsa|glc)_[A-Za-z0-9+/=_]{30,255}+", before=_RUN),
+    _token("linear_key", "lin_api_", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,64}+"),
+    _token("notion_token", ("ntn_", "secret_"), r"(?:ntn_|secret_(?=[A-Za-z]*+[0-9]))[A-Za-z0-9]{40,60}+"),
+    _token("vault_token", ("hvs.", "hvb."), r"hv[sb]\.[A-Za-z0-9_-]{24,255}+", before=_RUN),
+    _token("docker_token", "dckr_pat_", r"dckr_(?:pat|oat)_[A-Za-z0-9_-]{24,64}+", before=_RUN),
+    _token("atlassian_token", "ATATT3", r"ATATT3[A-Za-z0-9_=-]{50,255}+", before=_RUN),
+    _token("age_key", "AGE-SECRET-KEY-", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
+    _token("groq_key", "gsk_", r"gsk_[A-Za-z0-9]{40,64}+"),
+    _token("xai_key", "xai-", r"xai-[A-Za-z0-9]{60,100}+", before=_RUN),
+    _token("perplexity_key", "pplx-", r"pplx-[A-Za-z0-9]{40,64}+", before=_RUN),
+    _token("replicate_token", "r8_", r"r8_[A-Za-z0-9]{36,44}+"),
+    _token("newrelic_key", "NRAK-", r"NRAK-[A-Z0-9]{27}", before=_RUN),
+    _token("azure_key", ("Key=", "key="), r"(?<=[kK]ey=)[A-Za-z0-9+/]{40,128}+={1,2}", before=""),
+    _token(
+        "url_signature",
+        ("sig=", "signature="),
+        r"(?i)(?<=[?&])(?:sig|x-amz-signature|x-goog-signature)="
+        r"(?P<secret>[A-Za-z0-9%+/=_-]{24,512}+)",
+        before="",
+    ),
+    SecretFormat(
+        "url_password",
+        ("://",),
+        re.compile(r"://[^\s:/@\"'<>?#]{0,128}+:(?P<secret>[^\s/\"'<>?#]{1,128})@(?=[A-Za-z0-9\[_-])"),
+        strict=False,
+    ),
+    SecretFormat(
+        "authorization",
+        ("authorization", "bearer ", "basic "),
+        re.compile(
+            r"(?i)\b(?:bearer|basic|authorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:token|apikey|digest)?)[ \t]{1,3}"
+            r"(?P<secret>[A-Za-z0-9._~+/=-]{12,4096}+)"
+        ),
+        strict=False,
+    ),
+    SecretFormat(
+        "password",
+        ("pass", "pwd"),
+        re.compile(rf"(?i)(?P<name>{_PASSWORD_WORDS}){_ASSIGNED}{_VALUE}"),
+        strict=False,
+    ),
+    SecretFormat(
+        "password",
+        ("pass", "pwd"),
+        re.compile(
+            rf"(?i)(?P<name>--?{_PASSWORD_WORDS}|{_PASSWORD_WORDS}[ \t]{{1,3}}(?:is|was|to|of))[ \t]{{1,3}}{_VALUE}"
+        ),
+        strict=False,
+    ),
+    SecretFormat(
+        "credential",
+        ("secret", "key", "token", "credential"),
+        re.compile(rf"(?i)(?P<name>{_KEY_WORDS}){_ASSIGNED}{_VALUE}"),
+        strict=False,
+    ),
+)
+"""In the order in which they are looked for: what names its service first, then what only its surroundings tell."""
+
+SECRET_FIELDS = frozenset(
+    (
+        *("password", "passwd", "passphrase", "passcode", "pwd", "dbpassword", "userpassword"),
+        *("secret", "clientsecret", "appsecret", "apisecret", "sharedsecret", "signingsecret", "githubtoken"),
+        *("apikey", "xapikey", "accesskey", "accountkey", "privatekey", "secretkey", "secretaccesskey"),
+        *("accesstoken", "refreshtoken", "authtoken", "bearertoken", "idtoken", "sessiontoken"),
+        *("authorization", "proxyauthorization", "setcookie"),
+    )
+)
+"""Names of fields, without `_`, `-` and case, whose value is a secret whatever it looks like."""

@@ -1,0 +1,163 @@
+"""Whose an event is follows from the key, whatever the event says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from relays import LIMITS, NOW
+
+from relay import Event, Journal, MalformedEventError, ScopeMissingError, UserNotAllowedError, encode_event
+from relay.admission import Admission, publisher_of, source_name
+from relay.answers import Answers
+from relay.config import RelaySettings
+from relay.intake import Intake, Parcel
+from relay.principal import ALL_SCOPES, Principal, Scope
+from relay.wire import Ack, Publish, Receipt, Refusal, RetryQuarantined
+
+ADMISSION = Admission(LIMITS)
+ALICE = Principal("key-a", "alice", frozenset({Scope.PUBLISH}))
+LOCAL = Principal("local", None, ALL_SCOPES)
+
+users = st.sampled_from(["alice", "bob", "system", "", "Alice", "alice\0", None, 7, ["alice"]])
+
+
+def told(**fields: object) -> bytes:
+    return msgspec.json.encode({"event_type": "chat.user_msg", "payload": {"text": "hello"}, **fields})
+
+
+def publish(*events: bytes, producer: str = "p", epoch: int = 1) -> Publish:
+    return Publish(producer_id=producer, epoch=epoch, first_seq=1, base_seq=1, attempt=1, events=list(events))
+
+
+def receipts(intake: Intake, principal: Principal, *events: bytes) -> list[Receipt]:
+    (reply,) = intake.take([Parcel(b"peer", publish(*events), principal)], NOW)
+    assert isinstance(reply.message, Ack)
+    return reply.message.receipts
+
+
+@pytest.fixture
+def intake(journal: Journal) -> Intake:
+    return Intake(journal, ADMISSION, Counter())
+
+
+@given(named=users, nested=users)
+def test_a_key_for_one_user_never_makes_an_event_of_another(named: object, nested: object) -> None:
+    fields = {} if named is None else {"user_id": named}
+    result = ADMISSION.sift(told(**fields, extra={"user_id": nested}, payload={"user_id": nested}), ALICE, NOW)
+    if isinstance(result, Event):
+        assert result.user_id == "alice"
+    else:
+        assert isinstance(result, UserNotAllowedError)
+        assert named not in ("alice", None, "")
+
+
+def test_a_key_for_one_user_fills_the_user_in_and_one_for_all_does_not() -> None:
+    assert ADMISSION.admit(told(), ALICE, NOW).user_id == "alice"
+    with pytest.raises(MalformedEventError, match="user_id: is missing"):
+        ADMISSION.admit(told(), LOCAL, NOW)
+
+
+def test_only_a_key_for_all_users_publishes_as_the_system() -> None:
+    assert ADMISSION.admit(told(user_id="system"), LOCAL, NOW).user_id == "system"
+    with pytest.raises(UserNotAllowedError):
+        ADMISSION.admit(told(user_id="system"), ALICE, NOW)
+
+
+def test_what_names_another_user_is_told_to_the_publisher_and_kept_nowhere(intake: Intake, journal: Journal) -> None:
+    mine, foreign = receipts(intake, ALICE, told(), told(user_id="bob", event_id="b"))
+    assert (mine.seq, foreign.seq, foreign.code, foreign.field) == (1, 0, "user_not_allowed", "user_id")
+    assert [entry.user_id for entry in journal.read(0, 10)] == ["alice"]
+    assert journal.quarantined(0, 10) == []
+
+
+def test_the_refusal_is_the_same_whether_the_user_exists_or_not(intake: Intake) -> None:
+    receipts(intake, LOCAL, told(user_id="bob"))
+    known, unknown = receipts(intake, ALICE, told(user_id="bob"), told(user_id="nobody-at-all"))
+    assert known == unknown
+
+
+def test_a_foreign_user_is_refused_before_anything_else_is_wrong_with_the_event(
+    intake: Intake, journal: Journal
+) -> None:
+    """Else bytes that name bob would lie in quarantine until somebody tries them again."""
+    later = (NOW + timedelta(days=1)).isoformat()
+    (receipt,) = receipts(intake, ALICE, told(user_id="bob", timestamp=later))
+    assert receipt.code == "user_not_allowed"
+    assert journal.quarantined(0, 10) == []
+
+
+def test_bytes_of_one_users_key_are_tried_again_as_that_users(intake: Intake, journal: Journal) -> None:
+    (receipt,) = receipts(intake, ALICE, told(timestamp=(NOW + timedelta(days=36_500)).isoformat()))
+    assert receipt.code == "malformed_event"
+    (entry,) = journal.quarantined(0, 10)
+    assert publisher_of(entry.source).user_id == "alice"
+    patient = Admission(msgspec.structs.replace(LIMITS, max_future_s=1e12))
+    answers = Answers(journal, RelaySettings(), patient, Counter())
+    assert answers.answer(RetryQuarantined(id=entry.id), LOCAL)
+    assert [event.user_id for event in journal.read(0, 10)] == ["alice"]
+
+
+@given(producer=st.text(max_size=30), user=st.sampled_from(["alice", "a@b:c", "x.y"]), for_all=st.booleans())
+def test_a_source_tells_whose_key_it_was_whatever_the_publisher_calls_itself(
+    producer: str, user: str, for_all: bool
+) -> None:
+    principal = Principal("k", None if for_all else user, frozenset({Scope.PUBLISH}))
+    for kind, name in (("publisher", producer), ("pub", ""), ("table", producer)):
+        assert publisher_of(source_name(kind, name, principal)).user_id == principal.user_id
+
+
+def test_a_key_that_is_not_for_publishing_is_refused_by_name(intake: Intake, journal: Journal) -> None:
+    reader = Principal("key-r", None, frozenset({Scope.RECALL, Scope.ADMIN}))
+    (reply,) = intake.take([Parcel(b"peer", publish(told(user_id="alice")), reader)], NOW)
+    assert isinstance(reply.message, Refusal)
+    assert (reply.message.code, reply.message.arguments) == ("scope_missing", ["publish"])
+    assert list(journal.read(0, 10)) == []
+
+
+def test_nobody_stops_a_producer_by_using_its_id_with_another_key(intake: Intake) -> None:
+    event = ADMISSION.admit(told(user_id="bob", event_id="1"), LOCAL, NOW)
+    intake.take([Parcel(b"bob", publish(encode_event(event)), LOCAL)], NOW)
+    intake.take([Parcel(b"alice", publish(told(), producer="p", epoch=10**9), ALICE)], NOW)
+    (reply,) = intake.take([Parcel(b"bob", publish(encode_event(event)), LOCAL)], NOW)
+    assert isinstance(reply.message, Ack)
+    assert reply.message.receipts[0].duplicate
+
+
+def test_what_is_masked_is_what_is_journaled_under_the_id_it_came_with(journal: Journal) -> None:
+    def without_text(event: Event) -> Event:
+        return msgspec.structs.replace(event, payload={"text": "***"})
+
+    plain = ADMISSION.admit(told(), ALICE, NOW)
+    masking = Intake(journal, replace(ADMISSION, mask=without_text), Counter())
+    receipts(masking, ALICE, told())
+    ((entry,),) = (journal.read(0, 10),)
+    assert msgspec.msgpack.decode(entry.data)["payload"] == {"text": "***"}
+    assert msgspec.msgpack.decode(entry.data)["event_id"] == plain.event_id
+
+
+@pytest.mark.parametrize(
+    ("user_id", "asked", "allowed"),
+    [
+        (None, "bob", True),
+        ("alice", "alice", True),
+        ("alice", "bob", False),
+        ("alice", None, False),
+        (None, None, True),
+    ],
+)
+def test_a_principal_may_what_its_scopes_and_its_user_say(
+    user_id: str | None, asked: str | None, allowed: bool
+) -> None:
+    principal = Principal("k", user_id, frozenset({Scope.RECALL}))
+    assert principal.may(Scope.RECALL, asked) is allowed
+    with pytest.raises(ScopeMissingError, match="scope admin"):
+        principal.require(Scope.ADMIN, asked)
+    if not allowed:
+        with pytest.raises(UserNotAllowedError):
+            principal.require(Scope.RECALL, asked)

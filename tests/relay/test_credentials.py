@@ -1,0 +1,140 @@
+"""Keys: who is let in, for whom and what for, and until when."""
+
+from __future__ import annotations
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from relay import (
+    ALL_SCOPES,
+    Credentials,
+    KeyFileError,
+    Scope,
+    UnauthorizedError,
+    create_key,
+    curve_pair,
+    ensure_local_key,
+    read_keys,
+    revoke_key,
+    server_pair,
+)
+
+READER = frozenset({Scope.RECALL})
+
+
+def test_the_first_start_makes_one_key_for_everything_and_later_ones_keep_it(tmp_path: Path) -> None:
+    token = ensure_local_key(tmp_path)
+    assert ensure_local_key(tmp_path) == token
+    principal = Credentials(tmp_path).of_token(token.encode())
+    assert (principal.key_id, principal.user_id, principal.scopes) == ("local", None, ALL_SCOPES)
+
+
+def test_files_of_keys_are_private_and_hold_no_token(tmp_path: Path) -> None:
+    local = ensure_local_key(tmp_path)
+    made = create_key(tmp_path, "reader", "alice", READER)
+    server_pair(tmp_path, curve_pair)
+    names = ("token", "keys.json", "keys.lock", "curve.json")
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in names} == {0o600}
+    kept = (tmp_path / "keys.json").read_text()
+    assert local not in kept
+    assert made.token not in kept
+    assert len(made.token) >= 43  # 256 bits
+
+
+@pytest.mark.parametrize("wrong", [b"", b"wrong", b"\0", b"\xff" * 40])
+def test_what_is_no_token_of_a_key_is_nobodys(tmp_path: Path, wrong: bytes) -> None:
+    ensure_local_key(tmp_path)
+    create_key(tmp_path, "curve", "alice", READER, curve_pair())  # a key without a token has no empty one
+    with pytest.raises(UnauthorizedError):
+        Credentials(tmp_path).of_token(wrong)
+
+
+def test_a_hash_from_the_key_file_is_no_token(tmp_path: Path) -> None:
+    ensure_local_key(tmp_path)
+    (key,) = read_keys(tmp_path)
+    with pytest.raises(UnauthorizedError):
+        Credentials(tmp_path).of_token(key.token_sha256.encode())
+
+
+def test_keys_that_are_made_and_revoked_count_at_once(tmp_path: Path) -> None:
+    ensure_local_key(tmp_path)
+    credentials = Credentials(tmp_path)
+    pair = curve_pair()
+    token = create_key(tmp_path, "a", "alice", READER).token.encode()
+    create_key(tmp_path, "b", None, READER, pair)
+    assert credentials.of_token(token).user_id == "alice"
+    assert credentials.of_curve(pair.public).user_id is None
+    for name in ("a", "b", "a"):
+        revoke_key(tmp_path, name)
+    with pytest.raises(UnauthorizedError):
+        credentials.of_token(token)
+    with pytest.raises(UnauthorizedError):
+        credentials.of_curve(pair.public)
+    assert not credentials.knows_curve(pair.public)
+    assert all(key.revoked for key in read_keys(tmp_path) if key.id != "local")
+
+
+def test_a_name_is_never_used_again(tmp_path: Path) -> None:
+    """What is noted of a key stays true of it."""
+    create_key(tmp_path, "a", "alice", READER)
+    revoke_key(tmp_path, "a")
+    for name in ("a", "local", "", "a b", "../up", "x" * 65):
+        with pytest.raises(KeyFileError):
+            create_key(tmp_path, name, "alice", READER)
+
+
+def test_nobody_gets_a_key_as_the_system(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="system"):
+        create_key(tmp_path, "conductor", "system", READER)
+
+
+def test_the_folders_own_key_is_not_revoked_but_replaced(tmp_path: Path) -> None:
+    old = ensure_local_key(tmp_path)
+    with pytest.raises(KeyFileError, match="remove"):
+        revoke_key(tmp_path, "local")
+    (tmp_path / "token").unlink()
+    new = ensure_local_key(tmp_path)
+    credentials = Credentials(tmp_path)
+    assert credentials.of_token(new.encode()).key_id == "local"
+    with pytest.raises(UnauthorizedError):
+        credentials.of_token(old.encode())
+
+
+def test_a_token_file_that_a_crash_left_empty_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "token").touch()
+    assert len(ensure_local_key(tmp_path)) >= 43
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"version":1,"keys":[{"id":1}]}', '{"keys":[],"more":1}'])
+def test_a_damaged_key_file_lets_nobody_in_and_is_named(tmp_path: Path, damage: str) -> None:
+    token = ensure_local_key(tmp_path).encode()
+    credentials = Credentials(tmp_path)
+    assert credentials.of_token(token)
+    whole = (tmp_path / "keys.json").read_bytes()
+    (tmp_path / "keys.json").write_text(damage)
+    with pytest.raises(UnauthorizedError):
+        credentials.of_token(token)
+    with pytest.raises(KeyFileError, match=r"keys\.json"):
+        create_key(tmp_path, "a", "alice", READER)
+    (tmp_path / "keys.json").write_bytes(whole)
+    assert credentials.of_token(token).key_id == "local"
+
+
+def test_a_key_file_that_is_gone_lets_nobody_in(tmp_path: Path) -> None:
+    token = ensure_local_key(tmp_path).encode()
+    credentials = Credentials(tmp_path)
+    (tmp_path / "keys.json").unlink()
+    with pytest.raises(UnauthorizedError):
+        credentials.of_token(token)
+
+
+def test_keys_made_at_once_are_all_there(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda n: create_key(tmp_path, f"key-{n}", f"user-{n}", READER), range(12)))
+    credentials = Credentials(tmp_path)
+    assert [credentials.of_token(key.token.encode()).user_id for key in made] == [f"user-{n}" for n in range(12)]
+    assert msgspec.json.decode((tmp_path / "keys.json").read_bytes())["version"] == 1

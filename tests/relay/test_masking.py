@@ -1,0 +1,217 @@
+"""Masking: what is found, what is left alone, what it costs, and that a repeat is still recognised."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from itertools import chain, product
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import made_up_secrets
+
+from relay import (
+    Broker,
+    Journal,
+    MaskingSettings,
+    Publisher,
+    RelaySettingsError,
+    Subscriber,
+    event_from_mapping,
+    read_event,
+)
+from relay.admission import Admission
+from relay.config import EventLimits
+from relay.intake import Intake, Parcel
+from relay.masking import Masker
+from relay.principal import everybody
+from relay.wire import Publish
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+TOKEN = "ghp_" + "Ab1" * 12
+PIECES = (
+    *("a", "A1", "0", "-", "_", ".", ":", "@", "=", '"', "\n", "\\n", "://", "://a:", "-----BEGIN PRIVATE KEY-----"),
+    *("eyJ", "eyJaaaaaaaaa.", "ghp_", "github_pat_", "sk-", "password=", "password is ", "--password ", 'api_key="'),
+    *("token=", "secret_access_key", "bearer ", "bearer a", "SG.", "glpat-", "hooks.slack.com/services/", "&sig=a"),
+    *("12345678:AA", "your-", "password=your-", "[masked:", "hf_a", "AKIA", "Key="),
+)
+
+
+def masked(text: str, **settings: Any) -> str:
+    return Masker(MaskingSettings(**settings)).text(text)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_of_any_made_up_secret_is_left_and_its_kind_is_named(seed: int) -> None:
+    for kind, text, secret in made_up_secrets(seed):
+        masker = Masker()
+        found = masker.text(text)
+        assert f"[masked:{kind}]" in found, found
+        assert not any(secret[at : at + 8] in found for at in range(max(1, len(secret) - 7))), found
+        assert masker.counts[kind] >= 1
+
+
+def test_the_sentence_around_a_secret_stays() -> None:
+    assert masked(f"The push failed: token {TOKEN}, see the log.") == (
+        "The push failed: token [masked:github_token], see the log."
+    )
+    assert masked("postgres://admin:Sup3rS3cr3t@db:5432/app") == "postgres://admin:[masked:url_password]@db:5432/app"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "commit 3f2504e04f8911d39a0c0305e82c3301aabbccdd fixed run 01KHJY9080NWG22H9Q8BBD7B80",
+        "sha256:53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        "def f(token: str, password=None) -> str: return os.environ['API_KEY']",
+        "api_key=settings.key, token=self._token, password=${PASSWORD}, secret: <your-secret>",
+        "Set PASSWORD to your password; see https://example.com/login?user=bob",
+        "550e8400-e29b-41d4-a716-446655440000 at https://example.com:8080/a@b",
+        "The password is required. The token: something that the tokenizer makes of a word.",
+        "the session token was rotated while two tabs refresh; a key in the map; basic understanding of things",
+        "password: string, secret: required, access_token=***********, passwd=xxxxxxxx",
+        "-----BEGIN CERTIFICATE-----\nMIIBszCCARygAwIBAgIJAL\n-----END CERTIFICATE-----",
+        "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE\n-----END PUBLIC KEY-----",
+    ],
+)
+def test_what_only_speaks_of_secrets_is_left_alone(text: str) -> None:
+    assert masked(text) == text
+
+
+def test_no_line_of_our_own_sources_is_taken_for_a_secret() -> None:
+    listed = run(["git", "ls-files", "relay", "sona", "memory_agent"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / name for name in listed.stdout.split()] or [*(ROOT / "relay").glob("*.py")]
+    masker = Masker()
+    for file in files:
+        if file.suffix in (".py", ".toml"):
+            for line in file.read_text(encoding="utf-8").splitlines():
+                assert masker.text(line) == line, f"{file}: {line}"
+
+
+def test_no_turn_of_months_of_talk_is_taken_for_a_secret() -> None:
+    data = ROOT.parent / "shared" / "data" / "locomo_dev.json"
+    if not data.exists():
+        pytest.skip(f"there is no {data.name}")
+    masker = Masker()
+    for text in _texts(json.loads(data.read_text(encoding="utf-8"))):
+        assert masker.text(text) == text
+    assert masker.counts == {}
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [*chain.from_iterable(map(_texts, values))]
+
+
+@pytest.mark.timeout(120)  # 6 s here; what backtracks would take days
+def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
+    masker = Masker()
+    for piece in PIECES:
+        masker.text(piece * (262_144 // len(piece)))
+    for first, second in product(PIECES, PIECES):
+        masker.text(first + second * (4_096 // len(second)))
+        masker.text((first + second) * (4_096 // len(first + second)))
+
+
+@given(st.lists(st.sampled_from([*PIECES, *(one.secret for one in made_up_secrets()), " ", "'", "x"]), max_size=12))
+def test_what_is_masked_stays_as_it_is(parts: list[str]) -> None:
+    text = masked(" ".join(parts))  # a token that follows another one without a gap is seen when that one is gone
+    once = Masker()
+    again = once.text(text)
+    assert Masker().text(again) == again
+
+
+def test_values_at_any_depth_and_fields_named_as_secrets_are_masked() -> None:
+    payload = {
+        "report": {"findings": [{"claim": f"used {TOKEN}"}]},
+        "password": "plain",
+        "DB-Password": 4711,
+        "client_secret": {"value": "abc", "set": True, "old": None},
+        TOKEN: "as a name",
+        "tokens": 812,
+        "token": "the",
+        "summary": "nothing here",
+    }
+    assert Masker().value(payload) == {
+        "report": {"findings": [{"claim": "used [masked:github_token]"}]},
+        "password": "[masked:password]",
+        "DB-Password": "[masked:password]",
+        "client_secret": {"value": "[masked:password]", "set": True, "old": None},
+        "[masked:github_token]": "as a name",
+        "tokens": 812,
+        "token": "the",
+        "summary": "nothing here",
+    }
+
+
+def test_bytes_that_are_no_text_are_masked_too() -> None:
+    assert Masker().data(b"\xff\x00 " + TOKEN.encode() + b" \xfe") == b"\xff\x00 [masked:github_token] \xfe"
+    told = {"user_id": 1, "payload": {"password": "plain", "text": TOKEN}}
+    kept = {"user_id": 1, "payload": {"password": "[masked:password]", "text": "[masked:github_token]"}}
+    assert json.loads(Masker().data(json.dumps(told).encode())) == kept
+    assert msgspec.msgpack.decode(Masker().data(msgspec.msgpack.encode(told))) == kept
+
+
+def test_it_can_be_switched_off_taught_and_told_what_to_leave() -> None:
+    assert masked(TOKEN, enabled=False) == TOKEN
+    assert masked(TOKEN, allow=("ghp_Ab1.*",)) == TOKEN
+    assert masked("badge EMP-12345 opened it", patterns={"badge": r"EMP-\d{5}"}) == "badge [masked:badge] opened it"
+    with pytest.raises(RelaySettingsError, match="is no pattern"):
+        Masker(MaskingSettings(allow=("(",)))
+    with pytest.raises(RelaySettingsError, match="empty text"):
+        Masker(MaskingSettings(patterns={"badge": "x*"}))
+
+
+def test_an_event_is_masked_behind_its_id() -> None:
+    sent = {"event_type": "user_input", "user_id": "alice", "payload": {"text": f"use {TOKEN}"}, "note": TOKEN}
+    event = event_from_mapping(sent, EventLimits(), NOW)
+    found = Masker().event(event)
+    assert (found.event_id, found.payload, found.extra) == (
+        event.event_id,
+        {"text": "use [masked:github_token]"},
+        {"note": "[masked:github_token]"},
+    )
+
+
+def test_a_relay_stores_no_secret_counts_them_and_still_recognises_a_repeat(tmp_path: Path) -> None:
+    sent = {"event_type": "user_input", "user_id": "alice", "timestamp": NOW, "payload": {"text": f"use {TOKEN}"}}
+    with Broker(tmp_path) as broker:
+        with Publisher(broker.endpoints.ingest) as publisher:
+            for event in (sent, sent):
+                publisher.publish(event)
+            publisher.flush()
+        with Subscriber(*broker.endpoints) as subscriber:
+            entries = subscriber.fetch(0, 10).entries
+            counts = subscriber.stats().counts
+    assert [read_event(entry.data).payload for entry in entries] == [{"text": "use [masked:github_token]"}]
+    assert (counts["duplicates"], counts["masked_github_token"]) == (1, 2)
+
+
+def test_bytes_that_are_no_event_are_masked_in_quarantine(tmp_path: Path) -> None:
+    unreadable = json.dumps({"user_id": "alice", "payload": {"text": TOKEN, "password": "plain"}}).encode()
+    with Journal.open(tmp_path) as journal:
+        masker = Masker()
+        admission = Admission(EventLimits(), masker.event, masker.data)
+        intake = Intake(journal, admission, Counter())
+        publish = Publish(producer_id="p", epoch=1, base_seq=1, first_seq=1, attempt=1, events=[unreadable])
+        intake.take([Parcel(b"peer", publish, everybody("k"))], NOW)
+        entry = journal.quarantined_entry(1)
+    assert json.loads(entry.data)["payload"] == {"text": "[masked:github_token]", "password": "[masked:password]"}
+
+
+def test_many_names_that_are_masked_alike_stay_as_many_fields_and_no_longer_than_they_were() -> None:
+    names = [f"ghp_{number:036d}" for number in range(4_000)]
+    masked = Masker().value({"[masked:github_token]#3": "taken", **{name: name[-4:] for name in names}})
+    assert len(masked) == 4_001
+    assert not set(names) & set(masked)
+    assert sum(map(len, masked)) < sum(map(len, names))
+    assert sorted(masked.values()) == sorted(["taken", *(name[-4:] for name in names)])

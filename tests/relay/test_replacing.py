@@ -1,0 +1,101 @@
+"""A journal's file replaced while other processes open it, as `backup` and `verify` do."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+from relays import NOW, event
+
+import relay.environment
+from relay import Journal, JournalError
+from relay.pages import DATA_FILE
+from relay.replacing import LOCK_FILE
+
+_READER = """
+import sys
+from pathlib import Path
+from relay.config import JournalSettings
+from relay.entries import DATABASES
+from relay.environment import Environment
+
+print("opening", flush=True)
+environment = Environment.open(Path(sys.argv[1]), JournalSettings().map_size_bytes, DATABASES, readonly=True)
+with environment.read() as transaction:
+    print(transaction.stat(environment.databases["events"])["entries"], flush=True)
+sys.stdin.read()
+environment.close()
+"""
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "journal") as opened:
+        for number in range(30):
+            opened.append([event(number)], NOW)
+        yield opened
+
+
+@contextmanager
+def reader(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that opens the journal and keeps it open for the block; it has said that it begins."""
+    command = [sys.executable, "-c", _READER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"opening\n"
+        yield process
+
+
+def test_who_opens_a_journal_while_its_file_is_replaced_waits_and_finds_the_new_one(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[subprocess.Popen[bytes]] = []
+    folder = tmp_path / "journal"
+
+    def replace_with_a_reader_in_between(copy: Path) -> None:
+        """As `replace_by_copy`, whose two steps are taken apart."""
+        (folder / LOCK_FILE).unlink()
+        process = stack.__enter__()
+        readers.append(process)
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 1.0)[0] == [], "it opened the old file"
+        (copy / DATA_FILE).replace(folder / DATA_FILE)
+
+    stack = reader(folder)
+    monkeypatch.setattr(relay.environment, "replace_by_copy", replace_with_a_reader_in_between)
+    try:
+        journal.compact()
+        assert readers[0].stdout is not None
+        assert readers[0].stdout.readline() == b"30\n"
+        journal.append([event(100)], NOW)
+        assert [stored.seq for stored in journal.read(0, 100)] == list(range(1, 32))
+    finally:
+        stack.__exit__(None, None, None)
+
+
+def test_a_journal_that_was_replaced_under_a_reader_by_foreign_hands_is_refused_instead_of_looked_at_for_ever(
+    journal: Journal, tmp_path: Path
+) -> None:
+    """The lock file, which the reader keeps alive, tells of a commit that the new file does not have."""
+    folder, copy = tmp_path / "journal", tmp_path / "copy"
+    journal.close()
+    copy.mkdir()
+    with lmdb.open(str(folder), readonly=True) as engine:
+        engine.copy(str(copy), compact=True)
+    with reader(folder) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"30\n"
+        os.replace(copy / "data.mdb", folder / "data.mdb")
+        with pytest.raises(JournalError, match="replaced while it was opened") as caught:
+            Journal.open(folder)
+        assert caught.value.retryable
+        process.communicate(b"")
+    with Journal.open(folder) as reopened:
+        assert reopened.last_seq == 30
