@@ -97,6 +97,31 @@ class Batch(Snapshot):
         self._log("put", row)
         return row
 
+    def put_stored(self, record: MemoryRecord, body: bytes | None) -> int:
+        """As `put`, with a vector as another store keeps it: its bits stay. Returns the row."""
+        row = self.put(record, None)
+        if body is not None:
+            self.state.ndim = len(body) // 2
+            self._transaction.delete(PENDING, row_key(row))
+            self._write(VECTORS, row, seal(row, body))
+        return row
+
+    def allot_row(self) -> int:
+        """Return a row that stays empty: for events whose memory was deleted, elsewhere."""
+        self._check_room()
+        self.state.next_row += 1
+        return self.state.next_row - 1
+
+    def link_keys(self, keys: Iterable[bytes], row: int) -> None:
+        """As `link_event`, by the keys under which events are known; those that are known here stay as they are."""
+        for key in keys:
+            if self._transaction.get(EVENTS, key) is None:
+                self._transaction.put(EVENTS, key, short_row(row))
+
+    def knows_event(self, key: bytes) -> bool:
+        """Say whether an event is known, by its key."""
+        return self._transaction.get(EVENTS, key) is not None
+
     def link_event(self, event_id: str, row: int) -> None:
         """Remember that an event went into the memory in `row`, so that its repetition is recognised."""
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -70,11 +70,14 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
     reward_sum: float = 0.0
 
 
+_Place = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     id: str
     text: str
-    source: int
-    kind: int
+    source: _Place
+    kind: _Place
     timestamp_us: int
     event_id: str | None
     session_id: str | None
@@ -84,7 +87,7 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     quality_score: float | None
     title: str | None
     tags: tuple[str, ...]
-    provenance: int | None
+    provenance: _Place | None
     metadata: dict[str, Any]
 
 
@@ -191,6 +194,13 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
 def decode_record(row: int, value: bytes, usage: Usage, vector: Embedding | None = None) -> MemoryRecord:
     """Return the memory. Raises `StoreDamagedError`."""
     stored = decode(_records, row, _inflate(row, unseal(row, value, "record")), "record")
+    try:
+        return _memory(stored, usage, vector)
+    except (IndexError, OverflowError) as error:
+        raise StoreDamagedError(f"record {row}: {error}") from error
+
+
+def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> MemoryRecord:
     recalled = usage.last_recalled_us
     return MemoryRecord(
         id=stored.id,
@@ -276,6 +286,8 @@ def encode_entry(change: int, entry: LogEntry) -> bytes:
 def decode_entry(change: int, value: bytes) -> LogEntry:
     """Return the line of the change log. Raises `StoreDamagedError`."""
     body = unseal(change, value, "change")
+    if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
+        raise StoreDamagedError(f"change {change}: is no line of the log")
     before = decode(_texts, change, _inflate(change, body[9:]), "change") if len(body) > 9 else None
     return LogEntry(OPS[body[0]], row_number(body[1:9]), before)
 
@@ -299,7 +311,7 @@ def decode(decoder: msgspec.msgpack.Decoder[T], number: int, body: bytes, what: 
     """Decode a body whose checksum was right. Raises `StoreDamagedError`."""
     try:
         return decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise StoreDamagedError(f"{what} {number}: {error}") from error
 
 

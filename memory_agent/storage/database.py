@@ -36,6 +36,18 @@ def connect_in_memory() -> Connection:
     return sqlite3.connect(":memory:", isolation_level=None)
 
 
+def copy_in_memory(path: Path) -> Connection:
+    """A copy of the database as it is now, in memory; who works on it is not disturbed, and no file is made."""
+    in_use = path.with_name(path.name + "-wal").exists()
+    source = sqlite3.connect(f"{path.absolute().as_uri()}?{'mode=ro' if in_use else 'immutable=1'}", uri=True)
+    try:
+        copy = connect_in_memory()
+        source.backup(copy)
+    finally:
+        source.close()
+    return copy
+
+
 def set_aside(path: Path) -> None:
     """Rename a database, adding `.damaged`, and remove what belongs to it."""
     if path.exists():

@@ -7,6 +7,7 @@ an error here. Each function may be called again at any time.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from memory_agent.config import StoreSettings
@@ -17,31 +18,58 @@ from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 
-_INDEX_FILE = "index.usearch"
-_LEXICON_FILE = "lexicon.sqlite"
+INDEX_FILE = "index.usearch"
+LEXICON_FILE = "lexicon.sqlite"
+_FOLLOWED_AT_ONCE = 1_000  # changes: .3 s of a graph
+_BUILT_AT_ONCE = 2_000  # memories: .2 s of a lexicon
 _SAVE_EVERY = 10_000  # changes; saving 100,000 vectors takes .2 s
 
 
 def open_index(store: Store, settings: StoreSettings) -> VectorIndex:
     """Return the vector index of a store, up to date."""
-    index = VectorIndex(store.vectors, settings.exact_search_limit, settings.expansion_search)
-    try:
-        index.load(_index_path(store))
-    except IndexDamagedError:
-        index.clear()
-    catch_up_index(store, index)
+    index, is_ready = begin_index(store, settings)
+    if not is_ready:
+        catch_up_index(store, index)
     return index
+
+
+def begin_index(store: Store, settings: StoreSettings) -> tuple[VectorIndex, bool]:
+    """Return the vector index, and whether it is up to date: a graph that takes seconds is left to `catch_up_index`."""
+    index = VectorIndex(store.vectors, settings.exact_search_limit, settings.expansion_search)
+    with suppress(IndexDamagedError):
+        index.load(_index_path(store))
+    with store.snapshot() as snapshot:
+        if _is_close(snapshot, index) and _index_follows(snapshot, index):
+            return index, True
+        if snapshot.counts()[1] > settings.exact_search_limit:
+            return index, False
+        _rebuild_index(snapshot, index)
+    return index, True
 
 
 def open_lexicon(store: Store) -> Lexicon:
     """Return the lexicon of a store, up to date. A damaged file is set aside."""
-    path = store.folder / _LEXICON_FILE
+    lexicon, is_ready = begin_lexicon(store)
+    if not is_ready:
+        catch_up_lexicon(store, lexicon)
+    return lexicon
+
+
+def begin_lexicon(store: Store) -> tuple[Lexicon, bool]:
+    """Return the lexicon, and whether it is up to date: what takes longer than a moment is left to
+    `catch_up_lexicon`. A damaged file is set aside."""
+    path = store.folder / LEXICON_FILE
     try:
         lexicon = Lexicon.open(path)
     except IndexDamagedError:
         lexicon = Lexicon.fresh(path)
-    catch_up_lexicon(store, lexicon)
-    return lexicon
+    with store.snapshot() as snapshot:
+        if _is_close(snapshot, lexicon) and _lexicon_follows(snapshot, lexicon):
+            return lexicon, True
+        if snapshot.counts()[0] > _BUILT_AT_ONCE:
+            return lexicon, False
+        _rebuild_lexicon(snapshot, lexicon)
+    return lexicon, True
 
 
 def catch_up(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
@@ -72,11 +100,21 @@ def repair_lexicon(store: Store, lexicon: Lexicon) -> None:
 
 def apply(store: Store, index: VectorIndex, lexicon: Lexicon, changes: Changes) -> None:
     """Let both follow a batch that was committed; one that cannot is caught up."""
+    apply_to_index(store, index, changes)
+    apply_to_lexicon(store, lexicon, changes)
+
+
+def apply_to_index(store: Store, index: VectorIndex, changes: Changes) -> None:
+    """Let the vector index follow a batch that was committed, or catch up where it cannot."""
     try:
         index.apply(changes)
         index.stamp = store.stamp or ""
     except IndexDamagedError:
         catch_up_index(store, index)
+
+
+def apply_to_lexicon(store: Store, lexicon: Lexicon, changes: Changes) -> None:
+    """Let the lexicon follow a batch that was committed, or catch up where it cannot."""
     try:
         lexicon.apply(changes)
     except IndexDamagedError:
@@ -95,10 +133,35 @@ def save(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
         store.forget_changes_through(followed)
 
 
+def build_anew(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
+    """Build both from the records alone and save them, so that nothing that was deleted is in their files.
+
+    A flat table holds nothing that was deleted, and has no file.
+    """
+    with store.snapshot() as snapshot:
+        if index.is_approximate:
+            _rebuild_index(snapshot, index)
+        else:
+            _index_follows(snapshot, index)
+        _rebuild_lexicon(snapshot, lexicon)
+    save(store, index, lexicon)
+
+
+def remove_set_aside(store: Store) -> None:
+    """Remove derived files that were set aside as damaged. Raises `OSError`."""
+    for path in store.folder.glob("*.damaged"):
+        path.unlink(missing_ok=True)
+
+
 def save_if_due(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
     """Save when the change log has grown long. Call it after batches."""
     if store.log_length >= _SAVE_EVERY:
         save(store, index, lexicon)
+
+
+def _is_close(snapshot: Snapshot, side: VectorIndex | Lexicon) -> bool:
+    """Whether a few changes bring it up to date."""
+    return side.lineage == snapshot.state.lineage and snapshot.state.last_change - side.applied <= _FOLLOWED_AT_ONCE
 
 
 def _index_follows(snapshot: Snapshot, index: VectorIndex) -> bool:
@@ -145,4 +208,4 @@ def _rebuild_lexicon(snapshot: Snapshot, lexicon: Lexicon) -> None:
 
 
 def _index_path(store: Store) -> Path:
-    return store.folder / _INDEX_FILE
+    return store.folder / INDEX_FILE

@@ -4,24 +4,35 @@ sync and metasync on, writemap off (with writemap a full disk kills the process 
 once and never grown on the fly (growing from two processes corrupts), dead readers cleared at open. LMDB's errors
 leave this file as ours. It knows nothing about what is stored, nor who may write: that is `store` and `fence`.
 
-LMDB detects damage in its own pages only: 0 of 15 bit flips inside values were noticed, and a file that was cut short
-kills the reader by SIGBUS. So callers keep a checksum in each value, and the length is checked here, at open.
+LMDB detects little damage: 0 of 15 bit flips inside values were noticed, a file that was cut short kills the reader by
+SIGBUS, and a page of zeros aborts the process. So callers keep a checksum in each value, and at open the pages are gone
+through (`relay.pages`) before LMDB follows one.
 
 Rejected: one SQLite file for everything. A commit of 1 KB costs .3 ms here, and a warm read .7 us.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import xxhash
 
-from memory_agent.errors import StoreDamagedError, StoreError, StoreFullError
+from memory_agent.errors import DeadlineExceededError, StoreDamagedError, StoreError, StoreFullError
+from relay.first_file import make_first_file
+from relay.gate import Gate
+from relay.pages import CommitGoneError, examine
+from relay.replacing import discard_copy, flush_copy, replace_by_copy, room_for_copy
 
+# New transactions wait at most so long for old ones to end; then they have as long a turn, and it is tried again.
+_DOOR_SHUT_S = 2.0
+_DOOR_TRIES = 8
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -31,7 +42,9 @@ _DAMAGE = (
     lmdb.CursorFullError,
     lmdb.BadValsizeError,
 )
-_DATA_FILE = "data.mdb"
+_ADVICE = (
+    "nothing was changed; memory-agent verify tells more, and memory-agent restore brings a backup back in its place"
+)
 
 
 class Transaction:
@@ -148,6 +161,7 @@ class Environment:
     def __init__(self, environment: Any, path: Path, map_size_bytes: int, databases: Sequence[str]) -> None:
         self._environment = environment
         self._pid = os.getpid()
+        self._gate = Gate()
         self.path = path
         self.map_size_bytes = map_size_bytes
         self._databases: dict[str, Any] = {name: self._open_database(name) for name in databases}
@@ -164,13 +178,14 @@ class Environment:
         try:
             if not readonly:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_first_file(path, lambda aside: lmdb.open(str(aside), map_size=map_size_bytes, mode=0o600).close())
             engine = _open_engine(path, map_size_bytes, len(databases), readonly)
         except lmdb.Error as error:
             raise _translated(error, path, map_size_bytes) from error
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}") from error
         try:
-            _require_whole(engine, path)
+            _require_sound(engine, path)
             return cls(engine, path, map_size_bytes, databases)
         except BaseException:
             engine.close()
@@ -197,7 +212,7 @@ class Environment:
         if os.getpid() != self._pid:
             raise StoreError(f"{self.path} was opened before a fork; open it again in the child")
         try:
-            with self._environment.begin(write=write) as engine_transaction:
+            with self._gate.passing(), self._environment.begin(write=write) as engine_transaction:
                 yield Transaction(self, engine_transaction, self._databases)
         except lmdb.Error as error:
             raise self.translate(error) from error
@@ -211,22 +226,76 @@ class Environment:
     def clear_dead_readers(self) -> int:
         """Free the slots of readers whose process died; they keep old pages alive. Returns how many."""
         try:
-            return int(self._environment.reader_check())
+            with self._gate.passing():
+                return int(self._environment.reader_check())
         except lmdb.Error as error:
             raise self.translate(error) from error
 
     def copy(self, folder: Path) -> None:
         """Write a compact copy of a snapshot into the empty folder `folder`, while in use; not yet fsynced."""
         try:
-            self._environment.copy(str(folder), compact=True)
+            with self._gate.passing():
+                self._environment.copy(str(folder), compact=True)
         except lmdb.Error as error:
             raise self.translate(error) from error
+
+    def compact(self, guard: Callable[[], AbstractContextManager[None]]) -> None:
+        """Put a compact copy, compared with it, in the place of the file: what was deleted is gone then. Durable.
+
+        The caller sees to it that nobody writes meanwhile; reads go on, and new ones wait while the files are swapped,
+        inside `guard`, which keeps other processes from opening them. Killed at any moment, it leaves the old file or
+        the new. Raises `StoreFullError`, `StoreDamagedError`, `DeadlineExceededError` when a read does not end: nothing
+        changed.
+        """
+        copy = room_for_copy(self.path)
+        try:
+            self.copy(copy)
+            self._require_equal(copy)
+            flush_copy(copy)
+            with guard(), self._between_transactions():
+                self._environment.close()
+                replace_by_copy(copy)
+                self._environment = _open_engine(self.path, self.map_size_bytes, len(self._databases), False)
+                _require_sound(self._environment, self.path)
+                self._databases = {name: self._open_database(name) for name in self._databases}
+        except OSError as error:
+            raise _of_system(error, self.path, self.map_size_bytes) from error
+        finally:
+            discard_copy(copy)
+
+    def _require_equal(self, folder: Path) -> None:
+        """Raise `StoreDamagedError` unless the copy holds the same keys and values."""
+        copy = Environment.open(folder, self.map_size_bytes, tuple(self._databases), readonly=True)
+        try:
+            with self.read() as ours, copy.read() as theirs:
+                for name in self._databases:
+                    if _digest(ours.scan(name)) != _digest(theirs.scan(name)):
+                        raise StoreDamagedError(f"{self.path}: the copy of {name} is not equal")
+        finally:
+            copy.close()
+
+    @contextmanager
+    def _between_transactions(self) -> Iterator[None]:
+        """Wait until no transaction is open, and let none begin in the block, nor, in turns, while it waits."""
+        with ExitStack() as stack:
+            for attempt in range(_DOOR_TRIES):
+                if attempt:
+                    time.sleep(_DOOR_SHUT_S)  # one long read must not hold up all the others
+                try:
+                    stack.enter_context(self._gate.alone(_DOOR_SHUT_S))
+                except TimeoutError:
+                    continue
+                break
+            else:
+                raise DeadlineExceededError(f"{self.path}: a read of it does not end")
+            yield
 
     @property
     def file_bytes(self) -> int:
         """Size of the file up to its last page in use; what is beyond is a hole."""
-        info = self._environment.info()
-        return int((info["last_pgno"] + 1) * self._environment.stat()["psize"])
+        with self._gate.passing():
+            info = self._environment.info()
+            return int((info["last_pgno"] + 1) * self._environment.stat()["psize"])
 
     def translate(self, error: lmdb.Error) -> StoreError:
         """Return our error for one of LMDB's; the caller raises it `from` the original."""
@@ -256,13 +325,28 @@ def _open_engine(path: Path, map_size_bytes: int, databases: int, readonly: bool
     return engine
 
 
-def _require_whole(engine: Any, path: Path) -> None:
-    """Refuse a file shorter than its last page says: touching the missing part would kill the process by SIGBUS."""
-    info, page_bytes = engine.info(), engine.stat()["psize"]
-    needed = (info["last_pgno"] + 1) * page_bytes
-    actual = (path / _DATA_FILE).stat().st_size
-    if 0 < actual < needed and info["last_txnid"] > 0:
-        raise StoreDamagedError(f"{path}: {_DATA_FILE} has {actual} bytes, its pages need {needed}")
+def _require_sound(engine: Any, path: Path) -> None:
+    """Go through the pages before LMDB follows one: some damage would kill the process, and all users in it."""
+    try:
+        fault = examine(engine.begin, path)
+    except CommitGoneError as error:
+        raise StoreError(f"{path}: {error}") from error
+    if fault is not None:
+        raise StoreDamagedError(f"{path}: {fault}; {_ADVICE}")
+
+
+def _digest(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    digest = xxhash.xxh3_128()
+    for key, value in pairs:
+        digest.update(len(key).to_bytes(4, "big") + key + len(value).to_bytes(4, "big"))
+        digest.update(value)
+    return digest.digest()
+
+
+def _of_system(error: OSError, path: Path, map_size_bytes: int) -> StoreError:
+    if error.errno == errno.ENOSPC:
+        return StoreFullError(str(path), map_size_bytes)
+    return StoreError(f"{path}: {error.strerror}")
 
 
 def _translated(error: lmdb.Error, path: Path, map_size_bytes: int) -> StoreError:

@@ -31,6 +31,7 @@ _LOCK_FILE = "owner.lock"
 _GATE_FILE = "takeover.lock"
 _OWNER_BYTES = 4096
 _POLL_S = 0.05
+_GATE_PATIENCE_S = 10.0
 _EPOCH_KEY = b"owner_epoch"
 
 
@@ -83,6 +84,7 @@ class OwnerLock:
     @classmethod
     def _begin(cls, folder: Path, role: Role, descriptor: int) -> OwnerLock:
         last = _decode_owner(os.pread(descriptor, _OWNER_BYTES, 0))
+        (folder / _GATE_FILE).touch(mode=0o600)  # for `opening`
         lock = cls(folder, role, descriptor, last.epoch if last else 0)
         lock._write_owner()
         return lock
@@ -123,6 +125,23 @@ class OwnerLock:
         if current != self.epoch:
             raise FencedError(str(self.folder), self.epoch, current)
 
+    @contextmanager
+    def swapping(self) -> Iterator[None]:
+        """Keep others from taking over, and from opening the files (`opening`), while those are replaced.
+
+        Raises `FencedError` when another took over already, `StoreError` when the gate stays taken.
+        """
+        deadline = time.monotonic() + _GATE_PATIENCE_S
+        while time.monotonic() < deadline:
+            with _gate(self.folder / _GATE_FILE) as entered:
+                if entered:
+                    if _inode(self.folder / _LOCK_FILE) != os.fstat(self._descriptor).st_ino:
+                        raise FencedError(str(self.folder), self.epoch, self.epoch + 1)
+                    yield
+                    return
+            time.sleep(_POLL_S)
+        raise StoreError(f"{self.folder}: the files stay in use by others")
+
     def release(self) -> None:
         """Let go. Twice does no harm."""
         if self._descriptor >= 0:
@@ -134,6 +153,21 @@ class OwnerLock:
         content = msgspec.json.encode(owner)
         os.pwrite(self._descriptor, content, 0)
         os.ftruncate(self._descriptor, len(content))
+
+
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Keep the files of a store from being replaced while they are opened by one who is not the owner."""
+    try:
+        descriptor = os.open(folder / _GATE_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # no owner has been there yet that could
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from memory_agent.errors import InvalidInputError
 from relay.errors import MalformedEventError
 from relay.validation import validate_user_id
 
+ASIDE = "replaced-"
+"""What the names of folders begin with into which a restore puts aside what was there."""
 _USERS = "users"
 _LONGEST_NAME = 240  # bytes; file systems stop at 255
 _BASE32 = "%b"

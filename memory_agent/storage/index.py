@@ -191,6 +191,18 @@ class VectorIndex:
             if self._is_unfit():  # the limit may have been raised since
                 self._refit()
 
+    def held(self) -> Iterator[tuple[Rows, Embedding]]:
+        """Go over what is held: rows (n,) and their vectors (n, d) as the engine keeps them, 1,000 at a time."""
+        if self._engine is None:
+            return
+        with self._using:
+            rows: Rows = np.sort(self._engine.keys[:].astype(np.int64))
+        for i in range(0, len(rows), _CHUNK):
+            part = rows[i : i + _CHUNK]
+            with self._using, _translating():
+                vectors = np.asarray(self._engine.get(part.astype(np.uint64)), dtype=np.float32)
+            yield part, vectors.reshape(len(part), self.ndim)
+
     def clear(self) -> None:
         """Let go of everything."""
         with self._changing, self._using:

@@ -50,7 +50,10 @@ def parse_index(name: str, content: memoryview, engine: str) -> tuple[IndexHeade
     encoded = content[start + 12 : start + 12 + length]
     if content[:start] != _MAGIC or xxhash.xxh3_64_digest(encoded) != content[start : start + 8]:
         raise IndexDamagedError(f"{name}: the header is damaged")
-    header = msgspec.msgpack.decode(encoded, type=IndexHeader)
+    try:
+        header = msgspec.msgpack.decode(encoded, type=IndexHeader)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise IndexDamagedError(f"{name}: the header is damaged: {error}") from error
     body = content[start + 12 + length :]
     if header.engine != engine:
         raise IndexDamagedError(f"{name}: written by {header.engine}, this is {engine}")

@@ -37,6 +37,14 @@ def break_seal(path: Path) -> bool:
     return True
 
 
+def matches_seal(path: Path) -> bool | None:
+    """Say whether the file is as it was closed; None when it has no seal. Changes nothing."""
+    try:
+        return _seal(path).read_bytes() == _digest(path)
+    except FileNotFoundError:
+        return None
+
+
 def boot_id() -> str | None:
     """Return a name of this run of the machine's kernel; None where it has none."""
     try:

@@ -5,7 +5,7 @@ n = number of rows asked for, d = dimensions of a vector.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -55,6 +55,7 @@ DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, *_RUN
 
 STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"
+_LONGEST_ROW = 8  # bytes
 
 _states = msgspec.msgpack.Decoder(StoreState)
 _usages = msgspec.msgpack.Decoder(Usage)
@@ -96,6 +97,15 @@ class Snapshot:
     def row_of_id(self, record_id: str) -> int | None:
         """Return the row of the memory with this id."""
         return self._row(IDS, name_key(record_id, "id"))
+
+    def events_of(self, rows: Container[int]) -> list[str]:
+        """Return the ids of all events that went into these rows; long ids are known by their digest only, and left
+        out."""
+        return [
+            key.decode()
+            for key, value in self._transaction.scan(EVENTS)
+            if not key.startswith(b"\xff") and row_number(value) in rows
+        ]
 
     def row_of_event(self, event_id: str) -> int | None:
         """Return the row that this event went into, even if that memory was deleted since."""
@@ -256,6 +266,8 @@ class Snapshot:
 
     def _row(self, database: str, key: bytes) -> int | None:
         value = self._transaction.get(database, key)
+        if value is not None and len(value) > _LONGEST_ROW:
+            raise StoreDamagedError(f"{database} leads to what is no row")
         return None if value is None else row_number(value)
 
     def _resolve(self, settled: Settled) -> Change:

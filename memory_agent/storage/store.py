@@ -30,7 +30,7 @@ from memory_agent.storage.fence import OwnerLock, Role
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import DATABASES, META, Snapshot
 
-_RECORDS_FOLDER = "records"
+RECORDS_FOLDER = "records"
 _MOST_WAITING = 2_000  # recalls that wait to be written; about 2 MB
 
 
@@ -60,7 +60,7 @@ class Store:
         settings = settings or StoreSettings()
         lock = OwnerLock.acquire(folder, role, settings.takeover_after_s)
         try:
-            environment = Environment.open(folder / _RECORDS_FOLDER, settings.map_size_bytes, DATABASES)
+            environment = Environment.open(folder / RECORDS_FOLDER, settings.map_size_bytes, DATABASES)
             try:
                 lock.claim(environment, META)
                 return cls(folder, settings, environment, lock)
@@ -183,6 +183,18 @@ class Store:
         """Check every checksum; return the number of memories. Raises `StoreDamagedError` at the first mismatch."""
         with self.snapshot() as snapshot:
             return snapshot.verify()
+
+    def compact(self) -> tuple[int, int]:
+        """Give back the room of what was deleted, bytes included; return the file's size before and after.
+
+        Readers go on; batches wait. Durable on return. Raises as `Environment.compact`, and `FencedError`.
+        """
+        with self._writing:
+            if self._refusal is not None:
+                raise self._refusal
+            before = self._environment.file_bytes
+            self._environment.compact(self._lock.swapping)
+            return before, self._environment.file_bytes
 
     def counters(self) -> dict[str, int]:
         """Return all counters."""

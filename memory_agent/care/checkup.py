@@ -1,0 +1,108 @@
+"""A data folder from end to end: every user's store, what is derived from it, the journal. Changes nothing.
+
+Works beside a daemon: each store is looked at through one snapshot of its files. What is found is named by file and
+class of keys, and counted; no text, no ids.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.care.derived_check import check_index, check_lexicon
+from memory_agent.care.findings import Finding, Findings, Report
+from memory_agent.care.records_check import RecordsCheck
+from memory_agent.config import StoreSettings
+from memory_agent.errors import IndexDamagedError, StoreDamagedError
+from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
+from memory_agent.storage.environment import Environment, Transaction
+from memory_agent.storage.fence import opening
+from memory_agent.storage.index import VectorIndex
+from memory_agent.storage.lexicon_look import HeldWords, look
+from memory_agent.storage.snapshot import DATABASES, RECORDS, Snapshot
+from memory_agent.storage.store import RECORDS_FOLDER
+from relay.checkup import check_journal
+from relay.config import JournalSettings
+
+PAGES = f"{RECORDS_FOLDER}/data.mdb"
+
+
+class PartReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found in one part: a user's store, or the journal. `entries`: memories, or events."""
+
+    part: str
+    entries: int
+    findings: tuple[Finding, ...] = ()
+
+
+def check_user(
+    folder: Path, user_id: str, settings: StoreSettings, report: Report, *, is_copy: bool = False
+) -> PartReport:
+    """Check one user's folder; of a copy, which has no derived files, the records alone.
+
+    Raises `StoreError` where the files cannot be read at all.
+    """
+    findings = Findings()
+    # Before the snapshot: it may be behind it, never ahead.
+    words = None if is_copy else _look_at_words(folder / LEXICON_FILE, findings)
+    entries = 0
+    try:
+        with opening(folder):
+            environment = Environment.open(folder / RECORDS_FOLDER, settings.map_size_bytes, DATABASES, readonly=True)
+    except StoreDamagedError as error:
+        findings.add(PAGES, str(error))
+        return PartReport(part=f"user {user_id}", entries=0, findings=findings.listed())
+    try:
+        with environment.read() as transaction:
+            entries = transaction.count(RECORDS)
+            RecordsCheck(transaction, findings, report).run()
+            if not is_copy and not _truth_is_damaged(findings):
+                _check_derived(folder, transaction, words, settings, findings, report)
+    except StoreDamagedError as error:
+        findings.add(PAGES, str(error))
+    finally:
+        environment.close()
+    return PartReport(part=f"user {user_id}", entries=entries, findings=findings.listed())
+
+
+def check_events(folder: Path, settings: JournalSettings, report: Report) -> PartReport:
+    """Check a journal."""
+    findings = Findings()
+    entries = check_journal(folder, settings, findings.add, report)
+    return PartReport(part="journal", entries=entries, findings=findings.listed())
+
+
+def _truth_is_damaged(findings: Findings) -> bool:
+    """Then there is nothing to hold the derived files against."""
+    return any(finding.place not in (INDEX_FILE, LEXICON_FILE) for finding in findings.listed())
+
+
+def _look_at_words(path: Path, findings: Findings) -> HeldWords | None:
+    try:
+        return look(path)
+    except IndexDamagedError as error:
+        findings.add(LEXICON_FILE, str(error))
+        return None
+
+
+def _check_derived(
+    folder: Path,
+    transaction: Transaction,
+    words: HeldWords | None,
+    settings: StoreSettings,
+    findings: Findings,
+    report: Report,
+) -> None:
+    snapshot = Snapshot(transaction)
+    if words is not None:
+        check_lexicon(snapshot, words, findings, report)
+    path = folder / INDEX_FILE
+    if not path.exists():
+        return  # a flat table is read from the records at each open
+    index = VectorIndex(snapshot.vectors, settings.exact_search_limit, settings.expansion_search)
+    try:
+        index.load(path)
+        check_index(snapshot, index, findings, report)
+    except IndexDamagedError as error:
+        findings.add(INDEX_FILE, str(error))

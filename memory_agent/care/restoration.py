@@ -1,0 +1,163 @@
+"""A backup brought back: all of it, or one user's memories; or one user begun anew from the journal.
+
+Refuses what is not whole before it changes anything, and while somebody works on the folder. What was there is put
+aside, not deleted. The files are checked again where they are to be used, and named when they are on the disk.
+A store that comes back has a new owner epoch at its next start, and its caches are built anew. One user's memories are
+older than the journal, so the daemon's cursor goes back to where they end: every user is given the events since then
+again, and those who have them recognise them.
+
+What this does not do: take back what was forgotten since the backup was made (that list is the erasure's).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.care.backup import JOURNAL, OWNERS, flush, flush_folder
+from memory_agent.care.findings import Report
+from memory_agent.care.manifest import Part, digest, read_manifest
+from memory_agent.errors import BackupDamagedError, InvalidInputError
+from memory_agent.layout import CONSUMER, Layout
+from memory_agent.settings import Settings
+from memory_agent.storage.environment import Environment
+from memory_agent.storage.fence import OwnerLock
+from memory_agent.storage.folders import ASIDE, known_users, user_folder
+from memory_agent.storage.snapshot import DATABASES, Snapshot
+from memory_agent.storage.store import RECORDS_FOLDER
+from relay.config import journal_folder
+from relay.duplicate import require_unused, rewind
+from relay.pages import DATA_FILE, find_fault
+
+USERS = "users"
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What was brought back. `aside`: where that lies which was there before; None where nothing was."""
+
+    parts: tuple[Part, ...]
+    aside: str | None
+    made_at: datetime | None
+
+
+def restore_all(
+    backup: Path, data_dir: Path, settings: Settings, now: datetime, report: Report, *, replace: bool
+) -> Restored:
+    """Bring everything back. Raises `BackupDamagedError`, `InvalidInputError` where memories are there already and
+    `replace` is not said, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`."""
+    manifest = read_manifest(backup)
+    with _holding(data_dir, settings, list(known_users(data_dir))):
+        tops = [data_dir / name for name in (USERS, OWNERS, JOURNAL)]
+        with _staged(backup, data_dir, manifest.parts, report) as stage:
+            aside = _put_aside(data_dir, tops, now, replace=replace)
+            for top in tops:
+                if (stage / top.name).exists():
+                    (stage / top.name).rename(top)
+            flush_folder(data_dir)
+    return Restored(parts=manifest.parts, aside=aside, made_at=manifest.made_at)
+
+
+def restore_user(
+    backup: Path, data_dir: Path, user_id: str, settings: Settings, now: datetime, report: Report, *, replace: bool
+) -> Restored:
+    """Bring one user's memories back, and have the journal give what came since. Raises as `restore_all`."""
+    manifest = read_manifest(backup)
+    parts = tuple(part for part in manifest.parts if part.part == f"user {user_id}")
+    if not parts:
+        raise InvalidInputError("user", f"{user_id} is not in this backup")
+    folder = user_folder(data_dir, user_id)
+    with _holding(data_dir, settings, [user_id]), _staged(backup, data_dir, parts, report) as stage:
+        staged = stage / folder.relative_to(data_dir)
+        _rewind(data_dir, settings, _cursor(staged, settings))  # first: to be given too much does no harm
+        aside = _put_aside(data_dir, [folder], now, replace=replace)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        staged.rename(folder)
+        flush_folder(folder.parent)
+    return Restored(parts=parts, aside=aside, made_at=manifest.made_at)
+
+
+def begin_anew(data_dir: Path, user_id: str, settings: Settings, now: datetime) -> Restored:
+    """Put one user's files aside and have the journal give all of its events again. What came by other ways than the
+    journal (remembered by hand, recalls and their feedback) is not in it. Raises as `restore_all`."""
+    folder = user_folder(data_dir, user_id)
+    with _holding(data_dir, settings, [user_id]):
+        _rewind(data_dir, settings, 0)
+        aside = _put_aside(data_dir, [folder], now, replace=True)
+    return Restored(parts=(), aside=aside, made_at=None)
+
+
+@contextmanager
+def _holding(data_dir: Path, settings: Settings, users: Sequence[str]) -> Iterator[None]:
+    """Make sure that nobody works on the folder."""
+    layout = Layout(data_dir)
+    layout.create()
+    with layout.hold():
+        for user_id in users:
+            folder = user_folder(data_dir, user_id)
+            if folder.exists():
+                OwnerLock.acquire(folder, "library").release()
+        if journal_folder(data_dir).exists():
+            require_unused(journal_folder(data_dir))
+        yield
+
+
+@contextmanager
+def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report) -> Iterator[Path]:
+    """Give a folder beside the others with copies of the parts, checked and on the disk."""
+    stage = data_dir / ".restoring"
+    shutil.rmtree(stage, ignore_errors=True)  # of one that was interrupted
+    try:
+        for done, part in enumerate(parts):
+            report("parts", done, len(parts))
+            file = stage / part.path
+            file.parent.mkdir(mode=0o700, parents=True)
+            shutil.copyfile(backup / part.path, file)
+            file.chmod(0o600)
+            fault = find_fault(file.parent)
+            if digest(file) != part.sha256 or fault is not None:
+                raise BackupDamagedError(f"{part.path}: {fault or 'changed while it was copied'}")
+        report("parts", len(parts), len(parts))
+        flush(stage)
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _put_aside(data_dir: Path, folders: Sequence[Path], now: datetime, *, replace: bool) -> str | None:
+    """Move what is there into a folder of its own; return its name."""
+    present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
+    if present and not replace:
+        names = ", ".join(folder.name for folder in present)
+        raise InvalidInputError("data_dir", f"{data_dir} holds {names} already; with --replace they are put aside")
+    if not present:
+        for folder in folders:
+            if folder.exists():
+                folder.rmdir()
+        return None
+    aside = data_dir / f"{ASIDE}{now:%Y%m%dT%H%M%S%f}"
+    for folder in present:
+        kept = aside / folder.relative_to(data_dir)
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.rename(kept)
+    return str(aside)
+
+
+def _cursor(folder: Path, settings: Settings) -> int:
+    """Return the last event of the journal that a store has."""
+    environment = Environment.open(folder / RECORDS_FOLDER, settings.store.map_size_bytes, DATABASES, readonly=True)
+    try:
+        with environment.read() as transaction:
+            return Snapshot(transaction).state.cursor
+    finally:
+        environment.close()
+
+
+def _rewind(data_dir: Path, settings: Settings, seq: int) -> None:
+    journal = journal_folder(data_dir)
+    if (journal / DATA_FILE).exists():
+        rewind(journal, settings.relay.journal, {CONSUMER: seq})

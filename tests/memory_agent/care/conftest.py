@@ -1,0 +1,37 @@
+"""A user's folder with everything in it that a store can hold, made from real events and the real model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from care_samples import GRAPH, fill
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.memory import Memory
+
+
+@pytest.fixture(scope="session")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False), cache=tmp_path_factory.mktemp("models"))
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture(scope="session")
+def _filled_once(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Path:
+    folder = tmp_path_factory.mktemp("filled") / "alice"
+    with Memory.open(folder, embedder=embedder, store_settings=GRAPH) as memory:
+        fill(memory)
+    return folder
+
+
+@pytest.fixture
+def filled(tmp_path: Path, _filled_once: Path) -> Path:
+    """The closed folder of user alice below a data folder, with a saved graph."""
+    folder = tmp_path / "data" / "users" / "alice"
+    shutil.copytree(_filled_once, folder)
+    return folder

@@ -1,0 +1,124 @@
+"""What `verify` finds, and what it does not make up."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from care_samples import GRAPH
+
+from memory_agent.care.checkup import PartReport, check_user
+from memory_agent.config import StoreSettings
+from memory_agent.embedders import Embedder
+from memory_agent.memory import Memory
+from memory_agent.storage.archive import Archive
+
+
+def check(folder: Path, settings: StoreSettings = GRAPH) -> PartReport:
+    return check_user(folder, "alice", settings, lambda *_: None)
+
+
+def places(report: PartReport) -> set[str]:
+    return {finding.place for finding in report.findings}
+
+
+def test_a_sound_store_has_no_findings_and_is_not_touched(filled: Path) -> None:
+    before = {path: path.read_bytes() for path in filled.rglob("*") if path.is_file() and path.name != "lock.mdb"}
+    report = check(filled)
+    assert report.findings == ()
+    assert report.entries > 10
+    after = {path: path.read_bytes() for path in filled.rglob("*") if path.is_file() and path.name != "lock.mdb"}
+    assert after == before
+
+
+def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path, embedder: Embedder) -> None:
+    """What the owner has not saved yet is no fault: the change log tells of it."""
+    with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
+        memory.remember("later than the saved graph")
+        process = subprocess.run(
+            [sys.executable, "-c", _CHECKING, str(filled)], capture_output=True, text=True, check=True
+        )
+    assert process.stdout.strip() == "()"
+
+
+_CHECKING = """
+import sys
+from pathlib import Path
+from memory_agent.care.checkup import check_user
+from memory_agent.config import StoreSettings
+print(check_user(Path(sys.argv[1]), "alice", StoreSettings(exact_search_limit=10), lambda *_: None).findings)
+"""
+
+_PLANTED = {
+    "records": b"\x00" * 8,
+    "vectors": b"\x00" * 8,
+    "usage": b"\x00" * 8,
+    "changes": b"\x00" * 8,
+    "ids": b"\x00" * 8,
+    "events": b"\x00" * 8,
+    "pending": b"\x00" * 8,
+    "runs": b"no such run",
+    "run_recalls": b"no such recall",
+    "run_index": b"b" + bytes(8) + b"nobody",
+    "recall_index": b"r" + bytes(8) + b"nobody",
+}
+
+
+@pytest.mark.parametrize("database", _PLANTED)
+def test_what_does_not_belong_is_named_by_its_class(filled: Path, database: str) -> None:
+    with lmdb.open(str(filled / "records"), max_dbs=20) as engine, engine.begin(write=True) as transaction:
+        transaction.put(_PLANTED[database], b"\xff" * 12, db=engine.open_db(database.encode(), transaction))
+    assert database in places(check(filled))
+
+
+@pytest.mark.parametrize("database", ["ids", "vectors", "run_index", "recall_index", "events"])
+def test_what_is_missing_is_named(filled: Path, database: str) -> None:
+    with lmdb.open(str(filled / "records"), max_dbs=20) as engine, engine.begin(write=True) as transaction:
+        handle = engine.open_db(database.encode(), transaction)
+        key = next(transaction.cursor(db=handle).iternext(values=False))
+        transaction.delete(key, db=handle)
+    assert places(check(filled))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_flipped_bit_in_a_record_a_vector_or_a_use_is_found(filled: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with lmdb.open(str(filled / "records"), max_dbs=20) as engine, engine.begin(write=True) as transaction:
+        name = rng.choice(["records", "vectors", "usage", "runs"])
+        handle = engine.open_db(name.encode(), transaction)
+        key, value = rng.choice(list(transaction.cursor(db=handle)))
+        flipped = bytearray(value)
+        flipped[rng.randrange(len(value))] ^= 1 << rng.randrange(8)
+        transaction.put(key, bytes(flipped), db=handle)
+    assert name in places(check(filled))
+
+
+def test_an_index_of_other_vectors_and_a_lexicon_of_other_words_are_found(filled: Path) -> None:
+    archive = Archive.open(filled, GRAPH, "library")
+    rows = next(iter(archive.index.held()))[0][:3]
+    archive.index._engine.remove(rows.astype(np.uint64))
+    other = np.eye(384, dtype=np.float32)[:3]
+    archive.index._add(rows, other)
+    assert archive.lexicon._writer is not None
+    archive.lexicon._writer.execute("UPDATE memories SET fingerprint = 1 WHERE row = ?", (int(rows[0]),))
+    archive.close()
+    report = check(filled)
+    assert places(report) == {"index.usearch", "lexicon.sqlite"}
+    assert sum(finding.count for finding in report.findings) == 4
+
+
+def test_damaged_files_are_named_and_nothing_of_their_content(filled: Path) -> None:
+    lexicon = filled / "lexicon.sqlite"
+    lexicon.write_bytes(lexicon.read_bytes()[:-4_096] + bytes(4_096))
+    (filled / "index.usearch").write_bytes(b"memory-agent index 2\nnonsense")
+    assert places(check(filled)) == {"index.usearch", "lexicon.sqlite"}
+    pages = filled / "records" / "data.mdb"
+    pages.write_bytes(pages.read_bytes()[: -8 * 4_096] + bytes(8 * 4_096))
+    report = check(filled)
+    assert "records/data.mdb" in places(report)
+    assert "mutex" not in str(report)
