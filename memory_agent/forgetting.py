@@ -16,6 +16,7 @@ from memory_agent.learning.pattern_keeping import take_out_patterns
 from memory_agent.learning.teacher import Teacher
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
+from memory_agent.storage.snapshot import Snapshot
 
 
 class Forgetting:
@@ -50,6 +51,10 @@ class Forgetting:
             self._bookkeeping.forget_session(batch, session_id)
         self._teacher.follow(anew=True)
         return count
+
+    def rows_of_session(self, snapshot: Snapshot, session_id: str) -> set[int]:
+        """Return the memories of a session's runs that name no session themselves."""
+        return self._bookkeeping.rows_of_session(snapshot, session_id)
 
     def silent_runs(self, now: datetime) -> int:
         """Give up runs that were silent for too long, drop recalls that no run asked for; return how many runs.

@@ -1,0 +1,1 @@
+"""Complete erasure: what was forgotten leaves every file, survives a crash half way, and there is a receipt."""

@@ -1,0 +1,107 @@
+"""What an erasure is about to do, on the disk before it begins, so that a crash half way does not end it.
+
+Ids only, no text. The steps are idempotent: who finds the file does all of them again.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.errors import StoreError
+
+LEDGER_FILE = "erasing.json"
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """The memories and the session that are being erased, and the events that they were made of.
+
+    `with_journal`: their events are still to be erased from the journal, by whoever has it; the store cannot.
+    """
+
+    started_at: datetime
+    record_ids: tuple[str, ...] = ()
+    event_ids: tuple[str, ...] = ()
+    session_id: str | None = None
+    run_ids: tuple[str, ...] = ()
+    with_journal: bool = False
+
+
+def write_intent(folder: Path, intent: Intent) -> Intent:
+    """Keep an intent, together with one that is not through yet, and return both as one; durable on return.
+
+    Raises `StoreError`.
+    """
+    known = read_intent(folder)
+    if known is not None and known.session_id not in (None, intent.session_id) and intent.session_id is not None:
+        raise StoreError(f"{folder}: the erasure of session {known.session_id} is not through yet")
+    if known is not None:
+        intent = Intent(
+            started_at=known.started_at,
+            record_ids=tuple(dict.fromkeys((*known.record_ids, *intent.record_ids))),
+            event_ids=tuple(dict.fromkeys((*known.event_ids, *intent.event_ids))),
+            session_id=intent.session_id or known.session_id,
+            run_ids=tuple(dict.fromkeys((*known.run_ids, *intent.run_ids))),
+            with_journal=known.with_journal or intent.with_journal,
+        )
+    _write(folder, intent)
+    return intent
+
+
+def note_journal_done(folder: Path, intent: Intent) -> Intent:
+    """Note that the events of a kept intent are gone from the journal; durable on return. Raises `StoreError`."""
+    intent = msgspec.structs.replace(intent, with_journal=False)
+    _write(folder, intent)
+    return intent
+
+
+def _write(folder: Path, intent: Intent) -> None:
+    draft = folder / f"{LEDGER_FILE}.new"
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(intent))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / LEDGER_FILE)
+        sync_folder(folder)
+    except OSError as error:
+        raise StoreError(f"{draft}: {error.strerror}") from error
+
+
+def read_intent(folder: Path) -> Intent | None:
+    """Return the erasure that was begun and is not through, or None. Raises `StoreError` for one that is unreadable."""
+    try:
+        return msgspec.json.decode((folder / LEDGER_FILE).read_bytes(), type=Intent)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"{folder / LEDGER_FILE} cannot be read: {error}") from error
+
+
+def is_through(intent: Intent, kept: Intent) -> bool:
+    """Whether nothing of the `kept` intent is left to be erased from the journal by somebody else than whoever carried
+    out `intent`: it may have been joined by another's, or have been begun by one who has the journal."""
+    return not kept.with_journal or (
+        intent.with_journal
+        and set(kept.event_ids) <= set(intent.event_ids)
+        and set(kept.run_ids) <= set(intent.run_ids)
+        and kept.session_id in (None, intent.session_id)
+    )
+
+
+def close_intent(folder: Path) -> None:
+    """Note that an erasure is through."""
+    (folder / LEDGER_FILE).unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring what is in a folder, by name, to the disk. Raises `OSError`."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

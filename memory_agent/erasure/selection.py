@@ -1,0 +1,58 @@
+"""What is to be erased: by id, by session, or by what a filter says. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from memory_agent.embedders import check_text
+from memory_agent.errors import InvalidInputError
+from memory_agent.records import MemoryFilter, MemoryRecord
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Memories to erase: those with these ids, those of this session, and those that pass the filter."""
+
+    ids: tuple[str, ...] = ()
+    session_id: str | None = None
+    filter: MemoryFilter | None = None
+
+    def check(self) -> None:
+        """Raise `InvalidInputError` for a selection that names nothing, or would name everything by accident."""
+        for record_id in self.ids:
+            check_text("ids", record_id)
+        if self.session_id is not None:
+            check_text("session_id", self.session_id)
+            if not self.session_id.strip():
+                raise InvalidInputError("session_id", "is empty")
+        if self.filter is not None and self.filter == MemoryFilter():
+            raise InvalidInputError("filter", "is empty, and would erase everything")
+        if self.filter is not None and self.filter.min_score is not None:
+            raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
+        if not self.ids and self.session_id is None and self.filter is None:
+            raise InvalidInputError("selection", "names nothing to erase")
+
+    def takes(self, record: MemoryRecord) -> bool:
+        """Whether a memory is to be erased."""
+        return (
+            record.id in self.ids
+            or (self.session_id is not None and record.session_id == self.session_id)
+            or (self.filter is not None and passes(record, self.filter))
+        )
+
+
+def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
+    """Whether a memory passes a filter, its `min_score` aside; as a recall would filter it."""
+    ids = ("session_id", "run_id", "channel_id", "agent_id")
+    return (
+        (not wanted.kinds or record.kind in wanted.kinds)
+        and (not wanted.sources or record.source in wanted.sources)
+        and (wanted.since is None or record.timestamp >= wanted.since)
+        and (wanted.until is None or record.timestamp < wanted.until)
+        and all(getattr(wanted, one) in (None, getattr(record, one)) for one in ids)
+        and (not wanted.tags or not set(wanted.tags).isdisjoint(record.tags))
+        and (not wanted.provenance or record.provenance in wanted.provenance)
+        and (
+            wanted.min_quality is None
+            or (record.quality_score is not None and record.quality_score >= wanted.min_quality)
+        )
+    )

@@ -1,0 +1,52 @@
+"""`forget` while the daemon runs: nothing is left in any byte of the data folder, and nothing comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memory_agent import MemoryClient
+from relay import Publisher, relay_endpoints
+
+from .conftest import DaemonProcess
+
+SECRET = "zanzibarquokka"
+
+
+def files_with(text: str, folder: Path) -> list[str]:
+    files = (file for part in ("journal", "users", "owners") for file in (folder / part).rglob("*") if file.is_file())
+    return sorted(str(file.relative_to(folder)) for file in files if text.encode() in file.read_bytes())
+
+
+def said(number: int, user_id: str, text: str) -> dict[str, object]:
+    payload = {"text": text, "run_id": f"erased-{user_id}"}
+    return {
+        "event_id": f"erased-{number}",
+        "event_type": "chat.user_msg",
+        "user_id": user_id,
+        "session_id": f"s-{user_id}",
+        "payload": payload,
+    }
+
+
+def test_a_session_leaves_every_file_of_a_running_daemon_and_does_not_come_back(daemon: DaemonProcess) -> None:
+    events = [said(number, "erin", f"{SECRET} was seen {number} times") for number in range(12)]
+    others = [said(number, "frank", f"frank's harmless thing {number}") for number in range(3)]
+    with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher:
+        for event in [*events[:6], *others, *events[6:]]:
+            publisher.publish(event)
+        report = publisher.flush()
+        with MemoryClient("erin", data_dir=daemon.data_dir) as erin:
+            erin.wait(report.acked_through, 60)
+            erin.recall(SECRET)
+            assert "journal/data.mdb" in files_with(SECRET, daemon.data_dir)
+            planned = erin.erasure.erase(session_id="s-erin", dry_run=True)
+            receipt = erin.erasure.erase(session_id="s-erin")
+            assert (receipt.complete, receipt.memories, receipt.events) == (True, 12, 12)
+            assert planned.ids_sha256 == receipt.ids_sha256
+            assert files_with(SECRET, daemon.data_dir) == []
+            publisher.publish(events[3])
+            erin.wait(publisher.flush().acked_through, 60)
+            assert erin.stats().memories == 0
+    with MemoryClient("frank", data_dir=daemon.data_dir) as frank:
+        assert frank.stats().memories == 3
+    assert files_with(SECRET, daemon.data_dir) == []

@@ -1,0 +1,237 @@
+"""What was erased is in no byte of any file, whatever happens on the way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from memory_agent.embedders import Embedder
+from memory_agent.erasure.ledger import LEDGER_FILE, read_intent
+from memory_agent.erasure.selection import Selection
+from memory_agent.errors import InvalidInputError, StoreError
+from memory_agent.memory import Memory
+from memory_agent.records import MemoryFilter
+from memory_agent.storage.archive import Archive
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+SECRET = "zanzibarquokka"
+OTHER = "The deploy of the billing service failed because of a stale lock"
+STEPS = ("write_intent", "forget", "build_anew", "remove_set_aside", "compact", "close_intent")
+
+
+def files_with(text: str, folder: Path) -> list[str]:
+    """The files that hold a text, or the word that a lexicon makes of it."""
+    words = (text.encode(), text[:-1].encode(), text.encode("utf-16-le"))
+    return sorted(
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.is_file() and any(word in file.read_bytes() for word in words)
+    )
+
+
+def fill(memory: Memory, others: int = 150) -> list[str]:
+    """Memories among which the secret ones lie, written, recalled, updated and used by runs."""
+    ids = []
+    for number in range(others):
+        memory.remember(f"{OTHER} {number}", session_id="plain")
+        if number % 30 == 0:
+            ids.append(memory.remember(f"the {SECRET} incident number {number}", title=SECRET, tags=[SECRET]).id)
+    memory.ingest(
+        [
+            {
+                "event_type": "user_input",
+                "user_id": "alice",
+                "event_id": f"e-{number}",
+                "session_id": "s-1",
+                "payload": {"text": f"investigate {SECRET} number {number} in the cellar"},
+            }
+            for number in range(3)
+        ]
+    )
+    memory.runs.begin(f"find the {SECRET} in the log", "run-1", "s-1")
+    found = memory.recall(SECRET, mode="lexical")
+    memory.runs.step("run-1", f"looked at {SECRET} closely", [found.memories[0].record.id])
+    memory.runs.end("run-1", "completed", f"found the {SECRET}")
+    return ids
+
+
+def erase_all(memory: Memory) -> int:
+    by_session = memory.erasure.erase(session_id="s-1").memories
+    left = [one.record.id for one in memory.recall(SECRET, 100, mode="lexical").memories if SECRET in one.record.text]
+    return by_session + memory.erasure.erase(left).memories
+
+
+def test_what_was_erased_is_in_no_byte_of_any_file(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "alice"
+    with Memory.open(folder, embedder=embedder) as memory:
+        fill(memory)
+        (folder / "lexicon.sqlite.damaged").write_bytes(SECRET.encode())
+        assert "records/data.mdb" in files_with(SECRET, folder)
+        assert erase_all(memory) >= 8
+        assert files_with(SECRET, folder) == []
+        assert memory.recall(SECRET, mode="lexical").memories == ()
+        assert len(memory.recall("stale lock of the billing service", 5).memories) == 5
+    assert files_with(SECRET, folder) == []
+    with Memory.open(folder, embedder=embedder) as memory:
+        assert memory.stats().memories == 150
+        assert (
+            memory.ingest(
+                [
+                    {
+                        "event_type": "user_input",
+                        "user_id": "alice",
+                        "event_id": "e-1",
+                        "payload": {"text": f"investigate {SECRET} number 1 in the cellar"},
+                    }
+                ]
+            ).duplicates
+            == 1
+        )
+
+
+def test_the_receipt_counts_and_hashes_without_text(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        ids = [memory.remember(f"{SECRET} {number}").id for number in range(2)]
+        planned = memory.erasure.erase(ids, dry_run=True)
+        assert (planned.dry_run, planned.complete, planned.memories) == (True, False, 2)
+        assert memory.get(ids[0]) is not None
+        receipt = memory.erasure.erase([*ids, "unknown"])
+        assert (receipt.memories, receipt.complete, receipt.reason) == (2, True, None)
+        assert receipt.ids_sha256 == sha256("".join(f"{one}\n" for one in sorted(ids)).encode()).hexdigest()
+        assert not (tmp_path / "alice" / LEDGER_FILE).exists()
+
+
+def test_a_filter_says_what_goes(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        kept = memory.remember("a finding that stays", kind="finding")
+        memory.remember("an episode that goes", kind="episode")
+        memory.remember("an episode that goes as well", kind="episode", tags=["x"])
+        assert memory.erasure.erase(filter=MemoryFilter(kinds=("episode",), tags=("x",))).memories == 1
+        assert memory.erasure.erase(filter={"kinds": ["episode"]}).memories == 1
+        assert memory.get(kept.id) is not None
+        for nothing in ({}, {"filter": MemoryFilter()}, {"session_id": " "}, {"filter": {"min_score": 0.5}}):
+            with pytest.raises(InvalidInputError):
+                memory.erasure.erase(**nothing)  # type: ignore[arg-type]
+
+
+def test_readers_and_writers_go_on_while_the_file_is_replaced(tmp_path: Path, embedder: Embedder) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory, ThreadPoolExecutor(3) as pool:
+        doomed = [memory.remember(f"{SECRET} {number}").id for number in range(6)]
+        writing = pool.submit(lambda: [memory.remember(f"{OTHER} {number}").id for number in range(60)])
+        reading = pool.submit(lambda: [memory.recall("stale lock", mode="lexical").degraded for _ in range(60)])
+        for one in doomed:
+            assert memory.erasure.erase([one]).complete
+        assert all(memory.get(one) is not None for one in writing.result())
+        assert len(reading.result()) == 60
+    assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_killed_at_any_step_leaves_an_erasure_that_the_next_one_finishes(
+    step: str, tmp_path: Path, embedder: Embedder
+) -> None:
+    folder = tmp_path / "alice"
+    with Memory.open(folder, embedder=embedder) as memory:
+        ids = [memory.remember(f"{SECRET} {number}", session_id="s-1").id for number in range(3)]
+        memory.remember(OTHER)
+    killed = subprocess.run([sys.executable, __file__, str(folder), step, *ids], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    with Memory.open(folder, embedder=embedder) as memory:
+        was_begun = step != "write_intent"
+        assert memory.stats().memories == (1 if was_begun else 4)
+        assert memory.erasure.erase(ids).complete
+        assert memory.stats().memories == 1
+    assert files_with(SECRET, folder) == []
+    assert not (folder / LEDGER_FILE).exists()
+
+
+def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
+    """Erase, and die by SIGKILL right before a step."""
+    import os
+
+    from memory_agent.erasure import eraser
+    from memory_agent.forgetting import Forgetting
+    from memory_agent.storage import archive
+    from memory_agent.storage.store import Store
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    place: dict[str, tuple[object, str]] = {
+        "write_intent": (eraser, "write_intent"),
+        "forget": (Forgetting, "memories"),
+        "build_anew": (archive.derived, "build_anew"),
+        "remove_set_aside": (archive.derived, "remove_set_aside"),
+        "compact": (Store, "compact"),
+        "close_intent": (eraser, "close_intent"),
+    }
+    memory = Memory.open(folder)
+    setattr(*place[step], die)
+    memory.erasure.erase(ids)
+
+
+if __name__ == "__main__":
+    erase_until_killed(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+
+
+def told(memory: Memory, count: int) -> list[str]:
+    """Memories made of events, which the journal has too."""
+    for number in range(count):
+        memory.ingest(
+            [
+                {
+                    "event_type": "user_input",
+                    "user_id": "alice",
+                    "event_id": f"told-{number}",
+                    "payload": {"text": f"{SECRET} number {number}"},
+                }
+            ]
+        )
+    return sorted(one.record.id for one in memory.recall(SECRET, count, mode="lexical").memories)
+
+
+def test_an_erasure_that_overtakes_another_leaves_the_others_part_of_the_journal_begun(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:
+        one, other, plain = told(memory, 3)
+        first = memory.erasure.begin(memory.erasure.plan(Selection(ids=(one,)), NOW))
+        second = memory.erasure.begin(memory.erasure.plan(Selection(ids=(other,)), NOW))
+        assert memory.erasure.carry_out(first, NOW).complete
+        left = read_intent(tmp_path)
+        assert left is not None
+        assert (left.with_journal, left.event_ids) == (True, second.event_ids)
+        assert memory.erasure.erase([plain]).complete  # embedded, without a journal
+        left = read_intent(tmp_path)
+        assert left is not None
+        assert left.with_journal
+        assert set(second.event_ids) < set(left.event_ids)
+        assert memory.erasure.carry_out(left, NOW).complete
+        assert read_intent(tmp_path) is None
+
+
+def test_a_purge_that_waits_for_room_does_not_wait_for_the_journal_again(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:
+        intent = memory.erasure.begin(memory.erasure.plan(Selection(ids=tuple(told(memory, 1))), NOW))
+        with monkeypatch.context() as full:
+            full.setattr(Archive, "purge", fail_for_want_of_room)
+            assert not memory.erasure.carry_out(intent, NOW).complete
+        left = read_intent(tmp_path)
+        assert left is not None
+        assert not left.with_journal
+    with Memory.open(tmp_path, user_id="alice", embedder=embedder):
+        assert read_intent(tmp_path) is None
+
+
+def fail_for_want_of_room(_: Archive) -> None:
+    raise StoreError("no room")

@@ -1,0 +1,49 @@
+"""No way into a memory leaves a secret in any file of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memory_agent.embedders import Embedder
+from memory_agent.memory import Memory
+from relay import MaskingSettings
+
+TOKEN = "ghp_" + "Ab1" * 12
+PASSWORD = "wr0ng-h0rse-Battery"
+
+
+def bytes_below(folder: Path) -> bytes:
+    return b"\n".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+def test_no_way_into_a_memory_leaves_a_secret_in_any_file_of_it(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "alice"
+    with Memory.open(folder, embedder=embedder) as memory:
+        event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": f"deploy with {TOKEN} please"}}
+        assert memory.ingest([event]).kept == 1
+        assert memory.ingest([event]).duplicates == 1
+        record = memory.remember(
+            f"The registry takes {TOKEN}",
+            title=f"token {TOKEN}",
+            tags=[TOKEN],
+            metadata={"login": {"password": PASSWORD}},
+        )
+        assert record.text == "The registry takes [masked:github_token]"
+        assert record.metadata == {"login": {"password": "[masked:password]"}}
+        memory.runs.begin(f"push with {TOKEN}", "run-1")
+        memory.runs.step("run-1", f"logged in as root with password={PASSWORD}")
+        memory.runs.end("run-1", "completed", f"pushed to https://root:{PASSWORD}@example.com/r.git")
+        found = memory.recall("which token does the registry take", mode="lexical")
+        memory.feedback(found.recall_id, [found.memories[0].record.id], comment=f"{TOKEN} was right")
+        masked = memory.stats().masked
+    assert set(masked) == {"github_token", "password", "url_password"}
+    stored = bytes_below(folder)
+    assert b"[masked:github_token]" in stored
+    assert TOKEN.encode() not in stored
+    assert PASSWORD.encode() not in stored
+
+
+def test_masking_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder, masking_settings=MaskingSettings(enabled=False)) as memory:
+        assert memory.remember(f"use {TOKEN}").text == f"use {TOKEN}"
+        assert memory.stats().masked == {}

@@ -1,0 +1,166 @@
+"""Of former requests that ask what the query asks, one stands in the answer; what tells something never gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_samples import NOW, START, message, open_without_model, texts
+
+from memory_agent.embedders import Embedder
+from memory_agent.memory import Memory
+from memory_agent.records import MemoryFilter, RetrievedMemory
+
+WISH = "check why the nightly backup of the orders database failed"
+QUERY = f"Please {WISH}"
+REQUESTS = (f"Can you {WISH}?", f"{WISH} again, please", f"Time to {WISH} once more", f"I want you to {WISH}", WISH)
+QUALITIES = (0.0, 1.0, 0.8, 0.4, 0.8)
+FINDINGS = (
+    "The nightly backup stops when the disk of the replica is full: prune old snapshots, then resume it",
+    "A failed backup of the orders database leaves its lock in /run/backup.lock, remove it before the next one",
+    "The backup job needs the replica and not the primary of the orders database: set BACKUP_HOST=db-2",
+    "When the backup fails, its log in /var/log/pg_dump.log names the table that was locked",
+)
+
+
+def request(number: int, text: str, event_type: str = "conductor.run.started", **payload: Any) -> dict[str, Any]:
+    """The begin of a run, or the user's message before it."""
+    name = "objective" if event_type.startswith("conductor") else "text"
+    run = {"run_id": f"run-{number}"} if event_type.startswith("conductor") else {}
+    event_id = f"{event_type}-{number}"
+    return message(number, event_type=event_type, event_id=event_id, payload={name: text} | run | payload)
+
+
+def tell(memory: Memory, requests: Sequence[str], qualities: Sequence[float] = ()) -> None:
+    """Publish requests with the runs that they began, and how these ended."""
+    for number, text in enumerate(requests):
+        memory.ingest([request(number, text, "chat.user_msg"), request(number, text)])
+    for number, quality in enumerate(qualities):
+        memory.runs.end(f"run-{number}", quality=quality, now=START + timedelta(hours=1))
+
+
+def is_request(found: RetrievedMemory) -> bool:
+    return found.record.metadata.get("event_type") in ("chat.user_msg", "conductor.run.started")
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
+    """A memory with five runs of one request in five wordings, and four findings that answer it."""
+    with Memory.open(tmp_path_factory.mktemp("asked") / "alice", embedder=embedder) as memory:
+        tell(memory, REQUESTS, QUALITIES)
+        for finding in FINDINGS:
+            memory.remember(finding, now=START)
+        yield memory
+
+
+def test_the_request_whose_run_went_best_stands_for_all_and_the_other_places_hold_what_answers(asked: Memory) -> None:
+    result = asked.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
+    (standing,) = filter(is_request, result.memories)
+    assert standing.record.run_id == "run-1"
+    assert standing.record.quality_score == 1.0
+    assert set(texts(result)) == {standing.record.text, *FINDINGS}
+
+
+def test_the_explanation_says_what_was_folded_and_why_and_of_other_memories_that_nothing_was(asked: Memory) -> None:
+    result = asked.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
+    (standing,) = filter(is_request, result.memories)
+    repeats = standing.explanation["repeats"]
+    assert repeats["count"] == 2 * len(REQUESTS) - 1
+    assert repeats["because"] == "asks what the query asks"
+    folded = [asked.get(id_) for id_ in repeats["ids"]]
+    assert {record.text for record in folded if record is not None} == set(REQUESTS)
+    assert sorted(quality for quality in repeats["qualities"] if quality is not None) == [0.0, 0.4, 0.8, 0.8]
+    assert [found.explanation["repeats"] for found in result.memories if found is not standing] == [None] * 4
+
+
+def test_using_a_folded_request_is_using_the_one_that_was_shown_for_it(asked: Memory) -> None:
+    result = asked.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
+    (standing,) = filter(is_request, result.memories)
+    report = asked.feedback(result.recall_id, [standing.explanation["repeats"]["ids"][0]], 1.0, now=NOW)
+    run = asked.runs.get(report.trajectory_id)
+    assert run is not None
+    assert [use.record_id for use in run.used] == [standing.record.id]
+
+
+def test_where_there_is_too_little_else_repeats_fill_the_answer(asked: Memory) -> None:
+    everything = asked.recall(QUERY, 100, now=NOW, deadline_ms=60_000)
+    assert len(everything.memories) == asked.stats().memories
+    assert {found.explanation["repeats"] for found in everything.memories} == {None}
+    result = asked.recall(QUERY, 7, now=NOW, deadline_ms=60_000)
+    assert len(result.memories) == 7
+    assert set(FINDINGS) <= set(texts(result))
+    assert sum(map(is_request, result.memories)) == 3
+
+
+def test_a_filter_that_nothing_but_repeats_passes_returns_all_that_pass(asked: Memory) -> None:
+    result = asked.recall(QUERY, 5, {"sources": ["conductor_plan"]}, now=NOW, deadline_ms=60_000)
+    assert {found.record.run_id for found in result.memories} == {f"run-{number}" for number in range(5)}
+    assert len(result.memories) == 5
+    few = MemoryFilter(until=START + timedelta(minutes=2), kinds=("strategy",))
+    assert len(asked.recall(QUERY, 5, few, now=NOW, deadline_ms=60_000).memories) == 2
+
+
+def test_who_asks_for_the_users_messages_alone_is_shown_each_of_them(asked: Memory) -> None:
+    result = asked.recall(QUERY, 3, {"sources": ["user_input"]}, now=NOW, deadline_ms=60_000)
+    assert [found.explanation["repeats"] for found in result.memories] == [None] * 3
+
+
+def test_what_a_user_told_in_the_words_of_the_query_is_no_repeat_of_it(memory: Memory) -> None:
+    told = [
+        f"The nightly backup of the orders database failed because {reason}"
+        for reason in ("the disk is full", "the token expired", "db-2 was down", "nobody started it")
+    ]
+    memory.ingest([message(number, text) for number, text in enumerate(told)])
+    for finding in FINDINGS:
+        memory.remember(finding, now=START)
+    result = memory.recall("Why has the nightly backup of the orders database failed", 4, now=NOW, deadline_ms=60_000)
+    assert min(found.score or 0.0 for found in result.memories if found.record.text in told) > 0.8
+    assert set(texts(result)) == set(told)
+
+
+def test_a_message_that_denies_what_the_query_says_is_no_repeat_of_it(memory: Memory) -> None:
+    memory.ingest([message(0, "The nightly backup was not complete"), message(1, "The nightly backup was complete")])
+    for finding in FINDINGS:
+        memory.remember(finding, now=START)
+    result = memory.recall("Was the nightly backup complete", 3, now=NOW, deadline_ms=60_000)
+    assert {"The nightly backup was not complete", "The nightly backup was complete"} <= set(texts(result))
+
+
+def test_the_begin_of_a_run_that_says_how_it_will_be_done_is_no_repeat(memory: Memory) -> None:
+    for number, strategy in enumerate(("read the log", "ask the owner", "try it again")):
+        memory.ingest([request(number, WISH, strategy=strategy)])
+    for finding in FINDINGS:
+        memory.remember(finding, now=START)
+    result = memory.recall(QUERY, 3, now=NOW, deadline_ms=60_000)
+    assert {found.record.run_id for found in result.memories} == {"run-0", "run-1", "run-2"}
+
+
+def test_a_request_with_another_number_does_not_stand_for_the_one_with_that_of_the_query(memory: Memory) -> None:
+    tell(memory, [f"Prepare the sales report for week {week}" for week in (11, 12, 13)], (1.0, 0.4, 1.0))
+    for finding in FINDINGS:
+        memory.remember(finding, now=START)
+    result = memory.recall("Please prepare the sales report for week 12", 3, now=NOW, deadline_ms=60_000)
+    (standing,) = filter(is_request, result.memories)
+    assert standing.record.run_id == "run-1"
+
+
+def test_repeats_as_many_as_are_looked_at_do_not_hide_what_answers(memory: Memory) -> None:
+    tell(memory, [f"Please {WISH}, ticket {number}" for number in range(60)])
+    for finding in FINDINGS:
+        memory.remember(finding, now=START)
+    result = memory.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
+    assert set(FINDINGS) <= set(texts(result))
+    assert sum(map(is_request, result.memories)) == 1
+
+
+def test_without_a_model_the_same_words_are_a_repeat(tmp_path: Path) -> None:
+    with open_without_model(tmp_path / "alice") as memory:
+        memory.ingest([request(0, WISH, "chat.user_msg"), request(0, WISH)])
+        for finding in FINDINGS:
+            memory.remember(finding, now=START)
+        result = memory.recall(WISH, 4, now=NOW)
+        assert sum(map(is_request, result.memories)) == 1
+        assert len(result.memories) == 4
