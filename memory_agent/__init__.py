@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from memory_agent.cxx_locale import settle_cxx_locale
 
 if TYPE_CHECKING:
-    from memory_agent.actor_provider import ActorMemoryProvider
+    from memory_agent.actor_provider import ActorMemoryProvider, join_ray
     from memory_agent.api import MemoryProvider
     from memory_agent.client import AsyncMemoryClient, MemoryClient
     from memory_agent.errors import MemoryAgentError
@@ -49,6 +49,7 @@ _HOMES = {
     "SonaStatus": "trajectory",
     "Trajectory": "trajectory",
     "context_block": "recall.context",
+    "join_ray": "actor_provider",
 }
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "SonaStatus",
     "Trajectory",
     "context_block",
+    "join_ray",
 ]
 
 

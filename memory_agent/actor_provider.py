@@ -7,19 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from memory_agent.api import RecallOptions
 from memory_agent.calls import Call, recall_call
 from memory_agent.client import MemoryClient
 from memory_agent.client_runs import ClientRuns, feedback_call
-from memory_agent.daemon.actors import ask_host
+from memory_agent.daemon.actors import ask_host, join, ray_token
 from memory_agent.errors import HostDiedError
+from memory_agent.layout import Layout, default_data_dir
 from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode_fields
 from memory_agent.records import MemoryFilter, Mode, RecallResult
 from memory_agent.trajectory import FeedbackReport
 
 T = TypeVar("T")
+
+
+def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
+    """Join the Ray of the daemon that serves `data_dir` on this machine, as `ray.init` does, which takes `options`.
+
+    `ray.init` itself does not reach it: it looks for loopback addresses on the outer one. Raises `UnavailableError`,
+    also where Ray was imported before this package without its token mode (`RAY_AUTH_MODE=token`).
+    """
+    layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
+    with MemoryClient(data_dir=data_dir) as client:
+        address = client.status().endpoints["ray"]
+    join(str(address), ray_token(layout.run), **options)
 
 
 class ActorMemoryProvider:
@@ -33,7 +46,7 @@ class ActorMemoryProvider:
         endpoint: str | None = None,
         token: str | None = None,
     ) -> None:
-        """The arguments are those of `MemoryClient`; the caller has joined the daemon's Ray (`ray.init`)."""
+        """The arguments are those of `MemoryClient`; the caller has joined the daemon's Ray (`join_ray`)."""
         self._user_id = user_id
         self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token)
         self._address: HostAddress | None = None

@@ -17,6 +17,8 @@ import msgspec
 
 from memory_agent.api import RecallOptions
 from memory_agent.calls import Call, listed, recall_call
+from memory_agent.client_care import ClientCare
+from memory_agent.client_erasure import ClientErasure
 from memory_agent.client_runs import AsyncClientRuns, ClientRuns, feedback_call
 from memory_agent.client_sona import AsyncClientSona, ClientSona
 from memory_agent.errors import DeadlineExceededError, UnavailableError
@@ -50,6 +52,7 @@ from memory_agent.records import (
 from memory_agent.run_params import SessionParams
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.transport import AsyncRequestSocket, RequestSocket
+from relay import Identity, identity_of, read_key_file
 
 _GRACE_S = 0.5
 """How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""
@@ -65,6 +68,7 @@ class Address:
     layout: Layout
     is_local: bool
     named_token: str | None
+    identity: Identity
 
     @property
     def token(self) -> str:
@@ -80,10 +84,17 @@ class Address:
             )
 
 
-def find_daemon(data_dir: Path | str | None, endpoint: str | None, token: str | None) -> Address:
-    """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`."""
+def find_daemon(
+    data_dir: Path | str | None, endpoint: str | None, token: str | None, key_file: Path | str | None = None
+) -> Address:
+    """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and what to show there.
+
+    Raises `RelaySettingsError` for a key file that cannot be read.
+    """
     layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
-    return Address(endpoint or layout.gateway, layout, endpoint is None, token)
+    identity = Identity() if key_file is None else identity_of(read_key_file(Path(key_file)))
+    named = identity.token if token is None and key_file is not None else token
+    return Address(endpoint or layout.gateway, layout, endpoint is None, named, identity)
 
 
 class MemoryClient:
@@ -96,15 +107,22 @@ class MemoryClient:
         data_dir: Path | str | None = None,
         endpoint: str | None = None,
         token: str | None = None,
+        key_file: Path | str | None = None,
     ) -> None:
         """Ask the daemon that serves `data_dir` (default: $MEMORY_AGENT_DATA_DIR, else the platform's
-        folder), or the one at `endpoint`."""
+        folder), or the one at `endpoint`.
+
+        Who asks is shown by a `token` or by the file that `keys create` wrote; without either by the data folder's own
+        token. A key for one user need not be told which; `curve+tcp://` endpoints need the file of a CURVE key.
+        """
         self.user_id = user_id
-        self._address = find_daemon(data_dir, endpoint, token)
+        self._address = find_daemon(data_dir, endpoint, token, key_file)
         self._guard = threading.Lock()
         self._idle: list[RequestSocket] = []
         self.runs = ClientRuns(self._send)
         self.sona = ClientSona(self._send)
+        self.care = ClientCare(self._send)
+        self.erasure = ClientErasure(self._send)
 
     def recall(
         self,
@@ -223,7 +241,7 @@ class MemoryClient:
         """Lend a socket to one request: as many as there are requests at a time, however many threads come and go."""
         with self._guard:
             socket = self._idle.pop() if self._idle else None
-        socket = socket or RequestSocket(self._address.endpoint)
+        socket = socket or RequestSocket(self._address.endpoint, self._address.identity)
         try:
             yield socket
         finally:
@@ -241,10 +259,11 @@ class AsyncMemoryClient:
         data_dir: Path | str | None = None,
         endpoint: str | None = None,
         token: str | None = None,
+        key_file: Path | str | None = None,
     ) -> None:
         """As `MemoryClient`."""
         self.user_id = user_id
-        self._address = find_daemon(data_dir, endpoint, token)
+        self._address = find_daemon(data_dir, endpoint, token, key_file)
         self._socket: AsyncRequestSocket | None = None
         self.runs = AsyncClientRuns(self._send)
         self.sona = AsyncClientSona(self._send)
@@ -312,7 +331,7 @@ class AsyncMemoryClient:
     async def _send(self, call: Call[T]) -> T:
         self._address.require()
         if self._socket is None:
-            self._socket = AsyncRequestSocket(self._address.endpoint)
+            self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
         request = _encode(call, self.user_id, self._address.token)
         frames = await self._socket.request(request, call.deadline_ms / 1000 + _GRACE_S)
         return decode_reply(frames[0], call.result)

@@ -73,9 +73,10 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     `mode`: `auto`, the learned ranking acts once contests have shown that it helps; `on`, it always acts; `off`,
     nothing is learnt. What it adds to a score: `association` for a memory that was used for requests like this one,
     in shares of its own score; `recurrence` besides where the request itself comes again; `shift` for lying where the
-    query is moved to; `outcome` between a run that failed and one that was approved; `prior` for what helped whatever
-    was asked. 0 is off. `retry_similarity` is the cosine of two requests from which the later one is the earlier one
-    in other words, `request_similarity` that of a recall and a request from which they are the same."""
+    query is moved to; `outcome` between a run that failed and one that was approved, about equally close ones; `prior`
+    for what helped whatever was asked. 0 is off. `retry_similarity` is the cosine of two requests from which the later
+    one is the earlier one in other words, `request_similarity` that of a recall and a request from which they are the
+    same."""
 
     mode: Literal["auto", "on", "off"] = "auto"
     association: Fraction = 0.5
@@ -94,8 +95,8 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The daemon. `listen` adds endpoints to the socket file, loopback only; `dedicated_hosts` users at a time get a
-    process of their own, the others share `shared_hosts`."""
+    """The daemon. `listen` adds endpoints to the socket file, beyond loopback with CURVE alone; `dedicated_hosts` users
+    at a time get a process of their own, the others share `shared_hosts`."""
 
     listen: tuple[str, ...] = ()
     dedicated_hosts: NonNegative = 8

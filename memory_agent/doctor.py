@@ -34,7 +34,7 @@ from memory_agent.memory import Memory
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from relay import RelayError
+from relay import CURVE, RelayError
 
 State = Literal["ok", "warning", "failed"]
 
@@ -170,7 +170,8 @@ def check_disk(_settings: Settings, layout: Layout) -> Finding:
 def check_sockets(settings: Settings, layout: Layout) -> Finding:
     """Whether the daemon can listen: short enough socket paths, free ports."""
     longest = max((layout.gateway, layout.embedder, f"ipc://{layout.run / 'relay-feed.sock'}"), key=len)
-    endpoints = (*settings.daemon.listen, *settings.relay.broker.pub_bind)
+    broker = settings.relay.broker
+    endpoints = (*settings.daemon.listen, *broker.listen, *broker.feed_listen, *broker.pub_bind)
     if not layout.daemon_runs():
         for endpoint in endpoints:
             _try_to_listen(endpoint)
@@ -248,11 +249,13 @@ def _existing(path: Path) -> Path:
 
 
 def _private_paths(layout: Layout) -> tuple[Path, ...]:
-    return (layout.data_dir, layout.run, layout.data_dir / "token")
+    names = ("token", "keys.json", "curve.json")
+    return (layout.data_dir, layout.run, *(layout.data_dir / name for name in names))
 
 
 def _try_to_listen(endpoint: str) -> None:
     """Raise `OSError` when a TCP endpoint cannot be listened at now; other endpoints are files and can be."""
+    endpoint = endpoint.removeprefix(CURVE)
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if not endpoint.startswith("tcp://") or not port.isdigit():
         return

@@ -125,6 +125,12 @@ class IndexDamagedError(MemoryAgentError):
     retryable = True
 
 
+class BackupDamagedError(MemoryAgentError):
+    """A backup is not whole, or not what its manifest says; nothing was restored from it."""
+
+    code = "backup_damaged"
+
+
 class ModelError(MemoryAgentError):
     """The embedding model cannot be used."""
 
@@ -187,9 +193,28 @@ class DaemonRunningError(MemoryAgentError):
 
 
 class UnauthorizedError(MemoryAgentError):
-    """The request does not carry the daemon's token."""
+    """The request shows no key that the daemon knows, or one that was revoked."""
 
     code = "unauthorized"
+
+
+class ScopeMissingError(MemoryAgentError):
+    """The key is not for this kind of request."""
+
+    code = "scope_missing"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(scope)
+        self.scope = scope
+
+    def __str__(self) -> str:
+        return f"the key has no scope {self.scope}"
+
+
+class UserNotAllowedError(InvalidInputError):
+    """The request names a user that the key is not for; whether there is such a user is not told."""
+
+    code = "user_not_allowed"
 
 
 class UnknownMethodError(MemoryAgentError):

@@ -1,7 +1,8 @@
 """Where things lie below the data folder, so that a client on the same machine needs nothing else.
 
 DATA/daemon.lock            held for as long as a daemon serves this folder
-DATA/token                  what clients show to the daemon (0600)
+DATA/token                  what clients on this machine show: the key `local` (0600)
+DATA/keys.json curve.json   who else may ask, and the key pair by which remote clients know the daemon (0600)
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,10 @@ import platformdirs
 
 from memory_agent.errors import DaemonRunningError, SettingsError
 from memory_agent.transport import ipc_endpoint
+from relay import ensure_local_key
 
+CONSUMER = "memory"
+"""The name under which the journal keeps how far the daemon is."""
 DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
 _GLANCE_S = 0.5
 _GLANCE_PAUSE_S = 0.002
@@ -75,17 +78,11 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the daemon's token, made at the first start; never an empty one, which everybody could show."""
-        if not self.token():
-            made = self._token.with_suffix(".new")
-            made.unlink(missing_ok=True)
-            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32))
-                file.flush()
-                os.fsync(descriptor)
-            made.replace(self._token)
-        return self.token()
+        """Return the token of the key `local`, made at the first start: it is for all users and everything.
+
+        Raises `KeyFileError`.
+        """
+        return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
         """Remove the socket files; the processes that listened on them have ended."""

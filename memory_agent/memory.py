@@ -2,8 +2,7 @@
 
 This is the whole system for somebody who wants it inside a program of their own; the daemon wraps it and adds nothing
 to what it means. One thread may ingest while several recall. What this does not do: find out whose event it is
-(`dispatcher`), keep a journal (`relay`). Rejected: an async class, because what takes time here is a processor or a
-disk, which an event loop would only wait for.
+(`dispatcher`), keep a journal (`relay`). Rejected: an async class: an event loop would only wait for the disk.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ import msgspec
 import structlog
 
 from memory_agent.api import RecallOptions
+from memory_agent.care_face import CareFace
 from memory_agent.config import EmbedderSettings, IngestSettings, LearningSettings, RecallSettings, StoreSettings
 from memory_agent.embedders import Embedder, check_text
+from memory_agent.erasure.face import ErasureFace
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
 from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
@@ -45,7 +46,7 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
-from memory_agent.remembrance import make_record
+from memory_agent.remembrance import make_record, masked_record
 from memory_agent.runs import Runs
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
@@ -55,9 +56,10 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
 from memory_agent.trajectory import FeedbackReport
-from relay.config import EventLimits
+from relay.config import EventLimits, MaskingSettings
 from relay.errors import EventTooLargeError
 from relay.event import Event, encode_event, event_from_mapping, read_event
+from relay.masking import Masker
 
 __all__ = ["Memory", "user_folder"]
 
@@ -78,6 +80,7 @@ class Memory:
         recall_settings: RecallSettings,
         event_limits: EventLimits,
         learning_settings: LearningSettings,
+        masker: Masker,
     ) -> None:
         """Wire the parts together; `open` is what callers want."""
         self.user_id = user_id
@@ -86,6 +89,7 @@ class Memory:
         self._ingest_settings = ingest_settings
         self._recall_settings = recall_settings
         self._event_limits = event_limits
+        self._masker = masker
         reader = EventReader(SignalTable.load(ingest_settings.signals), ingest_settings)
         bookkeeping = Bookkeeping(learning_settings)
         self._teacher = Teacher(archive, learning_settings)
@@ -97,6 +101,8 @@ class Memory:
         self._is_closed = False
         self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
         self._hindsight = Hindsight(archive, bookkeeping, self._teacher, self._intake.embed)
+        self.care = CareFace(archive, self._call)
+        self.erasure = ErasureFace(user_id, archive, self._forgetting, self._call)
         self.sona = SonaFace(user_id, archive, self._teacher, self._hindsight, self._call)
 
     @classmethod
@@ -112,6 +118,7 @@ class Memory:
         recall_settings: RecallSettings | None = None,
         event_limits: EventLimits | None = None,
         learning_settings: LearningSettings | None = None,
+        masking_settings: MaskingSettings | None = None,
         role: Role = "library",
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
@@ -123,10 +130,11 @@ class Memory:
         if not os.fspath(path):
             raise InvalidInputError("path", "is empty")  # and not the current folder: a variable was not set
         folder = Path(path)
+        masker = Masker(masking_settings)
         late = LateEmbedder(embedder, embedder_settings or _NO_DOWNLOAD)
         archive = Archive.open(folder, store_settings or StoreSettings(), role)
         try:
-            return cls(
+            memory = cls(
                 user_id or folder.absolute().name,
                 archive,
                 late,
@@ -134,7 +142,10 @@ class Memory:
                 recall_settings or RecallSettings(),
                 event_limits or EventLimits(),
                 learning_settings or LearningSettings(),
+                masker,
             )
+            memory.erasure.resume()
+            return memory
         except BaseException:
             archive.close()
             raise
@@ -156,7 +167,7 @@ class Memory:
         if isinstance(events, Mapping | Event | str | bytes):
             raise InvalidInputError("events", f"must be a list of events, is {type(events).__name__}")
         moment = check_now(now)
-        return self._ingest([partial(_checked, event, self._event_limits, moment) for event in events], seqs)
+        return self._ingest([partial(self._checked, event, moment) for event in events], seqs)
 
     def ingest_encoded(self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None) -> IngestReport:
         """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), checked when they came in."""
@@ -209,7 +220,7 @@ class Memory:
         *,
         now: datetime | None = None,
     ) -> MemoryRecord:
-        """Store a memory that comes from no event, and return it. Durable on return.
+        """Store a memory that comes from no event, and return it, with secrets in it masked. Durable on return.
 
         Raises `InvalidInputError` naming the argument that cannot be used.
         """
@@ -225,6 +236,7 @@ class Memory:
             now=check_now(now),
             max_chars=self._ingest_settings.max_text_chars,
         )
+        record = masked_record(record, self._masker)
         with self._call():
             self._intake.remember(record)
         return record
@@ -239,16 +251,14 @@ class Memory:
     def forget(self, record_ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many there were. Durable on return.
 
-        Their events stay known, so that no replay brings them back. Runs and recalls forget them too.
+        Their bytes lie in files for a while; `erasure` leaves nothing. Their events stay known, so that no replay
+        brings them back. Runs and recalls forget them too.
         """
         with self._call():
             return self._forgetting.memories(record_ids)
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session; return how many memories there were. Durable on return.
-
-        Its events and runs stay known by their ids, so that no replay brings them back.
-        """
+        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were."""
         with self._call():
             return self._forgetting.session(session_id)
 
@@ -271,7 +281,7 @@ class Memory:
         return self.runs.judge(recall_id, used, quality, comment, event_id=event_id, now=now)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Give up runs that were silent for too long, and recalls that no run asked for; return how many runs."""
+        """Give up runs silent for too long, and recalls that no run asked for; return how many runs."""
         with self._call():
             return self._forgetting.silent_runs(check_now(now))
 
@@ -300,10 +310,11 @@ class Memory:
         """Return the figures of this memory."""
         with self._call():
             try:
-                return make_stats(self.user_id, self._archive)
+                figures = make_stats(self.user_id, self._archive)
             except IndexDamagedError:
                 self._archive.mend("lexicon")
-                return make_stats(self.user_id, self._archive)
+                figures = make_stats(self.user_id, self._archive)
+        return msgspec.structs.replace(figures, masked=self._masker.counts)
 
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
@@ -349,7 +360,15 @@ class Memory:
         return report
 
     def _take_in(self, event: Event) -> IngestReport:
-        return self._ingest([lambda: event], None, is_awaited=True)
+        return self._ingest([lambda: self._masker.event(event)], None, is_awaited=True)
+
+    def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:
+        fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event
+        checked = event_from_mapping(fields, self._event_limits, now)
+        size, most = len(encode_event(checked)), self._event_limits.max_bytes
+        if size > most:
+            raise EventTooLargeError("event", f"has {size} bytes, at most {most} are allowed")
+        return self._masker.event(checked)
 
     def _log(self, event: str, **fields: Any) -> None:
         """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""
@@ -378,12 +397,3 @@ class Memory:
             self._is_closed = True
             self._idle.wait_for(lambda: self._calls == 0)
             return True
-
-
-def _checked(event: Event | Mapping[str, Any], limits: EventLimits, now: datetime) -> Event:
-    fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event
-    checked = event_from_mapping(fields, limits, now)
-    size = len(encode_event(checked))
-    if size > limits.max_bytes:
-        raise EventTooLargeError("event", f"has {size} bytes, at most {limits.max_bytes} are allowed")
-    return checked

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from memory_agent import errors
+from memory_agent.erasure.selection import Selection
 from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile, Provenance, Source
 
 PROTOCOL_VERSION = 1
@@ -24,6 +25,8 @@ OPTIONS_VERSION = 2
 would answer as if nothing had been said."""
 NEWEST_VERSION = OPTIONS_VERSION
 DEFAULT_USER = "default"
+LONGEST_DEADLINE_MS = 600_000.0
+"""What a request may ask for at most: it holds a place in the gateway as long as it waits."""
 
 T = TypeVar("T")
 
@@ -112,6 +115,13 @@ class RememberParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     provenance: Provenance | None = None
     metadata: dict[str, Any] = {}
     session_id: str | None = None
+
+
+class EraseParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of `erase`."""
+
+    selection: Selection
+    dry_run: bool = False
 
 
 class IdsParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -229,7 +239,7 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
 
 
 def decode_request(data: bytes) -> Request:
-    """Decode a request. Raises `ProtocolError`, also for a version that this side does not speak."""
+    """Decode a request, its deadline bounded. Raises `ProtocolError`, also for a version this side does not speak."""
     try:
         request = _request_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -237,7 +247,10 @@ def decode_request(data: bytes) -> Request:
     if not PROTOCOL_VERSION <= request.version <= NEWEST_VERSION:
         spoken = f"{PROTOCOL_VERSION} to {NEWEST_VERSION}"
         raise errors.ProtocolError(f"protocol version {request.version}, this daemon speaks {spoken}")
-    return request
+    if 0.0 <= request.deadline_ms <= LONGEST_DEADLINE_MS:
+        return request
+    bounded_ms = 0.0 if request.deadline_ms < 0.0 else LONGEST_DEADLINE_MS  # also for one that is no number
+    return msgspec.structs.replace(request, deadline_ms=bounded_ms)
 
 
 def zone_fields(moment: datetime | None) -> dict[str, Any]:
@@ -270,7 +283,7 @@ def decode_reply(data: bytes, type_: type[T]) -> T:
         raise _raised(reply.fault)
     try:
         return msgspec.msgpack.decode(reply.result, type=type_)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.ProtocolError(f"unexpected result: {error}") from error
 
 

@@ -182,3 +182,11 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     index: str
     disk_bytes: int
+    masked: dict[str, int] = {}
+
+
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of the file of a user's records, before and after what was deleted left it."""
+
+    bytes_before: int
+    bytes_after: int

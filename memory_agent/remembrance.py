@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
 from ulid import ULID
 
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Kind, MemoryRecord, Provenance, Source
 from relay.errors import MalformedEventError
+from relay.masking import Masker
 from relay.validation import validate_object
 
 _MAX_DEPTH = 64
@@ -52,6 +54,17 @@ def make_record(
         provenance=None if provenance is None else _one_of("provenance", provenance, PROVENANCES),
         metadata=_check_metadata(metadata),
         session_id=_optional_text("session_id", session_id),
+    )
+
+
+def masked_record(record: MemoryRecord, masker: Masker) -> MemoryRecord:
+    """Return the memory with the secrets in its text, title, tags and metadata masked."""
+    return msgspec.structs.replace(
+        record,
+        text=masker.text(record.text),
+        title=None if record.title is None else masker.text(record.title),
+        tags=tuple(dict.fromkeys(map(masker.text, record.tags))),
+        metadata=masker.value(record.metadata),
     )
 
 

@@ -41,7 +41,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
-_NOT_SETTINGS = frozenset({"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE", "MEMORY_AGENT_TOKEN"})
+_NOT_SETTINGS = frozenset(
+    {"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE", "MEMORY_AGENT_TOKEN", "MEMORY_AGENT_KEY_FILE"}
+)
 
 
 def load_settings(

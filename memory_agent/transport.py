@@ -21,6 +21,7 @@ import zmq
 import zmq.asyncio
 
 from memory_agent.errors import DeadlineExceededError, ProtocolError, SettingsError, UnavailableError
+from relay import CURVE, CurveGate, Identity, is_curve, show_curve
 
 Frames = list[bytes]
 
@@ -51,13 +52,15 @@ class Request:
     peer: bytes
     correlation: bytes
     frames: Frames = field(repr=False)
+    curve_key: str | None = None
+    """The public key that the peer's connection proved to have; None where it was not asked."""
 
 
-def _unwrap(message: Sequence[bytes]) -> Request | None:
+def _unwrap(message: Sequence[bytes], curve_key: str | None = None) -> Request | None:
     """Split a ROUTER's message; None for one that has no correlation id (nobody could match the reply)."""
     if len(message) < 3:
         return None
-    return Request(message[0], message[1], list(message[2:]))
+    return Request(message[0], message[1], list(message[2:]), curve_key)
 
 
 class ReplySocket:
@@ -117,11 +120,11 @@ class ReplySocket:
 class RequestSocket:
     """Asks one endpoint, one request at a time. Not thread-safe: one per thread."""
 
-    def __init__(self, endpoint: str) -> None:
-        """Connect to `endpoint`; the other side need not be there yet."""
+    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
+        """Connect to `endpoint`, with the CURVE keys of `identity` if it asks; it need not be there yet."""
         self._endpoint = endpoint
         self._socket = _open(zmq.DEALER)
-        _connect(self._socket, endpoint)
+        _connect(self._socket, endpoint, identity)
         self._correlations = itertools.count(1)
 
     def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
@@ -152,20 +155,33 @@ class RequestSocket:
 
 
 class AsyncReplySocket:
-    """Answers requests inside an event loop."""
+    """Answers requests inside an event loop: of whoever connects, or of peers that a gate lets in, never of both.
 
-    def __init__(self, endpoints: Sequence[str]) -> None:
+    A peer that need not prove a key may claim any, so only a socket behind a gate tells whose request it is.
+    """
+
+    def __init__(self, endpoints: Sequence[str], gate: CurveGate | None = None) -> None:
         """Bind to every endpoint. Raises `UnavailableError` where one cannot be bound."""
-        self._socket = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
+        self._gate = gate
+        context = zmq.asyncio.Context.instance() if gate is None else zmq.asyncio.Context(gate.context)
+        self._socket = context.socket(zmq.ROUTER)
         _configure(self._socket)
+        if gate is not None:
+            gate.guard(self._socket)
         self.endpoints = tuple(_bind(self._socket, endpoint) for endpoint in endpoints)
 
     async def receive(self) -> Request:
         """Return the next request."""
         while True:
-            request = _unwrap(await self._socket.recv_multipart())
+            request = await self._receive()
             if request is not None:
                 return request
+
+    async def _receive(self) -> Request | None:
+        if self._gate is None:
+            return _unwrap(await self._socket.recv_multipart())
+        frames = await self._socket.recv_multipart(copy=False)
+        return _unwrap([frame.bytes for frame in frames], str(frames[-1]["User-Id"]))
 
     async def reply(self, request: Request, frames: Sequence[bytes]) -> None:
         """Send `frames` to whoever sent `request`; a peer that went away misses it."""
@@ -175,17 +191,19 @@ class AsyncReplySocket:
     def close(self) -> None:
         """Close, giving replies under way a moment."""
         self._socket.close(linger=_LINGER_MS)
+        if self._gate is not None:
+            self._gate.close()
 
 
 class AsyncRequestSocket:
     """Asks one endpoint, any number of requests at a time, inside one event loop."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """Connect to `endpoint`; the other side need not be there yet."""
         self._endpoint = endpoint
         self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
         _configure(self._socket)
-        _connect(self._socket, endpoint)
+        _connect(self._socket, endpoint, identity)
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
         self._correlations = itertools.count(1)
         self._reader: asyncio.Task[None] | None = None
@@ -242,16 +260,19 @@ def _open(kind: int) -> zmq.Socket[bytes]:
 def _bind(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> str:
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_REQUEST_BYTES)
     try:
-        socket.bind(endpoint)
+        socket.bind(endpoint.removeprefix(CURVE))
     except zmq.ZMQError as error:
         socket.close(linger=0)
         raise UnavailableError(f"cannot listen at {endpoint}: {error}") from error
-    return socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()  # type: ignore[union-attr]
+    bound = socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()  # type: ignore[union-attr]
+    return CURVE + bound if is_curve(endpoint) else bound
 
 
-def _connect(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> None:
+def _connect(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str, identity: Identity | None) -> None:
     try:
-        socket.connect(endpoint)
+        if is_curve(endpoint):
+            show_curve(socket, endpoint, identity or Identity())
+        socket.connect(endpoint.removeprefix(CURVE))
     except zmq.ZMQError as error:
         socket.close(linger=0)
         raise ProtocolError(f"{endpoint} is no endpoint: {error}") from error

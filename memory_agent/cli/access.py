@@ -43,7 +43,13 @@ def open_client(target: Target) -> MemoryClient:
         hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
     note_settings(target)
-    return MemoryClient(target.user_id, data_dir=target.data_dir, endpoint=target.endpoint, token=target.token)
+    return MemoryClient(
+        target.user_id,
+        data_dir=target.data_dir,
+        endpoint=target.endpoint,
+        token=target.token,
+        key_file=target.key_file,
+    )
 
 
 def note_settings(target: Target) -> None:
@@ -66,4 +72,5 @@ def open_files(target: Target) -> Memory:
         ingest_settings=target.settings.ingest,
         recall_settings=target.settings.recall,
         learning_settings=target.settings.learning,
+        masking_settings=target.settings.relay.masking,
     )

@@ -27,7 +27,7 @@ def listens(endpoint: str) -> bool:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
                 peer.settimeout(_CONNECT_TIMEOUT_S)
                 peer.connect(address)
-        elif scheme == "tcp":
+        elif scheme in ("tcp", "curve+tcp"):
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError):

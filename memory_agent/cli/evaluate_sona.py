@@ -72,9 +72,10 @@ def sona(
       the gate        in how many streams it opened, where it should and where it should not
       airline runs    past runs for a new request: of the same task, and did they succeed
 
-    A gain counts as far as it exceeds both learning off and the shuffled control. "cite, gate decides" is what a user
-    gets with learning.mode=auto, the rest acts always. The default takes some 15 minutes on two slow cores; --quick a
-    few, with intervals that prove nothing.
+    Held against learning off: vectors alone, parts of what is learnt alone, and one vector that moves all queries
+    (Rocchio). A gain counts as far as it exceeds both learning off and the shuffled control. "cite, gate decides" is
+    what a user gets with learning.mode=auto, the rest acts always. The default takes some 15 minutes on two slow cores;
+    --quick a few, with intervals that prove nothing.
 
     \b
     Examples:

@@ -130,6 +130,7 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
         yield f"lent by {', '.join(_lender(id_, memory, numbers) for id_ in parts['lent_by'])}"
     if parts["like"]:
         yield f"much like {_named(parts['like'], numbers)}"
+    yield from _stands_for(parts)
     yield from _learned(parts)
     yield from (fact for fact in (endings(memory), repeats(memory, now)) if fact)
     yield from (
@@ -138,6 +139,15 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     others = memory.count - 1 - len(memory.origins)
     if others > 0 and memory.origins:
         yield f"… and {others} more"
+
+
+def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
+    """Which other requests a former request stands for; an older daemon says nothing of it."""
+    folded = parts.get("repeats")
+    if not folded:
+        return
+    ended = [f"{quality:.1f}" for quality in folded["qualities"] if quality is not None]
+    yield f"stands for {folded['count']} more that ask the same" + (f", ended {', '.join(ended)}" if ended else "")
 
 
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:

@@ -27,6 +27,15 @@ VERBS = {
     "doctor": "doctor",
     "model": "model",
     "quarantine": "quarantine",
+    "keys": "keys",
+    "verify": "verify",
+    "rebuild": "rebuild",
+    "compact": "compact",
+    "backup": "backup",
+    "restore": "restore",
+    "export": "exporting",
+    "import": "importing",
+    "forget": "forget",
     "eval": "evaluate",
 }
 """Each verb and the file of this package that holds it, in the order in which a newcomer meets them."""

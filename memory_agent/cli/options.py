@@ -20,8 +20,10 @@ from memory_agent.cli.failure import JSON_KEY
 from memory_agent.layout import Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
+from relay import TOKEN_FILE, Identity, identity_of, read_key_file
 
 TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
+KEY_FILE_VARIABLE = "MEMORY_AGENT_KEY_FILE"
 
 Verb = Callable[..., Any]
 
@@ -37,12 +39,20 @@ class Target:
     data_dir: Path
     endpoint: str | None
     token: str | None
+    key_file: Path | None
     as_json: bool
 
     @property
     def layout(self) -> Layout:
         """The paths of the data folder."""
         return Layout(self.data_dir)
+
+    @property
+    def identity(self) -> Identity:
+        """What to show to a relay. Raises `RelaySettingsError` for a key file that cannot be read."""
+        if self.key_file is not None:
+            return identity_of(read_key_file(self.key_file))
+        return Identity(token=self.token) if self.token else Identity(file=self.data_dir / TOKEN_FILE)
 
 
 def _note_json(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
@@ -83,7 +93,14 @@ _COMMON = (
 _ENDPOINT = click.option(
     "--endpoint",
     metavar="URL",
-    help=f"Ask the daemon at this endpoint (its token in ${TOKEN_VARIABLE}) instead of the data folder's.",
+    help=f"Ask the daemon at this endpoint (a token for it in ${TOKEN_VARIABLE}) instead of the data folder's.",
+)
+_KEY_FILE = click.option(
+    "--key-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=KEY_FILE_VARIABLE,
+    metavar="FILE",
+    help=f"Show this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}, else the data folder's own.",
 )
 
 
@@ -98,6 +115,7 @@ def common_options(verb: Verb) -> Verb:
         settings: tuple[str, ...],
         as_json: bool,
         endpoint: str | None = None,
+        key_file: Path | None = None,
         **own: Any,
     ) -> Any:
         loaded = read_settings(config, settings)
@@ -109,6 +127,7 @@ def common_options(verb: Verb) -> Verb:
             data_dir=_data_dir(data_dir, loaded),
             endpoint=endpoint,
             token=os.environ.get(TOKEN_VARIABLE),
+            key_file=key_file,
             as_json=as_json,
         )
         return verb(target, **own)
@@ -117,8 +136,8 @@ def common_options(verb: Verb) -> Verb:
 
 
 def daemon_options(verb: Verb) -> Verb:
-    """As `common_options`, for a verb that may ask a daemon: with `--endpoint` too."""
-    return _ENDPOINT(common_options(verb))
+    """As `common_options`, for a verb that may ask a daemon: with `--endpoint` and `--key-file` too."""
+    return _ENDPOINT(_KEY_FILE(common_options(verb)))
 
 
 def given(option: str) -> bool:
@@ -128,7 +147,7 @@ def given(option: str) -> bool:
 
 def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
     """Return the settings. A NAME=VALUE pair is the variable of that setting, for this command only."""
-    variables = {name: text for name, text in os.environ.items() if name != TOKEN_VARIABLE}
+    variables = {name: text for name, text in os.environ.items() if name not in (TOKEN_VARIABLE, KEY_FILE_VARIABLE)}
     return load_settings(config, variables | dict(map(_variable, pairs)))
 
 

@@ -63,7 +63,9 @@ def publish(
         outcome = _Outcome(report, count_lines(file))
         started_s = time.monotonic()
         patience_s = timeout_s if reachable else 0
-        summary = send(lines, endpoint, target.settings.relay, spool, patience_s, outcome.told, outcome.refused)
+        summary = send(
+            lines, endpoint, target.identity, target.settings.relay, spool, patience_s, outcome.told, outcome.refused
+        )
         if client is not None and summary.all_arrived():
             wait_until_recallable(client, summary.acked_through, summary.published, timeout_s, report)
             summary.recallable_s = round(time.monotonic() - started_s, 3)

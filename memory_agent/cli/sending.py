@@ -12,6 +12,7 @@ import msgspec
 from memory_agent.cli.event_lines import BadLine, EventLines
 from relay import (
     FlushReport,
+    Identity,
     MalformedEventError,
     Progress,
     Publisher,
@@ -74,6 +75,7 @@ class Summary(msgspec.Struct, kw_only=True):
 def send(
     lines: EventLines,
     ingest: str,
+    identity: Identity,
     settings: RelaySettings,
     spool: Path | None,
     flush_timeout_s: float,
@@ -86,7 +88,14 @@ def send(
     Raises `JournalInUseError` when another publisher has the spool.
     """
     summary = Summary()
-    publisher = Publisher(ingest, settings=settings.publisher, limits=settings.events, spool=spool, on_progress=told)
+    publisher = Publisher(
+        ingest,
+        settings=settings.publisher,
+        limits=settings.events,
+        spool=spool,
+        on_progress=told,
+        identity=identity,
+    )
     started_s = time.monotonic()
     try:
         _publish_all(publisher, lines, summary, refused)

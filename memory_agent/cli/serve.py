@@ -13,7 +13,7 @@ from memory_agent.cli.options import Target, common_options
     "--listen",
     multiple=True,
     metavar="tcp://127.0.0.1:PORT",
-    help="Also answer there (loopback only), besides the socket file. Adds to the setting daemon.listen. Repeatable.",
+    help="Also answer there, besides the socket file; beyond loopback as curve+tcp://HOST:PORT. Repeatable.",
 )
 @common_options
 def serve(target: Target, listen: tuple[str, ...]) -> None:

@@ -59,6 +59,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "events kept": figures.events_kept,
         "events repeated": figures.events_duplicate,
         "events dropped": figures.events_dropped,
+        "secrets masked": figures.masked,
         "journal cursor": figures.cursor,
         "model": figures.model,
         "index": figures.index,

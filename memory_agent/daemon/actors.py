@@ -4,6 +4,9 @@ Ray starts, names and restarts host processes; it is trusted with nothing else. 
 (`max_task_retries=0`), because a retried task may have run (Ray documentation, actor fault tolerance): retries belong
 to the dispatcher, and repeats are recognised by the store. That only one process writes a user's store is kept by the
 store's own lock and epoch, since an actor outlives its raylet (measured).
+
+Ray has no user boundary inside: who can speak to it runs any code. So it listens on this machine alone, and its token
+and its folder are the user's (ops/SECURITY.md).
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,9 +29,11 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices: two threads take .4 s and more, one .1
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: recalls would wait for the bulk lane, which has 10
 import ray
+import ray._private.services as ray_services
 import ray.exceptions
 
 from memory_agent.daemon.host import MemoryHost
+from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.log import configure_logging
@@ -38,7 +43,7 @@ from memory_agent.settings import Settings
 log = structlog.get_logger()
 
 NAMESPACE = "memory-agent"
-_FOLDER_PREFIX = "memory-ray-"
+_LOOPBACK = "127.0.0.1"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
 _GRACE_S = 0.1
 """How much longer than it is told a host is waited for, so that what it has at its deadline arrives."""
@@ -92,27 +97,29 @@ class HostActor:
 
 
 class Cluster:
-    """A Ray of our own on this machine: no dashboard, token authentication, a folder that goes with it."""
+    """A Ray of our own on this machine: on loopback, no dashboard, token authentication, a folder that goes with it."""
 
     def __init__(self, settings: Settings, data_dir: Path, run_folder: Path, embedder_endpoint: str) -> None:
         """Start Ray (a few seconds), its token in `run_folder`. Raises `UnavailableError` when it does not come up."""
         self._run_folder = run_folder
         self._arguments = (str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint)
-        self._folder = _new_folder(run_folder / "ray-folder")
+        self._folder = RayFolder()
         self._make_token()
         try:
-            ray.init(
-                address="local",
-                namespace=NAMESPACE,
-                include_dashboard=False,
-                num_cpus=1,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                logging_level="error",
-                _temp_dir=str(self._folder),
-            )
+            with _on_loopback():
+                ray.init(
+                    address="local",
+                    namespace=NAMESPACE,
+                    include_dashboard=False,
+                    num_cpus=1,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    log_to_driver=False,
+                    logging_level="error",
+                    _temp_dir=str(self._folder.path),
+                    _node_ip_address=_LOOPBACK,
+                )
         except Exception as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             raise UnavailableError(f"Ray did not start: {error}") from error
 
         self._system = [child for child in psutil.Process().children() if child.name() in _SYSTEM_PROCESSES]
@@ -126,7 +133,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """What `ray.init(address=…)` of another process joins."""
+        """What another process joins (`join`)."""
         return str(ray.get_runtime_context().gcs_address)
 
     def host(self, name: str) -> Host:
@@ -139,25 +146,29 @@ class Cluster:
     def stop(self) -> None:
         """End Ray and all hosts; remove its folder."""
         ray.shutdown()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _make_token(self) -> None:
-        token = self._run_folder / "ray-token"
+        token = ray_token(self._run_folder)
         token.unlink(missing_ok=True)
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
 
 
-def _new_folder(note: Path) -> Path:
-    """Make a folder with a path short enough for Ray's sockets; remove the one that a killed daemon left (`note`)."""
-    if note.exists():
-        left = Path(note.read_text().strip())
-        if left.name.startswith(_FOLDER_PREFIX):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
-    note.write_text(f"{folder}\n")
-    return folder
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray take the loopback address that it is given.
+
+    It replaces 127.0.0.1 by the outer address, and then driver, gcs, raylet and actors listen on every interface
+    (measured with 2.56). There is no public switch; the test of the ports that are open notices a Ray that changed.
+    """
+    resolve = ray_services.resolve_ip_for_localhost
+    ray_services.resolve_ip_for_localhost = lambda host: host
+    try:
+        yield
+    finally:
+        ray_services.resolve_ip_for_localhost = resolve
 
 
 class Host:
@@ -209,11 +220,29 @@ class Host:
             raise HostDiedError(f"{self.name}: {type(error).__name__}") from error
 
 
+def ray_token(run_folder: Path) -> Path:
+    """Return the file of the token that lets a process join the daemon's Ray."""
+    return run_folder / "ray-token"
+
+
+def join(address: str, token: Path, **options: Any) -> None:
+    """Join the Ray of a daemon on this machine; `options` are those of `ray.init`. Raises `UnavailableError`."""
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    try:
+        with _on_loopback():
+            ray.init(address=address, **{"log_to_driver": False, "logging_level": "error", **options})
+    except Exception as error:
+        hint = "import memory_agent.join_ray before ray, which reads on import that it needs a token"
+        raise UnavailableError(f"the daemon's Ray at {address} could not be joined ({error}); {hint}") from error
+
+
 def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
     """Ask a user's host from a Ray task, actor or driver and return the encoded reply; blocks.
 
-    Raises `HostDiedError` when the host is gone, `DeadlineExceededError`.
+    Raises `HostDiedError` when the host is gone, `DeadlineExceededError`, `UnavailableError` outside the daemon's Ray.
     """
+    if not ray.is_initialized():
+        raise UnavailableError("this process is not in the daemon's Ray: call memory_agent.join_ray() first")
     try:
         actor = ray.get_actor(address.actor, namespace=address.namespace)
         reply = actor.call_awake.remote(user_id, method, params, deadline_ms, time.time())

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import structlog
 
@@ -46,6 +46,7 @@ class Dispatcher:
         self._lanes: dict[str, Lane] = {}
         self._parking = Parking(settings.parked_events)
         self._budget = Budget(_BUFFER_BYTES)
+        self._erased: set[int] = set()
         self._read_through = 0
         self._committed = 0
         self._progress = asyncio.Event()
@@ -83,6 +84,19 @@ class Dispatcher:
             raise UnhandledEventError("", "no user owns its run or session")
         return owner
 
+    async def system_events_of(self, user_id: str, among: frozenset[str]) -> frozenset[int]:
+        """Return the numbers of the events of `system` that are this user's, and of these runs and sessions."""
+        found: set[int] = set()
+        after = 0
+        while among:
+            batch = await self._journal.fetch(after, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=SYSTEM_USER)
+            if not batch.entries:
+                break
+            found.update(entry.seq for entry in batch.entries if self._owners.has(user_id, entry.data, among))
+            after = batch.entries[-1].seq
+            await asyncio.sleep(0)
+        return frozenset(found)
+
     def claim_run(self, run_id: str, user_id: str) -> None:
         """Learn that a run is this user's, who began it by hand: what is published of it under `system` is theirs too.
 
@@ -117,12 +131,29 @@ class Dispatcher:
             batch = await self._journal.fetch(after_seq, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=user_id)
         return [Pending(entry.seq, entry.data) for entry in batch.entries]
 
-    async def content(self, seq: int) -> bytes:
+    async def content(self, seq: int) -> bytes | None:
         with _relay_errors():
             batch = await self._journal.fetch(seq - 1, 1, max_bytes=_FETCH_BYTES)
-        if not batch.entries or batch.entries[0].seq != seq:
-            raise UnavailableError(f"journal entry {seq} is gone")
-        return batch.entries[0].data
+        if batch.entries and batch.entries[0].seq == seq:
+            return batch.entries[0].data
+        log.info("event.gone", seq=seq)  # erased, set aside as damaged, or deleted by age
+        return None
+
+    def is_erased(self, seq: int) -> bool:
+        return seq in self._erased
+
+    async def forget(self, user_id: str, seqs: Iterable[int]) -> None:
+        """Handle none of these events any more, which the journal erased; return when none is under way.
+
+        They are remembered until the low-water mark has passed them: after a restart the journal has no bytes of them.
+        What waits is read again all the same: an erasure that is said twice is told no numbers the second time.
+        """
+        low_water = self._low_water()
+        self._erased = {seq for seq in self._erased if seq > low_water}
+        self._erased.update(seq for seq in seqs if seq > low_water)
+        for name in (user_id, SYSTEM_USER):
+            if name in self._lanes:
+                await self._lanes[name].read_again()
 
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
         with _relay_errors():
@@ -164,6 +195,7 @@ class Dispatcher:
                 for entry in batch.entries:
                     self._route(entry)
                 await self._wait_for_parking()
+                await self._wait_for_owners()
                 if not batch.entries:
                     await self._journal.wait(_IDLE_WAIT_S)
             except RelayError as error:
@@ -176,12 +208,22 @@ class Dispatcher:
             self._progress.clear()
             await self._progress.wait()
 
+    async def _wait_for_owners(self) -> None:
+        """Read no further while what was learnt of owners cannot be saved."""
+        while self._owners.is_crowded:
+            try:
+                self._owners.save()
+            except MemoryAgentError as error:
+                log.warning("owners.not_saved", code=error.code)
+                await asyncio.sleep(_IDLE_WAIT_S)
+
     async def _commit_on(self) -> None:
         while True:
             await asyncio.sleep(_COMMIT_INTERVAL_S)
             try:
                 await self._expire_parked()
                 await self.commit()
+                self._leave_done_lanes()
             except (RelayError, MemoryAgentError) as error:
                 log.warning("cursor.not_committed", code=error.code)
 
@@ -210,11 +252,19 @@ class Dispatcher:
 
     async def _expire_parked(self) -> None:
         for event in self._parking.expired(time.monotonic()):
+            if event.seq in self._erased:
+                self._parking.leave(event.seq)
+                continue
             if event.seq not in self._parking:
                 continue  # its owner turned up while others were set aside
             pending = Pending(event.seq, event.data)
             await self.quarantine(SYSTEM_USER, pending, "owner_unknown", "no user owns its run or session")
             self._parking.leave(event.seq)
+
+    def _leave_done_lanes(self) -> None:
+        done = [user_id for user_id, lane in self._lanes.items() if lane.is_done(self._read_through)]
+        for user_id in done:
+            del self._lanes[user_id]
 
     def _lane(self, user_id: str) -> Lane:
         lane = self._lanes.get(user_id)

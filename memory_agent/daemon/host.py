@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -28,6 +32,14 @@ log = structlog.get_logger()
 _FILL_CHUNK = 256
 
 
+@dataclass
+class _Lock:
+    """One thread at a time, for one user; there only while somebody has it or waits."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    people: int = 0
+
+
 class MemoryHost:
     """The memories that live in this process. Every method may be called from several threads."""
 
@@ -37,7 +49,7 @@ class MemoryHost:
         self._settings = settings
         self._embedder = embedder
         self._memories: dict[str, Memory] = {}
-        self._locks: dict[str, threading.Lock] = {}
+        self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._guard = threading.Lock()
 
     def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
@@ -90,6 +102,7 @@ class MemoryHost:
         for memory in self._awake_memories():
             try:
                 memory.expire(now)
+                memory.erasure.resume()
                 memory.sona.consolidate(now)
             except MemoryAgentError as error:
                 log.warning("memory.not_kept_up", user_id=memory.user_id, code=error.code)
@@ -140,6 +153,7 @@ class MemoryHost:
             ingest_settings=self._settings.ingest,
             recall_settings=self._settings.recall,
             learning_settings=self._settings.learning,
+            masking_settings=self._settings.relay.masking,
             role="host",
         )
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))
@@ -149,9 +163,19 @@ class MemoryHost:
         with self._guard:
             return list(self._memories.values())
 
-    def _lock(self, user_id: str) -> threading.Lock:
+    @contextmanager
+    def _lock(self, user_id: str) -> Iterator[None]:
         with self._guard:
-            return self._locks.setdefault(user_id, threading.Lock())
+            lock = self._locks[user_id]
+            lock.people += 1
+        try:
+            with lock.lock:
+                yield
+        finally:
+            with self._guard:
+                lock.people -= 1
+                if not lock.people:
+                    del self._locks[user_id]
 
     def _fault(self, user_id: str, memory: Memory | None, cause: MemoryAgentError | OSError) -> bytes:
         error = StoreError(f"{type(cause).__name__}: {cause.strerror}") if isinstance(cause, OSError) else cause

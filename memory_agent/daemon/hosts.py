@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -25,6 +28,14 @@ _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 
 
+@dataclass
+class _Gate:
+    """One at a time, for one user; there only while somebody is in it or waits."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    people: int = 0
+
+
 class Hosts:
     """The processes that host memories, and who is awake in them. Lives in one event loop."""
 
@@ -33,7 +44,7 @@ class Hosts:
         self._settings = settings
         self._directory = Directory(settings.dedicated_hosts, settings.shared_hosts)
         self._hosts: dict[str, Host] = {}
-        self._gates: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._gates: defaultdict[str, _Gate] = defaultdict(_Gate)
         self._busy: defaultdict[str, int] = defaultdict(int)
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
@@ -109,8 +120,20 @@ class Hosts:
         """Put everybody to sleep and end the hosts."""
         await asyncio.gather(*(self._sleep(user_id, force=True) for user_id in self._directory.awake()))
 
+    @asynccontextmanager
+    async def _alone(self, user_id: str) -> AsyncIterator[None]:
+        gate = self._gates[user_id]
+        gate.people += 1
+        try:
+            async with gate.lock:
+                yield
+        finally:
+            gate.people -= 1
+            if not gate.people:
+                del self._gates[user_id]
+
     async def _enter(self, user_id: str) -> Host:
-        async with self._gates[user_id]:
+        async with self._alone(user_id):
             self._busy[user_id] += 1
             name = self._directory.seat(user_id, time.monotonic())
             if name not in self._hosts:
@@ -123,7 +146,7 @@ class Hosts:
             del self._busy[user_id]
 
     async def _sleep(self, user_id: str, *, force: bool = False) -> None:
-        async with self._gates[user_id]:
+        async with self._alone(user_id):
             if user_id in self._busy and not force:
                 return
             host = self._hosts[self._directory.seat(user_id, time.monotonic())]
@@ -139,5 +162,5 @@ class Hosts:
 _READS = {"recall", "get", "stats", "run_get", "run_list", "sona_status", "sona_export"}
 _RECOGNISED = {"run_begin", "run_step", "run_end", "feedback"}
 """What carries the id of its event."""
-_IDEMPOTENT = {"forget", "forget_session", "sona_reset", "sona_import"}
+_IDEMPOTENT = {"forget", "forget_session", "erase_begin", "erase_finish", "sona_reset", "sona_import"}
 _REPEATABLE = frozenset(_READS | _RECOGNISED | _IDEMPOTENT)

@@ -8,6 +8,7 @@ quarantine with its reason. What this does not do: find out whose event it is (`
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -69,8 +70,11 @@ class Surroundings(Protocol):
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
         """Return the user's next journal entries after `after_seq`; empty when there are no more."""
 
-    async def content(self, seq: int) -> bytes:
-        """Return the bytes of one journal entry."""
+    async def content(self, seq: int) -> bytes | None:
+        """Return the bytes of one journal entry; None when it was erased or deleted."""
+
+    def is_erased(self, seq: int) -> bool:
+        """Say whether this event was erased after it was read: it must not be handled any more."""
 
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
         """Set an event aside for good; durable on return."""
@@ -89,14 +93,27 @@ class Lane:
         self._settings = settings
         self._queue: deque[Pending] = deque()
         self._late: deque[Pending] = deque()
+        self._late_numbers = array("Q")  # of late events beyond `lane_events`: 8 bytes each
         self._held_through = 0
         self._skipped_through = 0
         self._task: asyncio.Task[None] | None = None
+        self._handling = asyncio.Lock()
+
+    async def read_again(self) -> None:
+        """Read what waits from the journal again before it is handled, which may have erased it meanwhile.
+
+        Returns when no batch is under way that was begun before this was asked.
+        """
+        async with self._handling:
+            for queue in (self._queue, self._late):
+                for place, event in enumerate(queue):
+                    self._budget.give(len(event.data))
+                    queue[place] = replace(event, data=b"")
 
     def offer(self, event: Pending) -> None:
         """Take in the next event; when the lane is full it is fetched again later."""
         if event.late:
-            self._late.append(self._lightened(event))
+            self._offer_late(event)
         elif event.seq <= self._held_through:
             return
         elif self._behind or not self._fits(event):
@@ -106,10 +123,17 @@ class Lane:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
 
+    def is_done(self, through_seq: int) -> bool:
+        """Whether nothing is left to do, and nothing beyond `through_seq` was read: a new lane would be the same."""
+        is_idle = self._task is None or self._task.done()
+        return is_idle and self.oldest_pending is None and self._held_through <= through_seq
+
     @property
     def oldest_pending(self) -> int | None:
         """The lowest journal number that is not handled yet, or None when all are."""
         waiting = [event.seq for event in self._late]
+        if self._late_numbers:
+            waiting.append(min(self._late_numbers))
         if self._queue:
             waiting.append(self._queue[0].seq)
         elif self._behind:
@@ -135,6 +159,12 @@ class Lane:
         self._queue.append(event)
         self._held_through = event.seq
 
+    def _offer_late(self, event: Pending) -> None:
+        if self._late_numbers or len(self._late) >= self._settings.lane_events:
+            self._late_numbers.append(event.seq)
+        else:
+            self._late.append(self._lightened(event))
+
     def _lightened(self, event: Pending) -> Pending:
         """Count the event's bytes, or leave them in the journal when there is no room."""
         if not self._budget.has_room(len(event.data)):
@@ -145,7 +175,7 @@ class Lane:
     async def _work(self) -> None:
         """Work until nothing is left. What nobody foresaw is logged and tried again: it must not end here unseen."""
         pauses = _pauses()
-        while self._late or self._queue or self._behind:
+        while self._late or self._late_numbers or self._queue or self._behind:
             try:
                 await self._step()
                 pauses = _pauses()
@@ -156,6 +186,10 @@ class Lane:
     async def _step(self) -> None:
         if self._late:
             await self._handle_all(self._late)
+        elif self._late_numbers:
+            next_ones = self._late_numbers[: self._settings.lane_events]
+            self._late.extend(Pending(seq, b"", late=True) for seq in next_ones)
+            del self._late_numbers[: len(next_ones)]
         elif self._queue:
             await self._handle_all(self._queue)
         else:
@@ -170,15 +204,20 @@ class Lane:
             self._held_through = goal
 
     async def _handle_all(self, queue: deque[Pending]) -> None:
-        batch = self._first_of(queue)
-        await self._handle([event if event.data else await self._loaded(event) for event in batch])
-        for event in batch:
-            queue.popleft()
-            self._budget.give(len(event.data))
+        async with self._handling:
+            batch = self._first_of(queue)
+            loaded = [event if event.data else await self._loaded(event) for event in batch]
+            wanted = [event for event in loaded if event is not None and not self._around.is_erased(event.seq)]
+            if wanted:
+                await self._handle(wanted)
+            for event in batch:
+                queue.popleft()
+                self._budget.give(len(event.data))
 
-    async def _loaded(self, event: Pending) -> Pending:
-        async def load() -> Pending:
-            return replace(event, data=await self._around.content(event.seq))
+    async def _loaded(self, event: Pending) -> Pending | None:
+        async def load() -> Pending | None:
+            data = await self._around.content(event.seq)
+            return None if data is None else replace(event, data=data)
 
         return await self._persist(load)
 

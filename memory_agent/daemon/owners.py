@@ -2,22 +2,30 @@
 
 Every event of a real user teaches who owns its run and its session; the pairs are kept on disk, so a restart forgets
 nothing. A run or session that two users claim belongs to nobody: guessing would show one user's work to another.
-What this does not do: keep the events that wait for an owner (`dispatcher`).
+Bounded: beyond `LIMIT` pairs the one that was learnt first is forgotten, and learnt again from its next event. What
+this does not do: keep the events that wait for an owner (`dispatcher`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from hashlib import blake2b
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import Environment, Transaction
 
 SYSTEM_USER = "system"
+LIMIT = 500_000
+"""Pairs on disk: with the longest ids about half of the map."""
 _DATABASE = "owners"
-_MAP_SIZE_BYTES = 1 << 30
+_ORDER = "order"  # a number that grows -> the key that was learnt then
+_MAP_SIZE_BYTES = 2 << 30
+_UNSAVED = 10_000
 _CONTESTED = b""
 _LONGEST_ID_BYTES = 200  # LMDB's keys end at 511
 
@@ -50,6 +58,12 @@ def run_keys(run_id: str) -> tuple[str, ...]:
     return (_key("run", run_id),)
 
 
+def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:
+    """Return what events of a session and of runs say that they belong to."""
+    sessions = [] if session_id is None else [_key("session", session_id)]
+    return frozenset([*sessions, *(_key("run", run_id) for run_id in run_ids)])
+
+
 def _key(kind: str, id_: str) -> str:
     """Return the key of an id of any length. A long one is hashed, not cut: what is cut may be another's."""
     if len(id_.encode()) <= _LONGEST_ID_BYTES:
@@ -60,10 +74,21 @@ def _key(kind: str, id_: str) -> str:
 class Owners:
     """A durable map from runs and sessions to users."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the map in the folder `path`. Raises `StoreError`."""
-        self._environment = Environment.open(path, _MAP_SIZE_BYTES, databases=(_DATABASE,))
+    def __init__(self, path: Path, limit: int = LIMIT, map_size_bytes: int = _MAP_SIZE_BYTES) -> None:
+        """Open the map in the folder `path`; it keeps the newest `limit` pairs. Raises `StoreError`."""
+        self._environment = Environment.open(path, map_size_bytes, databases=(_DATABASE, _ORDER))
+        self._limit = limit
         self._unsaved: dict[bytes, bytes] = {}
+        try:
+            self._number_older_ones()
+        except BaseException:
+            self._environment.close()
+            raise
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so much waits to be saved that nothing more should be learnt before."""
+        return len(self._unsaved) >= _UNSAVED
 
     def learn(self, keys: tuple[str, ...], user_id: str) -> bool:
         """Note that `keys` belong to `user_id`; True if that was news. Durable after `save`."""
@@ -81,12 +106,38 @@ class Owners:
                 return owner.decode() or None
         return None
 
+    def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
+        """Whether an event of `system` is this user's, and `among` these runs and sessions where they are named."""
+        keys = ownership_keys(event)
+        return (among is None or not among.isdisjoint(keys)) and self.owner(keys) == user_id
+
+    def forget(self, user_id: str) -> None:
+        """Forget a user's runs and sessions, and leave nothing of them in the file. Raises `StoreError`."""
+        self.save()
+        doomed = {key for key, owner in self._all() if owner == user_id.encode()}
+        if not doomed:
+            return
+        with self._environment.write() as transaction:
+            for number in [number for number, key in transaction.scan(_ORDER) if key in doomed]:
+                transaction.delete(_ORDER, number)
+            for key in doomed:
+                transaction.delete(_DATABASE, key)
+        self._environment.compact(nullcontext)
+
+    def _all(self) -> list[tuple[bytes, bytes]]:
+        with self._environment.read() as transaction:
+            return list((dict(transaction.scan(_DATABASE)) | self._unsaved).items())
+
     def save(self) -> None:
         """Make what was learnt durable. Raises `StoreError`."""
         if not self._unsaved:
             return
         with self._environment.write() as transaction:
+            self._forget_oldest(transaction)
+            numbers = _numbers_after(transaction)
             for key, value in self._unsaved.items():
+                if transaction.get(_DATABASE, key) is None:
+                    transaction.put(_ORDER, next(numbers), key, append=True)
                 transaction.put(_DATABASE, key, value)
         self._unsaved.clear()
 
@@ -97,7 +148,35 @@ class Owners:
         finally:
             self._environment.close()
 
+    def _forget_oldest(self, transaction: Transaction) -> None:
+        """Make room for what is unsaved; what is claimed anew meanwhile is the newest again."""
+        surplus = transaction.count(_DATABASE) + len(self._unsaved) - self._limit
+        if surplus <= 0:
+            return
+        oldest = [pair for pair, _ in zip(transaction.scan(_ORDER), range(surplus), strict=False)]
+        for number, key in oldest:
+            transaction.delete(_ORDER, number)
+            transaction.delete(_DATABASE, key)
+
+    def _number_older_ones(self) -> None:
+        """Give numbers to pairs of a map from before there was an order."""
+        with self._environment.read() as transaction:
+            if transaction.count(_ORDER) == transaction.count(_DATABASE):
+                return
+        with self._environment.write() as transaction:
+            keys = [key for key, _ in transaction.scan(_DATABASE)]
+            transaction.clear(_ORDER)
+            for number, key in zip(_numbers_after(transaction), keys, strict=False):
+                transaction.put(_ORDER, number, key, append=True)
+
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
         encoded = [key.encode() for key in keys]
         with self._environment.read() as transaction:
             return [(key, self._unsaved.get(key, transaction.get(_DATABASE, key))) for key in encoded]
+
+
+def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
+    """Go on counting where the order ends."""
+    last = transaction.last_key(_ORDER)
+    first = int.from_bytes(last, "big") + 1 if last is not None else 1
+    return (number.to_bytes(8, "big") for number in count(first))

@@ -29,17 +29,27 @@ from memory_agent.daemon.owners import Owners
 from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
-from memory_agent.layout import Layout
+from memory_agent.layout import CONSUMER, Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION
-from relay import AsyncSubscriber, RelayError, relay_endpoints
+from relay import (
+    AsyncSubscriber,
+    Credentials,
+    CurveGate,
+    RelayError,
+    RelaySettingsError,
+    check_endpoint,
+    curve_pair,
+    is_curve,
+    relay_endpoints,
+    server_pair,
+)
 
 log = structlog.get_logger()
 
-CONSUMER = "memory"
 _RAY_CHECK_S = 1.0
 
 
@@ -49,7 +59,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`.
     """
     for endpoint in settings.daemon.listen:
-        _require_loopback(endpoint)
+        _require_guarded(endpoint)
     SignalTable.load(settings.ingest.signals)  # a host that cannot read it can only refuse every event
     layout = Layout(data_dir)
     layout.create()
@@ -120,6 +130,7 @@ class Daemon:
         stack.push_async_callback(self._hosts.close)
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon)
         self._service = Service(self._hosts, self._dispatcher, self._journal, self._status)
+        await self._service.eraser.resume(self._layout.data_dir)
         self._run_in_background(stack, self._make_gateway())
 
     def _run_in_background(self, stack: contextlib.AsyncExitStack, gateway: Gateway) -> None:
@@ -129,18 +140,32 @@ class Daemon:
             stack.push_async_callback(_cancel, task)
 
     def _make_gateway(self) -> Gateway:
-        socket = AsyncReplySocket([self._layout.gateway, *self._settings.daemon.listen])
+        credentials = Credentials(self._layout.data_dir)
+        sockets = self._listen(credentials)
+        listening = [endpoint for socket in sockets for endpoint in socket.endpoints]
         relay = self._children[0].ready
         self._endpoints = {
-            "gateway": socket.endpoints[0],
-            "listen": list(socket.endpoints[1:]),
+            "gateway": listening[0],
+            "listen": listening[1:],
             "relay": relay["ingest"],
             "relay_feed": relay["feed"],
+            "relay_listen": relay["listen"],
+            "relay_feed_listen": relay["feed_listen"],
             "relay_pub": relay["pub"],
             "embedder": self._layout.embedder,
             "ray": self._cluster.address,
         }
-        return Gateway(self._service, socket, self._layout.make_token(), self._settings.daemon.requests_in_flight)
+        return Gateway(self._service, sockets, credentials, self._settings.daemon.requests_in_flight)
+
+    def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
+        """Listen at the socket file and on loopback, and on a socket of its own where CURVE guards."""
+        named = self._settings.daemon.listen
+        sockets = [AsyncReplySocket([self._layout.gateway, *(one for one in named if not is_curve(one))])]
+        guarded = [endpoint for endpoint in named if is_curve(endpoint)]
+        if guarded:
+            gate = CurveGate(server_pair(self._layout.data_dir, curve_pair), credentials.knows_curve)
+            sockets.append(AsyncReplySocket(guarded, gate))
+        return sockets
 
     def _make_children(self) -> tuple[Child, ...]:
         """Hand each child its part of the settings, as it was read once here."""
@@ -225,8 +250,9 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _require_loopback(endpoint: str) -> None:
-    """Raise `SettingsError` for an endpoint that other machines could reach."""
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    if not endpoint.startswith("ipc://") and host not in ("127.0.0.1", "localhost", "::1"):
-        raise SettingsError("daemon.listen", f"{endpoint} is not on this machine; only loopback is served")
+def _require_guarded(endpoint: str) -> None:
+    """Raise `SettingsError` for an endpoint that other machines could reach without a key."""
+    try:
+        check_endpoint("daemon.listen", endpoint)
+    except RelaySettingsError as error:
+        raise SettingsError(error.setting, error.reason) from error

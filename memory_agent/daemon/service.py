@@ -13,6 +13,7 @@ import structlog
 from ulid import ULID
 
 from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
 from memory_agent.daemon.verbs import USER_METHODS
@@ -25,6 +26,7 @@ from memory_agent.errors import (
 )
 from memory_agent.protocol import (
     DaemonStatus,
+    EraseParams,
     HostAddress,
     IngestBatch,
     NoParams,
@@ -64,6 +66,7 @@ class Service:
         self._dispatcher = dispatcher
         self._journal = journal
         self._describe = describe
+        self.eraser = DaemonEraser(hosts, dispatcher, journal)
         self.recall_latency = LatencyWindow()
 
     async def handle(self, request: Request) -> bytes:
@@ -83,6 +86,9 @@ class Service:
         user_id = _checked(request.user_id)
         if request.method == "recall":
             return await self._recall(user_id, request)
+        if request.method == "erase":
+            params = decode(request.params, EraseParams)
+            return encode_result(await self.eraser.erase(user_id, params, request.deadline_ms))
         if request.method in USER_METHODS:
             reply = await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
             if request.method == "run_begin":

@@ -12,9 +12,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from memory_agent.erasure.ledger import Intent
+from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.memory import Memory
-from memory_agent.protocol import IdsParams, NoParams, RecallParams, RememberParams
-from memory_agent.records import MemoryRecord, MemoryStats, RecallResult
+from memory_agent.protocol import EraseParams, IdsParams, NoParams, RecallParams, RememberParams
+from memory_agent.records import Compacted, MemoryRecord, MemoryStats, RecallResult
 from memory_agent.run_params import (
     FeedbackParams,
     RunBeginParams,
@@ -106,11 +108,30 @@ def _sona_import(memory: Memory, params: SonaImportParams, _: float) -> int:
     return memory.sona.load(params.data)
 
 
+def _rebuild(memory: Memory, _params: NoParams, _: float) -> int:
+    return memory.care.rebuild()
+
+
+def _compact(memory: Memory, _params: NoParams, _: float) -> Compacted:
+    return memory.care.compact()
+
+
+def _erase_begin(memory: Memory, params: EraseParams, _: float) -> Intent:
+    intent = memory.erasure.plan(params.selection, datetime.now(UTC))
+    return intent if params.dry_run else memory.erasure.begin(intent)
+
+
+def _erase_finish(memory: Memory, params: Intent, _: float) -> ErasureReceipt:
+    return memory.erasure.carry_out(params, datetime.now(UTC))
+
+
 VERBS: dict[str, tuple[type[Any], Answer]] = {
     "recall": (RecallParams, _recall),
     "remember": (RememberParams, _remember),
     "get": (IdsParams, _get),
     "forget": (IdsParams, _forget),
+    "erase_begin": (EraseParams, _erase_begin),
+    "erase_finish": (Intent, _erase_finish),
     "forget_session": (SessionParams, _forget_session),
     "stats": (NoParams, _stats),
     "run_begin": (RunBeginParams, _run_begin),
@@ -123,5 +144,9 @@ VERBS: dict[str, tuple[type[Any], Answer]] = {
     "sona_reset": (NoParams, _sona_reset),
     "sona_export": (NoParams, _sona_export),
     "sona_import": (SonaImportParams, _sona_import),
+    "rebuild": (NoParams, _rebuild),
+    "compact": (NoParams, _compact),
 }
-USER_METHODS = frozenset(VERBS)
+INNER_METHODS = frozenset({"erase_begin", "erase_finish"})
+"""Steps of an erasure that only the daemon asks for: alone they would lose what the journal still holds."""
+USER_METHODS = frozenset(VERBS) - INNER_METHODS

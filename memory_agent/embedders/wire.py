@@ -74,7 +74,7 @@ def decode_question(frames: Sequence[bytes]) -> tuple[Question, list[str]]:
     try:
         question = _questions.decode(frames[0])
         texts = [frame.decode() for frame in frames[1:]]
-    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"no question to an embedder: {error}") from error
     if isinstance(question, QueryQuestion | TokensQuestion) and len(texts) != 1:
         raise ProtocolError(f"one text was to follow, {len(texts)} did")
@@ -98,7 +98,7 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
     """Return an answer. Raises the error that it carries, or `ProtocolError`."""
     try:
         answer = _answers.decode(frames[0])
-    except (IndexError, msgspec.MsgspecError) as error:
+    except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"no answer of an embedder: {error}") from error
     if answer.code:
         raise _rebuild(answer)

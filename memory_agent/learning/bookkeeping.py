@@ -95,7 +95,7 @@ class Bookkeeping:
         self._relate(book)
         book.finish()
 
-    def rows_of_session(self, batch: Batch, session_id: str) -> set[int]:
+    def rows_of_session(self, batch: Snapshot, session_id: str) -> set[int]:
         """Return the memories of a session's runs that name no session themselves."""
         runs = (run for run in batch.newest_trajectories() if run.session_id == session_id)
         rows = {row for run in runs for row in run.rows}

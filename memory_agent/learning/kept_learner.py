@@ -57,7 +57,7 @@ def load_learner(store: Store) -> Learner | None:
         discard_learner(store.folder)  # what it was made of is no more, and may have been forgotten
     except OSError:
         pass
-    except (msgspec.DecodeError, DamagedStateError):
+    except (msgspec.DecodeError, ValueError, RecursionError, DamagedStateError):
         with suppress(OSError):
             path.replace(store.folder / _SET_ASIDE)
     return None

@@ -30,10 +30,12 @@ RESET_BLOB = "learning_reset"
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
 
 
-def all_lessons(snapshot: Snapshot) -> Iterator[Lesson]:
-    """Go over the lessons of all runs that have ended, in the order of their numbers."""
+def all_lessons(snapshot: Snapshot) -> Iterator[tuple[StoredTrajectory, list[Lesson]]]:
+    """Go over the runs that there is a lesson of, each with its lessons."""
     for run in snapshot.trajectories():
-        yield from lessons_of(snapshot, run)
+        lessons = lessons_of(snapshot, run)
+        if lessons:
+            yield run, lessons
 
 
 def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:

@@ -29,9 +29,11 @@ from memory_agent.learning.kept_learner import (
 from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
 from memory_agent.records import Embedding
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import RecalledRun
 from sona.engine import Learner
 from sona.gate import Evidence, Gain
+from sona.lesson import Lesson
 
 _DUE_SHARE = 32
 """All is learnt anew when one lesson of so many is new: it takes seconds for thousands, and little is inexact."""
@@ -137,10 +139,13 @@ class Teacher:
         """Learn all runs as if for the first time, from one view of the store, while recalls go on with the old one."""
         with self._archive.store.snapshot() as snapshot:
             state = snapshot.state
-            moment, lessons = moment_in(state), list(all_lessons(snapshot))
+            moment, lessons, runs = moment_in(state), list[Lesson](), dict[int, RecalledRun | None]()
+            for run, told in all_lessons(snapshot):
+                lessons += told
+                runs[run_number(told[0].number)] = _recalled(run)
         learner = None if state.ndim is None else Learner.taught(state.ndim, lessons)
         with self._lock:
-            self._learner, self._moment, self._runs = learner, moment, {}
+            self._learner, self._moment, self._runs = learner, moment, runs
         return learner
 
     def _learn_at_once(self, changed: Iterable[str | None], moment: Moment) -> bool:
@@ -155,9 +160,10 @@ class Teacher:
             return False
         numbers = {lesson.number for lesson in lessons}
         with self._lock:
-            self._runs = {}
             for run in runs:
                 learner.forget(set(numbers_of(run)) - numbers)
+                if run is not None and run.number is not None:
+                    self._runs[run.number] = _recalled(run)
             for lesson in lessons:
                 learner.learn(lesson)
             self._moment = moment
@@ -172,12 +178,16 @@ class Teacher:
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:
         """Return the run of a lesson, as it was learnt."""
         number, runs = run_number(lesson), self._runs
-        if number not in runs:
+        if number not in runs:  # the learner is from its file
             with self._archive.store.snapshot() as snapshot:
                 found = run_of_number(snapshot, number)
-            runs[number] = None if found is None else RecalledRun(trajectory_id=found.id, quality=found.quality)
+            runs.setdefault(number, None if found is None else _recalled(found))
         run = runs[number]
         return None if run is None else msgspec.structs.replace(run, similarity=similarity)
+
+
+def _recalled(run: StoredTrajectory) -> RecalledRun:
+    return RecalledRun(trajectory_id=run.id, quality=run.quality)
 
 
 def _is_due(learner: Learner) -> bool:

@@ -56,7 +56,7 @@ def unpack(data: bytes) -> Parcel:
         raise InvalidInputError("data", "does not match its checksum: it is damaged or cut short")
     try:
         parcel = msgspec.msgpack.decode(body, type=Parcel)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidInputError("data", f"is no export of what was learned: {error}") from error
     if not all(map(_is_sound_run, parcel.runs)) or not all(map(_is_sound_note, parcel.notes)):
         raise InvalidInputError("data", "holds figures that no run and no recall can have")

@@ -17,6 +17,7 @@ from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranked_search import RankedSearch
 from memory_agent.recall.ranking import Rows
+from memory_agent.recall.repeats import account
 from memory_agent.recall.scoring import Scored
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
@@ -99,6 +100,7 @@ class Answering:
             lift=pick.lift,
             arm=pick.arm,
             caused_by=self._advice.causes(pick.row) if _was_lifted(pick) else [],
+            repeats=account(pick, self._search.load),
         )
 
     def _said(self, picked: Sequence[Pick]) -> dict[int, Saying]:

@@ -6,7 +6,7 @@ What this does not do: rank, decide who may (`learning/teacher`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -34,8 +34,9 @@ class Pick(msgspec.Struct, frozen=True):
 
     @property
     def folded(self) -> tuple[int, ...]:
-        """The rows of candidates that say the same, for which it stands; of many the best hundred."""
-        return tuple(int(self.scored.rows[place]) for place in self.choice.leader.folded[:_MOST_FOLDED])
+        """The rows of candidates that say or ask the same, for which it stands; of many the best hundred."""
+        leader = self.choice.leader
+        return tuple(int(self.scored.rows[place]) for place in (*leader.folded, *leader.repeats)[:_MOST_FOLDED])
 
 
 def usual_picks(scored: Scored, choices: Sequence[Choice]) -> list[Pick]:
@@ -43,9 +44,9 @@ def usual_picks(scored: Scored, choices: Sequence[Choice]) -> list[Pick]:
     return [Pick(scored, choice) for choice in choices]
 
 
-def learned_picks(scored: Scored, choices: Sequence[Choice], lifts: Mapping[int, Lift]) -> list[Pick]:
-    """Return the choices of the learned ranking, in their order; `lifts` by the place of a candidate."""
-    return [Pick(scored, choice, "learned", lifts[choice.place]) for choice in choices]
+def learned_picks(scored: Scored, choices: Sequence[Choice], lifts: Sequence[Lift]) -> list[Pick]:
+    """Return the choices of the learned ranking, in their order, each with what lifted it."""
+    return [Pick(scored, choice, "learned", lift) for choice, lift in zip(choices, lifts, strict=True)]
 
 
 def woven(usual: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:

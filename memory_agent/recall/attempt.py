@@ -13,7 +13,8 @@ Reason = Literal[
     "embedder_timeout",  # the embedder did not answer in time: lexical only
     "model_changed",  # the stored vectors come from another model: lexical only until they are made anew
     "vectors_pending",  # some memories have no vector yet, and are found by words only
-    "index_rebuilding",  # an index was damaged and is being built anew: the other side only
+    "index_rebuilding",  # the vectors' index was missing or damaged and is being built anew: lexical only
+    "lexicon_rebuilding",  # the lexicon was, and is: by vectors only, and nothing under a filter
     "deadline",  # time was up: fewer sides, or nothing
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)

@@ -5,8 +5,9 @@
 
 `vector` is the cosine of the centred query, `lexical` BM25 in shares of the best match, and `alpha` the weight of the
 first. `learned` is what the learner added, 0 unless its ranking brought the memory in (`arm`), and `caused_by` are the
-past runs that made it: the one that used the memory for a request like this one, else those most like it. The names are
-part of the interface: new ones may come, none changes its meaning.
+past runs that made it: the one that used the memory for a request like this one, else those most like it. `repeats`,
+for a former request that asks what the query asks, says for which others it stands. The names are part of the
+interface: new ones may come, none changes its meaning.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def explain(
     lift: Lift,
     arm: Arm | None,
     caused_by: list[dict[str, Any]],
+    repeats: dict[str, object] | None,
 ) -> dict[str, Any]:
     """Return the explanation of a chosen candidate. `lent_by` and `like` are ids of memories."""
     found, place = scored.found, choice.place
@@ -61,6 +63,7 @@ def explain(
         "caused_by": caused_by,
         "likeness": choice.likeness,
         "like": like,
+        "repeats": repeats,
         "filter": "none" if inquiry.filter is None and inquiry.floor is None else "exact",
         "filters": filters(inquiry),
         "dates": [msgspec.to_builtins(date) for date in dates],

@@ -1,14 +1,16 @@
 """What the learner adds to the scores of one recall. Pure numpy.
 
     association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
-    outcome = w_o * (quality - 1/2) * own^2, 0 without a quality
+    outcome = w_o * (quality - 1/2) * own^6, 0 without a quality
 
 `reach` says how like the request is to one for which a run used the memory, `support` adds up over all such runs,
 from a cosine of .5 on (`sona/association`), and `lift` how much better than usual the runs went that used it, and
 `own` is the memory's own score in shares of the best one. What was used before gains only as far as it also answers
 this query, unless runs used it again and again for the same: that keeps memories that are often used from standing
-before better answers (decision 0020). Each part is bounded, so nothing can rise by more than their sum. What this
-does not do: learn (`sona`), decide whether it may rank (`learning/teacher`).
+before better answers (decision 0020). How its run ended counts half for what stands a tenth below the best, and next
+to nothing further down: among those about equally close, the ones that worked come first. Each part is bounded, so
+nothing can rise by more than their sum. What this does not do: learn (`sona`), decide whether it may rank
+(`learning/teacher`).
 
 Shapes: n candidates, m memories reached.
 """
@@ -16,6 +18,7 @@ Shapes: n candidates, m memories reached.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,14 +32,18 @@ from sona.engine import Adaptation
 
 _MOST_RECURRING = 16
 _WORTH_READING = 0.1
+_STEEPNESS = 6
+"""By which power of its own share the outcome counts; lower ones cost relevance among three (decision 0020)."""
 
 
 def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: LearningSettings) -> Scores:
     """Return (n,) what candidates in `rows` (ascending), worth `totals`, gain by having been used."""
     reached = adaptation.reached
-    reach = ranking.spread(rows, reached.memories, reached.amounts, missing=0.0)
-    support = ranking.spread(rows, reached.memories, reached.support, missing=0.0)
-    gained = settings.association * reach * _own(totals) + settings.recurrence * np.minimum(support, 1.0)
+    places, known = ranking.places_of(rows, reached.memories)
+    places, reach, support = places[known], reached.amounts[known], reached.support[known]
+    gained = np.zeros(rows.shape)
+    gained[places] = settings.association * reach * _own(totals)[places]
+    gained[places] += settings.recurrence * np.minimum(support, 1.0)
     if settings.prior:
         gained += settings.prior * np.array([adaptation.prior.lift(row) for row in rows.tolist()])
     return gained
@@ -47,14 +54,16 @@ def recurring(reached: Reached, rows: Rows, settings: LearningSettings) -> Rows:
 
     At most 16, ascending, the best supported ones: what one run used once is a candidate by itself, or no answer.
     """
-    supported = np.flatnonzero(settings.recurrence * reached.support >= _WORTH_READING)
-    new = supported[~np.isin(reached.memories[supported], rows)]
+    supported = np.flatnonzero(reached.support * settings.recurrence >= _WORTH_READING)
+    if not supported.size:
+        return reached.memories[:0]
+    new = supported[~ranking.places_of(rows, reached.memories[supported])[1]]
     best = new[np.argsort(-reached.support[new], kind="stable")[:_MOST_RECURRING]]
     return np.sort(reached.memories[best])
 
 
 class Lift(msgspec.Struct, frozen=True):
-    """What the best candidates, whose vectors and records are at hand, gain besides."""
+    """What one of the best candidates, whose vectors and records are at hand, gains besides."""
 
     shift: float = 0.0
     outcome: float = 0.0
@@ -65,17 +74,28 @@ class Lift(msgspec.Struct, frozen=True):
         return self.shift + self.outcome
 
 
+class Lifts(NamedTuple):
+    """The same of all of them, each (n,)."""
+
+    shift: Scores
+    outcome: Scores
+
+    def of(self, place: int) -> Lift:
+        """Return what the candidate at `place` gains."""
+        return Lift(float(self.shift[place]), float(self.outcome[place]))
+
+
 def lifts(
     totals: Scores,
     vectors: Embedding,
     records: Sequence[MemoryRecord],
     adaptation: Adaptation,
     settings: LearningSettings,
-) -> list[Lift]:
+) -> Lifts:
     """Return what memories, worth `totals` (n,), gain by where they lie, `vectors` (n, d), and how their runs ended."""
-    shifts = settings.shift * (vectors @ adaptation.direction)
-    outcomes = settings.outcome * _own(totals) ** 2 * np.array([_beyond_half(record) for record in records])
-    return [Lift(float(shift), float(outcome)) for shift, outcome in zip(shifts, outcomes, strict=True)]
+    shifts = settings.shift * (vectors @ adaptation.direction).astype(np.float64)
+    outcomes = settings.outcome * _own(totals) ** _STEEPNESS * np.array([_beyond_half(record) for record in records])
+    return Lifts(shifts, outcomes)
 
 
 def _beyond_half(record: MemoryRecord) -> float:

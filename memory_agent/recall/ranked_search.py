@@ -23,6 +23,7 @@ from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.learned import associations, recurring
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranking import Rows, Scores
+from memory_agent.recall.repeats import Repeats
 from memory_agent.recall.scoring import Scored, joined, score, with_association, with_context, with_loans
 from memory_agent.recall.sides import Sides
 from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
@@ -50,6 +51,7 @@ class RankedSearch:
         """Search by `vector` and words. A filter by `dates` is in the inquiry already."""
         self.records: dict[int, MemoryRecord] = {}
         self.sides = Sides(archive, attempt)
+        self.repeats = Repeats(archive, inquiry, vector)
         self._archive = archive
         self._settings = settings
         self._inquiry = inquiry
@@ -85,12 +87,13 @@ class RankedSearch:
 
     def adapted(self, scored: Scored, adaptation: Adaptation, settings: LearningSettings) -> Scored:
         """Return the candidates with what they gain by having been used; what recurs is one of them from now on."""
-        scored = self._with_reached(scored, recurring(adaptation.reached, scored.rows, settings))
+        new = recurring(adaptation.reached, scored.rows, settings)
+        scored = self._with_reached(scored, new) if new.size else scored
         return with_association(scored, associations(scored.rows, scored.total, adaptation, settings))
 
     def _with_reached(self, scored: Scored, rows: Rows) -> Scored:
         """Add memories that were no candidates, as far as they pass the filter and have a vector."""
-        if not rows.size or self._vector is None:
+        if self._vector is None:
             return scored
         new = scored.found.sieve.passing(rows)
         search = CandidateSearch(self._archive, self._inquiry, self._attempt, len(new))

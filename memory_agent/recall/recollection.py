@@ -111,10 +111,10 @@ class Recollection:
         places = [leader.place for leader in leaders]
         vectors = self._archive.store.vectors(scored.rows[places])
         records = [search.records[row] for row in scored.rows[places].tolist()]
-        lifted = lifts(scored.total[places], vectors, records, adaptation, settings)
-        totals = scored.total[places] + np.array([lift.total for lift in lifted])
-        choices = self._choose(leaders, vectors, totals, inquiry)
-        return learned_picks(scored, choices, dict(zip(places, lifted, strict=True)))
+        totals = scored.total[places]
+        lifted = lifts(totals, vectors, records, adaptation, settings)
+        choices = self._choose(leaders, vectors, totals + lifted.shift + lifted.outcome, inquiry)
+        return learned_picks(scored, choices, [lifted.of(places.index(choice.place)) for choice in choices])
 
     def _led(
         self,
@@ -128,19 +128,37 @@ class Recollection:
         limit = max(self._settings.candidates, inquiry.top_k)
         scored = weigh(found)
         leaders = self._leaders(search, scored, inquiry)
-        while len(leaders) < inquiry.top_k and found.found.more and not attempt.is_over():
+        count = self._apart(search, scored, leaders)
+        while count < inquiry.top_k and found.found.more and not attempt.is_over():
             found = search.find_more(found, [leader.fingerprint for leader in leaders], limit)
             further = weigh(found)
             leaders_then = self._leaders(search, further, inquiry)
-            if len(leaders_then) <= len(leaders):
+            count_then = self._apart(search, further, leaders_then)
+            if count_then <= count:
                 break
-            scored, leaders = further, leaders_then
-        return scored, leaders
+            scored, leaders, count = further, leaders_then, count_then
+        return scored, search.repeats.folded(scored.found, leaders, search.records, inquiry.top_k)
+
+    def _apart(self, search: RankedSearch, scored: Scored, leaders: list[Leader]) -> int:
+        return len(leaders) - search.repeats.surplus(scored.found, leaders, search.records)
 
     def _leaders(self, search: RankedSearch, scored: Scored, inquiry: Inquiry) -> list[Leader]:
-        """Return the best of each that say the same, enough of them to choose from; only what is stored."""
+        """Return the best of each that say the same, enough of them to choose from, repeats of the query aside."""
         order = best_first(scored.total, scored.rows, scored.rows.size)
-        most = inquiry.top_k + max(_SPARE, inquiry.top_k // 2)
+        most = looked_at = inquiry.top_k + max(_SPARE, inquiry.top_k // 2)
+        leaders = self._news(search, scored, order, most, inquiry)
+        while looked_at < order.size:
+            wanted = most + search.repeats.surplus(scored.found, leaders, search.records)
+            if wanted <= looked_at:
+                break
+            looked_at = wanted
+            leaders = self._news(search, scored, order, looked_at, inquiry)
+        return leaders
+
+    def _news(
+        self, search: RankedSearch, scored: Scored, order: npt.NDArray[np.intp], most: int, inquiry: Inquiry
+    ) -> list[Leader]:
+        """Return at most `most` leaders, best first; only what is stored, and tells who asks something."""
         leaders = self._fold(search, scored, order[: 2 * most], most)
         if len(leaders) < most or inquiry.floor is not None:  # under a floor those that were found are counted
             leaders = self._fold(search, scored, order, most)

@@ -24,11 +24,15 @@ LIKE_COSINE = 0.8
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """The best candidate of those with one fingerprint: its place among all candidates, and those of the others."""
+    """The best candidate of those with one fingerprint: its place among all candidates, and those of the others.
+
+    `repeats` are the places of former requests for which it stands besides (`repeats`).
+    """
 
     place: int
     fingerprint: int
     folded: list[int]
+    repeats: tuple[int, ...] = ()
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -29,5 +29,5 @@ class Sides:
                 return otherwise
             except IndexDamagedError:
                 self.archive.mend_soon(side)
-        self.attempt.degrade("index_rebuilding")
+        self.attempt.degrade("index_rebuilding" if side == "index" else "lexicon_rebuilding")
         return otherwise

@@ -90,7 +90,7 @@ def short_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="memory-test-")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def daemon() -> Iterator[DaemonProcess]:
     """One daemon for all tests that only talk to it; each test uses users of its own."""
     with short_folder() as folder:
@@ -100,10 +100,23 @@ def daemon() -> Iterator[DaemonProcess]:
         assert process.stop() == 0, process.log()
 
 
+HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1")
+
+
+@pytest.fixture(scope="package")
+def rough_daemon() -> Iterator[DaemonProcess]:
+    """One daemon for tests that set events aside, break a user or kill a part; each leaves no quarantine behind."""
+    with short_folder() as folder:
+        process = DaemonProcess(Path(folder), *HASTY)
+        process.start()
+        yield process
+        assert process.stop() == 0, process.log()
+
+
 @pytest.fixture
 def own_daemon() -> Iterator[DaemonProcess]:
-    """A daemon that the test starts, kills and stops itself."""
+    """A daemon that the test starts, kills and stops itself: 11 s of processor time a start, most of it Ray's."""
     with short_folder() as folder:
-        process = DaemonProcess(Path(folder), "daemon.owner_wait_s=3", "store.takeover_after_s=1")
+        process = DaemonProcess(Path(folder), *HASTY)
         yield process
         process.kill()

@@ -114,9 +114,8 @@ def test_the_doctor_asks_the_daemon(daemon: DaemonProcess) -> None:
     assert "answers" in check["detail"]
 
 
-def test_quarantined_events_are_listed_kept_while_they_fail_and_dropped(own_daemon: DaemonProcess) -> None:
-    own_daemon.start()
-    place = ("--data-dir", str(own_daemon.data_dir))
+def test_quarantined_events_are_listed_kept_while_they_fail_and_dropped(rough_daemon: DaemonProcess) -> None:
+    place = ("--data-dir", str(rough_daemon.data_dir))
     document("publish", "--wait", "--user", "system", *place, input=message("Whose is this?", session_id="s-404"))
     (entry,) = document("quarantine", "list", *place)
     assert entry["code"] == "owner_unknown"

@@ -1,4 +1,4 @@
-"""A client of a real host behind a real socket, without the processes in between."""
+"""A client of a real host behind a real socket, without the processes in between; and an embedder that is absent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memory_agent import MemoryClient
+import pytest
+
+from memory_agent import MemoryClient, ingest
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders import Embedder
+from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import MemoryAgentError
 from memory_agent.protocol import decode_request, encode_fault
 from memory_agent.settings import Settings
 from memory_agent.transport import ReplySocket
+
+
+@contextmanager
+def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
+    """Give the client of an embedder that is not there, for whom nobody waits the 4 s that each `remember` would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingest, "_PATIENCE_S", 0.01)
+        embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
+        yield embedder
+        embedder.close()
 
 
 @contextmanager

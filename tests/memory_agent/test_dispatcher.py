@@ -147,3 +147,21 @@ def test_an_event_whose_owner_turned_up_while_others_were_set_aside_is_not_set_a
 
     memories = Memories()
     asyncio.run(go())
+
+
+def test_five_thousand_users_leave_nothing_in_memory_once_they_are_handled(broker: Broker, tmp_path: Path) -> None:
+    users = [f"user-{number}" for number in range(5_000)]
+    publish(broker, *users)
+
+    async def go() -> None:
+        async with running(broker, tmp_path, memories, DaemonSettings()) as (dispatcher, journal):
+            await until(lambda: len(memories.taken) == 5_000, 60.0)
+            await until(lambda: not dispatcher._lanes)
+            await dispatcher.commit()
+            assert await journal.cursor() == 5_000
+            publish(broker, "user-7", event_type="a.c", event_id="again")
+            await until(lambda: ("user-7", 5_001) in memories.taken)
+
+    memories = Memories()
+    asyncio.run(go())
+    assert sorted(memories.taken, key=lambda taken: taken[1])[:5_000] == list(zip(users, range(1, 5_001), strict=True))

@@ -10,15 +10,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from served_host import absent_embedder
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import HostDiedError, StoreError
+from memory_agent.errors import HostDiedError, StoreDamagedError, StoreError
 from memory_agent.protocol import IngestBatch, NoParams, RememberParams, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryRecord, MemoryStats
 from memory_agent.run_params import RunIdParams
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.store import Store
 from memory_agent.trajectory import Trajectory
 from relay import EventLimits, encode_event, event_from_mapping
 
@@ -28,9 +30,8 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 @pytest.fixture
 def embedder(tmp_path: Path) -> Iterator[RemoteEmbedder]:
     """The client of an embedder that is not there: memories are stored without vectors."""
-    embedder = RemoteEmbedder(f"ipc://{tmp_path}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
-    yield embedder
-    embedder.close()
+    with absent_embedder(tmp_path) as embedder:
+        yield embedder
 
 
 @pytest.fixture
@@ -155,3 +156,23 @@ def test_who_was_told_an_address_earlier_wakes_nobody(host: MemoryHost) -> None:
     host.sleep("alice")
     with pytest.raises(HostDiedError):
         decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats)
+
+
+def test_a_user_whose_pages_are_damaged_is_refused_by_name_and_the_others_live_on(
+    tmp_path: Path, embedder: RemoteEmbedder, host: MemoryHost
+) -> None:
+    for user_id in ("alice", "bob"):
+        with Store.open(user_folder(tmp_path, user_id)) as store, store.batch() as batch:
+            for number in range(40):
+                record = MemoryRecord(id=f"m{number}", text="t", source="user_input", kind="episode", timestamp=NOW)
+                batch.put(record, None)
+    file = user_folder(tmp_path, "alice") / "records" / "data.mdb"
+    damaged = file.read_bytes()[: -6 * 4_096] + bytes(6 * 4_096)
+    file.write_bytes(damaged)
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError, match=r"nothing was changed.*restore"):
+            stats(host, "alice")
+        with pytest.raises(StoreDamagedError):
+            ingest(host, "alice")
+        assert stats(host, "bob").memories == 40
+    assert file.read_bytes() == damaged

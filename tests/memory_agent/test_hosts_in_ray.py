@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from memory_agent.daemon.actors import Cluster, _new_folder
+from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import HostDiedError, MemoryAgentError
 from memory_agent.protocol import NoParams, decode_reply, encode
@@ -33,16 +34,22 @@ def cluster() -> Iterator[Cluster]:
         cluster.stop()
 
 
-def test_the_folder_that_a_killed_daemon_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    note = tmp_path / "ray-folder"
-    left = _new_folder(note)
-    (left / "session").mkdir()
-    folder = _new_folder(note)
-    assert not left.exists()
-    note.write_text(str(tmp_path))
-    _new_folder(note).rmdir()
-    assert tmp_path.exists()
-    folder.rmdir()
+def test_all_that_ray_listens_on_is_this_machine_alone(cluster: Cluster) -> None:
+    assert cluster.address.startswith("127.0.0.1:")
+    asyncio.run(_woken(cluster, "alice"))
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = {
+        (process.name(), connection.laddr.ip.removeprefix("::ffff:"))
+        for process in family
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
+    assert {address for _, address in listening} == {"127.0.0.1"}
+
+
+async def _woken(cluster: Cluster, user_id: str) -> None:
+    await Hosts(cluster, Settings().daemon).call(user_id, "stats", encode(NoParams()), 60_000.0)
 
 
 def test_a_user_that_was_just_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:

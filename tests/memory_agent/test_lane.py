@@ -38,6 +38,8 @@ class World:
         self.set_aside: dict[int, str] = {}
         self.largest_batch = 0
         self.backlog_reads = 0
+        self.erased: set[int] = set()
+        self.gone: set[int] = set()
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         await asyncio.sleep(0)
@@ -65,8 +67,11 @@ class World:
         self.backlog_reads += 1
         return [Pending(seq, EVENT) for seq in self.journal if seq > after_seq][:7]
 
-    async def content(self, seq: int) -> bytes:
-        return EVENT
+    async def content(self, seq: int) -> bytes | None:
+        return None if seq in self.gone else EVENT
+
+    def is_erased(self, seq: int) -> bool:
+        return seq in self.erased
 
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
         await asyncio.sleep(0)
@@ -183,3 +188,77 @@ def test_a_damaged_store_sends_nothing_to_quarantine() -> None:
     run_lane(world, DaemonSettings())
     assert world.handled == [1, 2, 3]
     assert world.set_aside == {}
+
+
+def test_what_was_erased_while_it_waited_is_not_handled_and_holds_nobody_up() -> None:
+    world = World(range(1, 21))
+    world.erased = {3, 4, 20}
+    run_lane_through(world)
+    assert world.handled == [seq for seq in range(1, 20) if seq not in world.erased]
+
+
+def test_a_late_event_whose_bytes_are_gone_from_the_journal_is_passed_over() -> None:
+    world = World([7])
+    world.gone = {3}
+    run_lane_through(world, late=[3, 5], room_bytes=0)
+    assert sorted(world.handled) == [5, 7]
+
+
+def test_what_waits_is_read_again_after_an_erasure_and_what_is_gone_is_not_handled() -> None:
+    """Nobody tells the numbers: the erasure was said twice, and the second time there was nothing left to erase."""
+
+    class Busy(World):
+        under_way, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
+            self.under_way.set()
+            await self.goes_on.wait()
+            return await super().ingest(user_id, batch)
+
+    async def scenario() -> None:
+        lane = Lane("alice", world, budget, DaemonSettings(batch_events=2))
+        for seq in world.journal:
+            lane.offer(Pending(seq, EVENT))
+        lane.offer(Pending(90, EVENT, late=True))
+        await world.under_way.wait()  # of the late one
+        lane.offer(Pending(91, EVENT, late=True))
+        world.gone = {3, 4, 9, 91}
+        reading = asyncio.create_task(lane.read_again())
+        world.goes_on.set()
+        await reading
+        async with asyncio.timeout(60):
+            while lane.oldest_pending is not None:
+                await asyncio.sleep(0)
+        await lane.read_again()
+        await lane.close()
+
+    world, budget = Busy(range(1, 11)), Budget(1 << 20)
+    asyncio.run(scenario())
+    assert world.handled == [90, 1, 2, 5, 6, 7, 8, 10]
+    assert budget.has_room(1 << 20), "all room was given back, and none twice"
+    assert not budget.has_room((1 << 20) + 1)
+
+
+def run_lane_through(world: World, *, late: Sequence[int] = (), room_bytes: int = 1 << 20) -> None:
+    """Offer everything at once, and return when nothing is pending."""
+
+    async def scenario() -> None:
+        lane = Lane("alice", world, Budget(room_bytes), DaemonSettings())
+        for seq in late:
+            lane.offer(Pending(seq, EVENT, late=True))
+        for seq in world.journal:
+            lane.offer(Pending(seq, EVENT))
+        async with asyncio.timeout(60):
+            while lane.oldest_pending is not None:
+                await asyncio.sleep(0)
+            await lane.read_again()
+        await lane.close()
+
+    asyncio.run(scenario())
+
+
+def test_late_events_beyond_what_a_lane_holds_wait_in_the_journal() -> None:
+    world = World(range(1, 4))
+    late = range(100, 400)
+    run_lane(world, DaemonSettings(lane_events=10, batch_events=4), late=late)
+    assert [seq for seq in world.handled if seq >= 100] == list(late)

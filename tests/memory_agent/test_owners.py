@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from memory_agent.daemon.owners import Owners, ownership_keys
+from memory_agent.storage.environment import Environment
 
 
 @pytest.fixture
@@ -73,3 +74,35 @@ def test_long_run_ids_that_differ_only_at_the_end_are_two_runs(owners: Owners) -
     alices, bobs = (ownership_keys(encoded(payload={"run_id": "r" * 300 + end})) for end in "ab")
     owners.learn(alices, "alice")
     assert owners.owner(bobs) is None
+
+
+def test_a_full_map_forgets_what_was_learnt_first_and_goes_on(tmp_path: Path) -> None:
+    """The map of 128 pages has no room for all that is learnt; what was forgotten is learnt again."""
+    owners = Owners(tmp_path / "owners", limit=500, map_size_bytes=512 << 10)
+    for number in range(5_000):
+        assert owners.learn((f"run:{number:0100}",), "alice")
+        if number % 50 == 49:
+            owners.save()
+    assert owners.owner((f"run:{4_999:0100}",)) == "alice"
+    assert owners.owner((f"run:{4_500:0100}",)) == "alice"
+    assert owners.owner((f"run:{4_499:0100}",)) is None
+    assert owners.learn((f"run:{0:0100}",), "alice")
+    owners.close()
+    again = Owners(tmp_path / "owners", limit=500, map_size_bytes=512 << 10)
+    assert again.owner((f"run:{0:0100}",)) == "alice"
+    assert again.owner((f"run:{4_500:0100}",)) is None
+    again.close()
+
+
+def test_a_map_from_before_there_was_an_order_is_numbered_and_forgets_too(tmp_path: Path) -> None:
+    environment = Environment.open(tmp_path / "owners", 1 << 20, databases=("owners",))
+    with environment.write() as transaction:
+        for number in range(20):
+            transaction.put("owners", f"run:{number:02}".encode(), b"alice")
+    environment.close()
+    owners = Owners(tmp_path / "owners", limit=20)
+    owners.learn(("run:new",), "bob")
+    owners.close()
+    again = Owners(tmp_path / "owners", limit=20)
+    assert [again.owner((key,)) for key in ("run:00", "run:01", "run:new")] == [None, "alice", "bob"]
+    again.close()

@@ -26,6 +26,7 @@ from memory_agent.protocol import (
 
 EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "invalid_input": errors.InvalidInputError("query", "is empty"),
+    "user_not_allowed": errors.UserNotAllowedError("user_id", "is another"),
     "unhandled_event": errors.UnhandledEventError("e-1", "no text"),
     "settings": errors.SettingsError("recall.alpha", "above 1"),
     "store_full": errors.StoreFullError("users/a", 1024),

@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from served_host import client_of_host
+from served_host import absent_embedder, client_of_host
 
 from memory_agent import Memory, MemoryClient, MemoryProvider
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -25,10 +25,8 @@ TEXT = "the auth race needed a mutex"
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
     """The client of an embedder that is not there: memories are found by their words."""
-    folder = tmp_path_factory.mktemp("embedder")
-    embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
-    yield embedder
-    embedder.close()
+    with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
+        yield embedder
 
 
 @pytest.fixture(scope="module")

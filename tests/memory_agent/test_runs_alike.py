@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from served_host import client_of_host
+from served_host import absent_embedder, client_of_host
 
 from memory_agent import AsyncMemoryClient, Memory, MemoryClient
 from memory_agent.client_runs import AsyncClientRuns, ClientRuns
@@ -29,10 +29,8 @@ Face = Memory | MemoryClient
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
     """The client of an embedder that is not there: memories are found by their words."""
-    folder = tmp_path_factory.mktemp("embedder")
-    embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
-    yield embedder
-    embedder.close()
+    with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
+        yield embedder
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +75,7 @@ def test_feedback_takes_the_same_everywhere(face: type, name: str) -> None:
 
 
 def test_a_write_is_asked_again_after_its_host_died_only_if_it_is_recognised() -> None:
-    assert {"remember"} == USER_METHODS - _REPEATABLE
+    assert {"remember", "compact", "rebuild"} == USER_METHODS - _REPEATABLE
 
 
 def test_a_run_from_its_recall_to_its_feedback(memory: Face) -> None:

@@ -1,8 +1,8 @@
 """What is compared: ways to rank, and signals to learn from. Every arm is the real `Memory` under other settings.
 
 Parts of what is learnt are tried alone where a setting takes the others away: the bank, the association (which is what
-the nearest past requests used), the quality prior. Left out, because no setting of `Memory` gives it and a ranking of
-our own would prove nothing about the shipped one: a global Rocchio vector.
+the nearest past requests used), the quality prior. Beside them, one vector for all queries (`rocchio`), which no
+setting gives: the memory, with learning off, gets an embedder that moves its queries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Arm:
     """One way: what its runs say they used (None: nothing), whether what is learnt acts, and how it looks.
 
     `recall` and `parts` are settings of recall and of learning that differ from those given. An arm with a `curve` is
-    asked while it learns, too; one that is there for comparison takes a `few` seeds alone, since minutes are short.
+    asked while it learns, too; one that is there for comparison takes a `few` seeds alone, since minutes are short. One
+    that `moves` is asked with all queries moved by what its runs used, less what they had asked for.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Arm:
     parts: dict[str, Any] = field(default_factory=dict)
     curve: bool = False
     few: bool = False
+    moves: bool = False
 
     def settings(self, given: Settings) -> Settings:
         """Return the settings that were given, with those of this arm."""
@@ -54,15 +56,19 @@ GATED = "cite, gate decides"
 SHUFFLED_ORACLE, SHUFFLED_CITE = "shuffled oracle", "shuffled cite"
 RAW, CENTRED = "vectors, raw", "vectors, centred"
 BANK, ASSOCIATION, PRIOR = "cite, bank alone", "cite, association alone", "cite, prior alone"
+ROCCHIO, SHUFFLED_ROCCHIO = "cite, one vector for all", "shuffled cite, one vector"
 
-CONTROLS: dict[str, str] = {ORACLE: SHUFFLED_ORACLE} | dict.fromkeys(
-    (CITE, GATED, LIST, BANK, ASSOCIATION, PRIOR), SHUFFLED_CITE
+CONTROLS: dict[str, str] = (
+    {ORACLE: SHUFFLED_ORACLE}
+    | dict.fromkeys((CITE, GATED, LIST, BANK, ASSOCIATION, PRIOR), SHUFFLED_CITE)
+    | {ROCCHIO: SHUFFLED_ROCCHIO}
 )
 """The control that an arm has to beat."""
 
 _NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "outcome", "prior"), 0.0)
 _SHIPPED = LearningSettings()
 _ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
+_CENTRED: dict[str, Any] = {"centering": True}
 _PRIOR = 0.1
 """Where the design bounds the weight of the prior, which is off by default."""
 
@@ -80,6 +86,8 @@ ARMS: tuple[Arm, ...] = (
     Arm(BANK, "cite", "on", _RANDOM, parts=_NO_PART | {"shift": _SHIPPED.shift}, few=True),
     Arm(ASSOCIATION, "cite", "on", _RANDOM, parts=_ASSOCIATION_ALONE, few=True),
     Arm(PRIOR, "cite", "on", _RANDOM, parts=_NO_PART | {"prior": _PRIOR}, few=True),
+    Arm(ROCCHIO, "cite", "off", _BOTH, recall=_CENTRED, few=True, moves=True),
+    Arm(SHUFFLED_ROCCHIO, "shuffled cite", "off", _BOTH, recall=_CENTRED, few=True, moves=True),
     Arm(LIST, "list", "on", _RANDOM, few=True),
     Arm(SHUFFLED_ORACLE, "shuffled oracle", "on", _RANDOM),
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),

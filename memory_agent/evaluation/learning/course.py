@@ -21,6 +21,7 @@ from memory_agent.api import RecallOptions
 from memory_agent.embedders import Embedder
 from memory_agent.evaluation.dataset import History, Question, event_id
 from memory_agent.evaluation.learning.arms import Arm
+from memory_agent.evaluation.learning.rocchio import Rocchio
 from memory_agent.evaluation.learning.signals import account_for
 from memory_agent.evaluation.learning.stores import Stores, copied
 from memory_agent.evaluation.metrics import Place
@@ -95,11 +96,12 @@ class Course:
         self._folder = folder
         self._settings = arm.settings(bench.stores.settings)
         self._mode: Mode = arm.mode or self._settings.recall.mode
+        self._rocchio = Rocchio()
         self._now = _START
 
     def teach(self, questions: Sequence[Question], watch: Watch = lambda _taught, _memory: None) -> SonaStatus:
         """Ask the questions in their order and say after each what was used; return what the learner says of itself."""
-        with self._open(self._folder) as memory:
+        with self._open(self._folder, self._bench.embedder) as memory:
             for taught, (question, other) in enumerate(_with_others(questions), 1):
                 self._teach(memory, question, other)
                 watch(taught, memory)
@@ -108,7 +110,10 @@ class Course:
     def ask(self, questions: Sequence[Question]) -> dict[str, Figures]:
         """Return what the memory finds for each question, by its id, and leave no trace."""
         history = msgspec.structs.replace(self._history, questions=tuple(questions))
-        with copied(self._folder, history.user) as folder, self._open(folder) as memory:
+        embedder = self._bench.embedder
+        if self._arm.moves:
+            embedder = self._rocchio.moving(embedder)
+        with copied(self._folder, history.user) as folder, self._open(folder, embedder) as memory:
             asked = _AtTime(memory, self._now)
             examiner = Examiner(history, history.user, asked, lambda ids: map(memory.get, ids), self._mode, ASKED)
             answers = examiner.ask_all(lambda: None)
@@ -126,6 +131,13 @@ class Course:
         used = [self._record(item) for item in account.used]
         report = memory.feedback(result.recall_id, used=used, quality=account.quality, now=self._now)
         self.heard.note(len(used), report)
+        if self._arm.moves:
+            self._note_for_rocchio(memory, question, report, account.quality)
+
+    def _note_for_rocchio(self, memory: Memory, question: Question, report: FeedbackReport, quality: float) -> None:
+        records = (memory.get(id_, with_embedding=True) for id_ in report.credited)
+        used = [np.array(record.embedding, dtype=np.float32) for record in records if record and record.embedding]
+        self._rocchio.learn(self._bench.embedder.embed_query(question.text), used, quality)
 
     def _places(self, result: RecallResult, memory: Memory) -> list[Place]:
         """Return the items of each memory of an answer: its own, then those of the others that it stands for."""
@@ -141,8 +153,8 @@ class Course:
     def _record(self, item: str) -> str:
         return self._bench.stores.records[self._history.user][event_id(self._history.user, item)]
 
-    def _open(self, folder: Path) -> Memory:
-        return opener(self._settings, folder, self._bench.embedder)(self._history.user)
+    def _open(self, folder: Path, embedder: Embedder) -> Memory:
+        return opener(self._settings, folder, embedder)(self._history.user)
 
 
 class _AtTime:

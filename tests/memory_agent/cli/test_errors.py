@@ -104,14 +104,21 @@ def test_a_bad_request_leaves_no_folder_behind(run: Run, data_dir: Path) -> None
 def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "memory_agent", "remember", "-", "--data-dir", str(tmp_path)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where the tests run in the background
     ) as process:
         assert process.stdin is not None
         process.stdin.write("x" * MORE_THAN_A_PIPE_HOLDS)
         process.stdin.flush()  # returns when the process has begun to read
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output) == (130, "")
+    assert (process.returncode, output) == (130, ""), errors
     assert "Traceback" not in errors
 
 

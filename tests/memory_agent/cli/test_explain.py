@@ -196,3 +196,20 @@ def test_what_was_learned_has_a_column_and_names_the_runs_that_it_was_learned_fr
     assert "# score cosine words fused date context lent learned alike when what" in lines
     assert "learned: used before +0.250, how its run ended +0.060" in lines
     assert "because of run run-7, for a request 82% alike, which ended with 1.0" in lines
+
+
+def test_a_former_request_says_for_how_many_others_it_stands(data_dir: Path, run: Run) -> None:
+    wordings = (
+        "the billing service to the second cluster",
+        "billing to cluster two, the second",
+        "cluster two: billing",
+    )
+    with Memory.open(user_folder(data_dir, "default"), user_id="default") as memory:
+        for number, wording in enumerate(wordings):
+            memory.runs.begin(f"deploy {wording}", f"run-{number}")
+            memory.runs.end(f"run-{number}", quality=1.0 if number == 0 else 0.5)
+        for number in range(8):
+            memory.remember(f"The billing service has {number} replicas in cluster {number}, said the deploy log")
+    lines = run("recall", f"deploy {wordings[0]} today", "--explain").stdout.splitlines()
+    told = [line.strip() for line in lines if "stands for" in line]
+    assert told == ["stands for 2 more that ask the same, ended 0.5, 0.5"]

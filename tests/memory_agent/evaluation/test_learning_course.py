@@ -13,8 +13,8 @@ import pytest
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
 from memory_agent.evaluation.dataset import History, Item, Question
-from memory_agent.evaluation.learning import forgetting, trials
-from memory_agent.evaluation.learning.arms import ARMS, CITE, LIST, OFF, ORACLE
+from memory_agent.evaluation.learning import forgetting, rocchio, trials
+from memory_agent.evaluation.learning.arms import ARMS, CITE, LIST, OFF, ORACLE, ROCCHIO
 from memory_agent.evaluation.learning.course import Bench, course
 from memory_agent.evaluation.learning.kept_vectors import KeptVectors
 from memory_agent.evaluation.learning.projects import merged
@@ -67,7 +67,7 @@ def test_every_event_has_its_record(bench: Bench) -> None:
     assert set(bench.stores.records["one"]) == {f"one:i{place}" for place in range(6)}
 
 
-@pytest.mark.parametrize("name", [ORACLE, CITE, LIST])
+@pytest.mark.parametrize("name", [ORACLE, CITE, LIST, ROCCHIO])
 def test_before_the_first_lesson_every_arm_answers_as_with_learning_off(bench: Bench, name: str) -> None:
     found = []
     for arm in (OFF, name):
@@ -111,6 +111,21 @@ def test_with_learning_off_nothing_is_said_and_nothing_is_learnt(bench: Bench) -
     with course(bench, BY_NAME[OFF], ONE, np.random.default_rng(1)) as off:
         status = off.teach(ONE.questions)
     assert (off.heard.feedbacks, status.credited) == (0, 0)
+
+
+def test_one_vector_is_learnt_from_feedback_with_learning_off_and_moves_what_is_asked_afterwards(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocchio, "BETA", 20.0)  # so far that hardly anything is left of the query
+    found = []
+    for name in (OFF, ROCCHIO):
+        with course(bench, replace(BY_NAME[name], mode="vector"), ONE, np.random.default_rng(1)) as one:
+            status = one.teach(ONE.questions[::2])
+            found.append(one.ask(ONE.questions))
+            assert one.ask(ONE.questions) == found[-1]
+    assert (one.heard.feedbacks, status.credited, status.mode) == (len(ONE.questions[::2]), 0, "off")
+    assert one.heard.credited > 0
+    assert found[0] != found[1]
 
 
 def test_a_trial_asks_repeated_questions_at_every_stage_and_all_of_the_test_at_the_end(bench: Bench) -> None:

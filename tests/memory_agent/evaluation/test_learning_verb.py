@@ -12,6 +12,7 @@ from conversations import write_locomo
 from test_learning_airline import entry, write
 
 from memory_agent.cli.group import cli
+from memory_agent.evaluation.learning.arms import ROCCHIO, SHUFFLED_ROCCHIO
 
 
 def run(*words: str | Path) -> Result:
@@ -45,6 +46,7 @@ def test_every_experiment_is_in_the_one_document(measured: tuple[Any, Path]) -> 
     arms = {(part["arm"], part["split"]) for part in report["standings"]}
     assert {("learning off", "random"), ("shuffled cite", "disjoint"), ("cite, gate decides", "disjoint")} <= arms
     assert ("list", "random") in arms
+    assert {(name, split) for name in (ROCCHIO, SHUFFLED_ROCCHIO) for split in ("random", "disjoint")} <= arms
     assert not any("oracle" in arm for arm, _ in arms)
     assert {part["arm"] for part in report["forgetting"]} == {"cite"}
     assert {part["signal"]: part["streams"] for part in report["vigils"]} == {"cite": 1, "list": 1, "shuffled cite": 1}

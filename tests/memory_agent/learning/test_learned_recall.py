@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -12,11 +13,16 @@ from recurring_requests import THINGS, copied, open_company
 from memory_agent.config import LearningSettings
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import RecallResult
+from memory_agent.recall.learned import lifts
+from memory_agent.records import MemoryRecord, RecallResult
+from sona.association import NOTHING
+from sona.engine import Adaptation
+from sona.prior import MemoryPrior
 
 ON, AUTO, OFF = (LearningSettings(mode=mode) for mode in ("on", "auto", "off"))
 TAUGHT = range(40)
 ASKED = range(40, 55)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def without_times(result: RecallResult) -> bytes:
@@ -157,6 +163,28 @@ def test_an_outcome_tells_runs_apart_that_are_equally_close(tmp_path: Path, embe
     assert next(iter(order["on"])) == "good"
     assert order["on"]["good"] > 0.0 > order["on"]["bad"]
     assert set(order["off"].values()) == {0.0}
+
+
+def test_an_outcome_counts_half_a_tenth_below_the_best_and_next_to_nothing_far_below() -> None:
+    shares = np.array([1.0, 0.9, 0.6, 0.0])
+    totals, vectors = 1.4 * shares, np.zeros((4, 3), dtype=np.float32)
+    adaptation = Adaptation(
+        NOTHING, np.zeros(3, dtype=np.float32), np.empty(0, dtype=np.int64), np.empty(0), MemoryPrior()
+    )
+
+    def outcomes(quality: float | None) -> list[float]:
+        records = [
+            MemoryRecord(id="", text="", source="user_input", kind="episode", timestamp=NOW, quality_score=quality)
+        ] * 4
+        return [float(outcome) for outcome in lifts(totals, vectors, records, adaptation, ON).outcome]
+
+    worked = outcomes(1.0)
+    assert worked[0] == pytest.approx(ON.outcome / 2)
+    assert worked[1] == pytest.approx(worked[0] / 2, rel=0.1)
+    assert worked[2] < worked[0] / 20
+    assert worked[3] == 0.0
+    assert outcomes(0.0) == [-gained for gained in worked]
+    assert outcomes(0.5) == outcomes(None) == [0.0] * 4
 
 
 def test_recalls_that_a_run_asked_for_are_credited_with_how_it_ended(

@@ -1,0 +1,32 @@
+"""One user, or all users of a data folder in turn, through the daemon where one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from memory_agent.cli.access import open_memory
+from memory_agent.cli.options import Target
+from memory_agent.cli.progress import progress_bars
+from memory_agent.storage.folders import known_users
+
+if TYPE_CHECKING:
+    from memory_agent.client import MemoryClient
+    from memory_agent.memory import Memory
+
+Answer = TypeVar("Answer")
+
+
+def for_each_user(target: Target, what: str, ask: Callable[[MemoryClient | Memory], Answer]) -> dict[str, Answer]:
+    """Return what `ask` gives for the user who was named, or for each; a remote endpoint knows only who is named."""
+    is_one = target.user_named or target.endpoint is not None
+    users = [target.user_id] if is_one else list(known_users(target.data_dir))
+    answers: dict[str, Answer] = {}
+    with progress_bars() as report:
+        for done, user_id in enumerate(users):
+            report(what, done, len(users))
+            with open_memory(replace(target, user_id=user_id)) as memory:
+                answers[user_id] = ask(memory)
+        report(what, len(users), len(users))
+    return answers

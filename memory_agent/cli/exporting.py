@@ -1,0 +1,70 @@
+"""`export`: a user's memories as JSON lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.render import print_document
+from memory_agent.storage.folders import user_folder
+
+_STANDARD_STREAM = Path("-")
+
+
+@click.command("export", short_help="Write a user's memories as JSON lines.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@common_options
+def exporting(target: Target, file: Path) -> None:
+    """Write the memories of --user to FILE, one JSON document a line, or with - to standard output.
+
+    Everything that a memory is goes along: its use, its vector, the ids of its events, and those of events whose memory
+    was deleted. Works beside a daemon. An existing file is replaced as a whole. What was learned from runs is not in
+    it: `memory-agent sona export` writes that.
+
+    \b
+    Examples:
+      memory-agent export alice.jsonl --user alice
+      memory-agent export - | jq -r 'select(.record) | .record.text'
+    """
+    from memory_agent.care.carrying import export_lines  # engines
+
+    if target.as_json and file == _STANDARD_STREAM:
+        raise click.UsageError("--json and - both take standard output: name a file")
+    folder = user_folder(target.data_dir, target.user_id)
+    with progress_bars() as report:
+        lines = export_lines(folder, target.user_id, target.settings.store, report)
+        count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else _replace(file, lines)
+    if target.as_json:
+        print_document({"file": str(file), "lines": count})
+    elif file != _STANDARD_STREAM:
+        click.echo(f"wrote {count} lines to {file}")
+
+
+def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
+    count = 0
+    for line in lines:
+        stream.write(line + b"\n")
+        count += 1
+    stream.flush()
+    return count
+
+
+def _replace(file: Path, lines: Iterable[bytes]) -> int:
+    """Write the file whole or not at all, readable by its owner alone."""
+    with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.", delete=False) as part:
+        try:
+            count = _write(part, lines)  # type: ignore[arg-type]  # a file, in all but name
+            os.fsync(part.fileno())
+            os.replace(part.name, file)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise
+    return count

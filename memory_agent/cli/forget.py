@@ -1,0 +1,174 @@
+"""`forget`: complete erasure, with a receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from memory_agent.cli.access import asks_daemon, open_client, open_files
+from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.render import print_document, print_figures
+from memory_agent.cli.values import Moment
+from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.selection import Selection
+from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
+from relay import Erasable, Erased, Journal, journal_folder
+
+if TYPE_CHECKING:
+    from memory_agent.daemon.owners import Owners
+    from memory_agent.erasure.ledger import Intent
+
+_PAGE = 500
+
+
+@click.command(short_help="Erase memories, a session or a user, completely.")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="This memory. May be repeated.")
+@click.option("--session", "session_id", help="Everything of this session: memories, runs, recalls, events.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="All of this kind.")
+@click.option("--source", "sources", multiple=True, type=click.Choice(SOURCES), help="All from this source.")
+@click.option("--tag", "tags", multiple=True, help="All with this tag.")
+@click.option("--since", type=Moment(), help="All since then: 2026-02-16, or an age: 7d.")
+@click.option("--until", type=Moment(), help="All before then.")
+@click.option("--user-all", is_flag=True, help="Everything of the user that --user names. No daemon may be running.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@daemon_options
+def forget(
+    target: Target,
+    ids: tuple[str, ...],
+    session_id: str | None,
+    kinds: tuple[Kind, ...],
+    sources: tuple[Source, ...],
+    tags: tuple[str, ...],
+    since: datetime | None,
+    until: datetime | None,
+    user_all: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Erase memories and the events they were made of: nothing of them is left in any file. Prints a receipt.
+
+    What several of --kind, --source, --tag, --since and --until say must all hold. It cannot be undone. Backups and
+    what publishers have not sent yet are not reached.
+
+    \b
+    Examples:
+      memory-agent forget --id 01KHJY9080NWG22H9Q8BBD7B80
+      memory-agent forget --session s-17 --dry-run
+      memory-agent forget --kind episode --until 90d --yes --json
+      memory-agent forget --user alice --user-all
+    """
+    wanted = MemoryFilter(kinds=kinds, sources=sources, tags=tags, since=since, until=until)
+    selection = Selection(ids=ids, session_id=session_id, filter=None if wanted == MemoryFilter() else wanted)
+    if user_all == (selection != Selection()):
+        raise click.UsageError(
+            "say what to forget: --id, --session, a filter, or --user-all (and nothing else with it)"
+        )
+    if user_all and not target.user_named:
+        raise click.UsageError("--user-all needs --user")
+    if not dry_run and not yes:
+        planned = _erase(target, selection, user_all, dry_run=True)
+        said = "everything" if user_all else f"{planned.memories} memories"
+        click.confirm(f"erase {said} of {target.user_id} and {planned.events} events, for good?", abort=True, err=True)
+    receipt = _erase(target, selection, user_all, dry_run=dry_run)
+    if target.as_json:
+        print_document(msgspec.structs.asdict(receipt))
+    else:
+        print_figures("would be erased" if dry_run else "erased", msgspec.structs.asdict(receipt))
+    if not dry_run and not receipt.complete:
+        raise SystemExit(1)
+
+
+def _erase(target: Target, selection: Selection, user_all: bool, *, dry_run: bool) -> ErasureReceipt:
+    if asks_daemon(target):
+        if user_all:
+            raise click.UsageError("a daemon is running: stop it before a whole user is erased")
+        with open_client(target) as client:
+            return client.erasure.erase(
+                selection.ids, session_id=selection.session_id, filter=selection.filter, dry_run=dry_run
+            )
+    return _erase_user(target, dry_run=dry_run) if user_all else _erase_in_files(target, selection, dry_run=dry_run)
+
+
+def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> ErasureReceipt:
+    from memory_agent.daemon.owners import keys_of
+    from memory_agent.erasure.journal import erasable, with_journal
+
+    now = datetime.now(UTC)
+    with open_files(target) as memory:
+        intent: Intent = memory.erasure.plan(selection, now)
+        if not dry_run:
+            intent = memory.erasure.begin(intent)
+        with _owners(target) as owners:
+            among = keys_of(intent.session_id, intent.run_ids)
+            is_owned = _ownership(target, owners, among)
+            erased = _erase_events(target, erasable(target.user_id, intent), is_owned, now, dry_run=dry_run)
+        receipt = memory.erasure.receipt(intent, now) if dry_run else memory.erasure.carry_out(intent, now)
+    return with_journal(receipt, erased, is_compact=True)
+
+
+def _erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
+    """Erase the journal's part, what is known of whose runs those are, and the folder last: said again, it goes on."""
+    from memory_agent.erasure.journal import with_journal
+    from memory_agent.erasure.users import remove_user, why_aside
+    from memory_agent.storage.folders import user_folder
+
+    now = datetime.now(UTC)
+    ids: tuple[str, ...] = ()
+    if user_folder(target.data_dir, target.user_id).exists():
+        with open_files(target) as memory:
+            ids = memory.erasure.plan(Selection(filter=MemoryFilter(kinds=KINDS)), now).record_ids
+    with _owners(target) as owners:
+        wanted = Erasable(user_id=target.user_id, everything=True)
+        erased = _erase_events(target, wanted, _ownership(target, owners), now, dry_run=dry_run)
+        if not dry_run:
+            if owners is not None:
+                owners.forget(target.user_id)
+            remove_user(target.data_dir, target.user_id)
+    reason = None if dry_run else why_aside(user_folder(target.data_dir, target.user_id))
+    receipt = ErasureReceipt.of(target.user_id, ids, now, dry_run=dry_run, reason=reason)
+    return with_journal(receipt, erased, is_compact=True)
+
+
+@contextmanager
+def _owners(target: Target) -> Iterator[Owners | None]:
+    """What a daemon learnt here of whose runs and sessions those are; None where there never was one."""
+    from memory_agent.daemon.owners import Owners
+
+    if not target.layout.owners.exists():
+        yield None
+        return
+    with closing(Owners(target.layout.owners)) as owners:
+        yield owners
+
+
+def _ownership(target: Target, owners: Owners | None, among: frozenset[str] | None = None) -> Callable[[bytes], bool]:
+    """Return what says whether an event of `system` is this user's; nobody's without a map."""
+    return lambda event: owners is not None and owners.has(target.user_id, event, among)
+
+
+def _system_events(journal: Journal, is_owned: Callable[[bytes], bool]) -> Iterator[int]:
+    after = 0
+    while page := journal.read(after, _PAGE, user_id="system"):
+        yield from (entry.seq for entry in page if is_owned(entry.data))
+        after = page[-1].seq
+
+
+def _erase_events(
+    target: Target, wanted: Erasable, is_owned: Callable[[bytes], bool], now: datetime, *, dry_run: bool
+) -> Erased:
+    """Erase from the journal's files, and of `system` what is owned; a journal that does not exist holds nothing."""
+    folder = journal_folder(target.data_dir)
+    if not folder.exists():
+        return Erased(seqs=[], quarantined=0)
+    with Journal.open(folder, target.settings.relay.journal) as journal:
+        wanted = msgspec.structs.replace(wanted, system_seqs=frozenset(_system_events(journal, is_owned)))
+        erased = journal.erase_all(wanted, now, dry_run=dry_run)
+        if not dry_run and journal.uncompacted:
+            journal.compact()
+    return erased

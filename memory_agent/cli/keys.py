@@ -1,0 +1,152 @@
+"""`keys create|list|revoke`: who may ask the daemon of this data folder, for whose memory and what for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.render import print_document, print_table
+from relay import (
+    ALL_SCOPES,
+    KeyDocument,
+    Scope,
+    StoredKey,
+    create_key,
+    curve_pair,
+    ensure_local_key,
+    read_keys,
+    revoke_key,
+    server_pair,
+    write_private,
+)
+
+
+def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> frozenset[Scope]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = sorted(set(names) - {scope.value for scope in ALL_SCOPES})
+    if unknown or not names:
+        known = ", ".join(scope.value for scope in Scope)
+        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is no scope; there are: {known}")
+    return frozenset(map(Scope, names))
+
+
+@click.group(short_help="Who may ask: create, list, revoke keys.")
+def keys() -> None:
+    """Keys for others than whoever owns the data folder: each for one user or all, and for what its scopes say.
+
+    The owner needs none: the file `token` in the data folder is the key `local`, for all users and everything. Keys
+    work on the folder's files, whether a daemon runs or not; what changes counts from the next request on.
+
+    \b
+    Scopes:
+      publish   put events and memories in, tell how runs went
+      recall    read memories and runs
+      admin     forget, export, and with --all-users the daemon's own verbs
+
+    \b
+    Examples:
+      memory-agent keys create alice-laptop --user alice --scope publish,recall
+      memory-agent keys create planner --all-users --curve --out planner.key
+      memory-agent keys list
+      memory-agent keys revoke alice-laptop
+    """
+
+
+@keys.command(short_help="Make a key, and print it this once.")
+@click.argument("name")
+@click.option("--all-users", is_flag=True, help="For every user, instead of the one of --user.")
+@click.option("--scope", "scopes", default="publish,recall", show_default=True, callback=_scopes, metavar="LIST",
+              help="What for, of publish, recall and admin, with commas.")  # fmt: skip
+@click.option("--curve", is_flag=True, help="A CURVE key pair, for curve+tcp:// endpoints, instead of a token.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write the key there (0600), for --key-file, instead of printing it.")  # fmt: skip
+@common_options
+def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope], curve: bool, out: Path | None) -> None:
+    """Make the key NAME for one user or for all. It is shown this once; the folder keeps only what recognises it.
+
+    A token is for the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
+
+    \b
+    Examples:
+      memory-agent keys create alice-laptop --user alice
+      memory-agent keys create conductor --all-users --scope publish --out conductor.key
+      memory-agent keys create planner --user alice --scope recall --curve --out planner.key
+    """
+    if all_users == target.user_named:
+        raise click.UsageError("say whose memory the key is for: --user ID, or --all-users (and not both)")
+    if out is not None and out.exists():
+        raise click.UsageError(f"{out} exists; choose another file")
+    ensure_local_key(target.data_dir)
+    pair = curve_pair() if curve else None
+    document = create_key(target.data_dir, name, None if all_users else target.user_id, scopes, pair)
+    if curve:
+        document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
+    _hand_out(target, document, out)
+
+
+def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
+    encoded = msgspec.json.format(msgspec.json.encode(document), indent=1)
+    if out is not None:
+        write_private(out, encoded + b"\n")
+        shown = {"id": document.id, "user_id": document.user_id, "file": str(out)}
+        print_document(shown) if target.as_json else click.echo(f"wrote {out}; use it with --key-file {out}")
+    elif document.token and not target.as_json:
+        click.echo(document.token)
+    else:
+        click.echo(encoded.decode())
+
+
+@keys.command("list", short_help="Show the keys there are, and were.")
+@common_options
+def list_keys(target: Target) -> None:
+    """Show the keys of the data folder, revoked ones too; never a token, which is kept nowhere.
+
+    \b
+    Examples:
+      memory-agent keys list
+      memory-agent keys list --json
+    """
+    found = read_keys(target.data_dir)
+    if target.as_json:
+        print_document([_shown(key) for key in found])
+    elif not found:
+        click.echo("there are no keys yet; the first start of a daemon makes the key local")
+    else:
+        print_table("keys", ("id", "user", "scopes", "by", "created", "revoked"), map(_row, found))
+
+
+@keys.command(short_help="Make a key worth nothing, at once.")
+@click.argument("name")
+@common_options
+def revoke(target: Target, name: str) -> None:
+    """Make the key NAME worth nothing from its next request on, on connections that stand too.
+
+    \b
+    Examples:
+      memory-agent keys revoke alice-laptop
+    """
+    key = revoke_key(target.data_dir, name)
+    print_document(_shown(key)) if target.as_json else click.echo(f"revoked {key.id}")
+
+
+def _shown(key: StoredKey) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "user_id": key.user_id,
+        "scopes": [scope.value for scope in key.scopes],
+        "kind": _kind(key),
+        "created": key.created,
+        "revoked": key.revoked,
+    }
+
+
+def _row(key: StoredKey) -> tuple[object, ...]:
+    scopes = ",".join(scope.value for scope in key.scopes)
+    return (key.id, key.user_id or "all", scopes, _kind(key), key.created, key.revoked or "")
+
+
+def _kind(key: StoredKey) -> str:
+    return "curve" if key.curve_public else "token"

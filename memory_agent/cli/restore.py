@@ -1,0 +1,64 @@
+"""`restore`: a backup brought back, all of it or one user; or one user begun anew from the journal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.render import print_document
+
+if TYPE_CHECKING:
+    from memory_agent.care.restoration import Restored
+
+
+@click.command(short_help="A backup brought back, here or on another machine.")
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@click.option("--replace", is_flag=True, help="Put aside what is in the data folder already.")
+@click.option("--from-journal", is_flag=True, help="No backup: have the journal give this --user's events again.")
+@common_options
+def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool) -> None:
+    """Bring back what `memory-agent backup` copied to DIRECTORY; with --user, that user's memories alone.
+
+    The daemon must be stopped. A backup that is not whole is refused and changes nothing. What is in the data folder
+    already is only put aside with --replace, into a folder that is named, and never deleted. Events that came after the
+    backup, and that the journal here still holds, are taken in at the daemon's next start.
+
+    \b
+    Examples:
+      memory-agent restore /mnt/backups/monday --data-dir /srv/memory
+      memory-agent restore /mnt/backups/monday --user alice --replace
+      memory-agent restore --from-journal --user alice
+    """
+    if from_journal == (directory is not None):
+        raise click.UsageError("name a DIRECTORY, or say --from-journal")
+    if from_journal and not target.user_named:
+        raise click.UsageError("--from-journal needs --user")
+    restored = _restored(target, directory, replace)
+    if target.as_json:
+        print_document(restored)
+        return
+    for part in restored.parts:
+        click.echo(f"restored {part.part}: {part.entries} entries")
+    if restored.aside:
+        click.echo(f"what was there before lies in {restored.aside}; delete it when it is not needed")
+    if from_journal:
+        click.echo(f"the events of {target.user_id} are taken in again when the daemon starts")
+
+
+def _restored(target: Target, directory: Path | None, replace: bool) -> Restored:
+    from memory_agent.care.restoration import begin_anew, restore_all, restore_user  # engines
+
+    now = datetime.now(UTC)
+    if directory is None:
+        return begin_anew(target.data_dir, target.user_id, target.settings, now)
+    with progress_bars() as report:
+        if target.user_named:
+            return restore_user(
+                directory, target.data_dir, target.user_id, target.settings, now, report, replace=replace
+            )
+        return restore_all(directory, target.data_dir, target.settings, now, report, replace=replace)

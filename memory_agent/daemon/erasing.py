@@ -1,0 +1,105 @@
+"""Complete erasure in a running daemon: the intent first, then the journal, the lanes, and the memory last.
+
+A crash between leaves the intent in the user's folder; `resume` goes on with it when the daemon starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import msgspec
+import structlog
+
+from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.owners import keys_of
+from memory_agent.erasure.journal import erasable, with_journal
+from memory_agent.erasure.ledger import Intent, read_intent
+from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.users import finish_removals
+from memory_agent.errors import DeadlineExceededError, MemoryAgentError
+from memory_agent.protocol import EraseParams, decode_reply, encode
+from memory_agent.storage.folders import known_users, user_folder
+from relay import AsyncSubscriber, RelayError
+
+log = structlog.get_logger()
+
+_LANE_PATIENCE_S = 60.0
+_CLEARED_WITHIN_S = 45.0  # the relay's upkeep comes each 30 s
+_LOOK_EVERY_S = 0.2
+_DEADLINE_MS = 600_000.0
+
+
+class DaemonEraser:
+    """Erases for the users of one daemon. Lives in one event loop."""
+
+    def __init__(self, hosts: Hosts, dispatcher: Dispatcher, journal: AsyncSubscriber) -> None:
+        self._hosts = hosts
+        self._dispatcher = dispatcher
+        self._journal = journal
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
+        """Erase, and return the receipt. Raises what the memory and the relay raise; said again, it goes on."""
+        async with self._lock_of(user_id):
+            reply = await self._hosts.call(user_id, "erase_begin", encode(params), deadline_ms)
+            intent = decode_reply(reply, Intent)
+            return await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
+
+    async def resume(self, data_dir: Path) -> None:
+        """Go on with every erasure that a crash broke off."""
+        await self._finish_removals(data_dir)
+        for user_id in list(known_users(data_dir)):
+            try:
+                async with self._lock_of(user_id):
+                    intent = read_intent(user_folder(data_dir, user_id))
+                    if intent is not None and intent.with_journal:
+                        await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
+                        log.info("erasure.resumed", user_id=user_id)
+            except (MemoryAgentError, RelayError) as error:
+                log.warning("erasure.not_resumed", user_id=user_id, code=error.code)
+
+    def _lock_of(self, user_id: str) -> asyncio.Lock:
+        """One erasure of a user at a time: the second would close what the first one began."""
+        return self._locks.setdefault(user_id, asyncio.Lock())
+
+    async def _finish_removals(self, data_dir: Path) -> None:
+        try:
+            if await asyncio.to_thread(finish_removals, data_dir):
+                log.info("removals.finished")
+        except MemoryAgentError as error:
+            log.warning("removals.not_finished", code=error.code)
+
+    async def _carry_out(
+        self, user_id: str, intent: Intent, *, dry_run: bool, deadline_ms: float, wait_s: float = _CLEARED_WITHIN_S
+    ) -> ErasureReceipt:
+        of_system = await self._dispatcher.system_events_of(user_id, keys_of(intent.session_id, intent.run_ids))
+        wanted = msgspec.structs.replace(erasable(user_id, intent), system_seqs=of_system)
+        erased = await self._journal.erase(wanted, dry_run=dry_run)
+        if dry_run:
+            return with_journal(_dry(user_id, intent), erased, is_compact=False)
+        try:
+            async with asyncio.timeout(_LANE_PATIENCE_S):
+                await self._dispatcher.forget(user_id, erased.seqs)
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
+        reply = await self._hosts.call(user_id, "erase_finish", encode(intent), deadline_ms)
+        receipt = decode_reply(reply, ErasureReceipt)
+        return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
+
+    async def _is_cleared(self, wait_s: float) -> bool:
+        """Wait until the relay has cleared its file; say whether it did."""
+        end_s = time.monotonic() + wait_s
+        while time.monotonic() < end_s:
+            if (await self._journal.stats()).journal.uncompacted == 0:
+                return True
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return False
+
+
+def _dry(user_id: str, intent: Intent) -> ErasureReceipt:
+    return ErasureReceipt.of(user_id, intent.record_ids, datetime.now(UTC), dry_run=True)

@@ -1,0 +1,51 @@
+"""The folder that Ray needs while it runs: for this user alone, with a short path, gone with the daemon that made it.
+
+Ray opens its own folder to everybody (mode 0777, measured with 2.56), so it gets one inside a folder that is private.
+A daemon that was killed leaves its folder behind; the next one to start, on whatever data, finds that nobody holds its
+lock any more, and removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "memory-ray-"
+_LOCK = "lock"
+
+
+class RayFolder:
+    """A folder below the system's one for temporary files, held until `remove` or the end of this process."""
+
+    def __init__(self) -> None:
+        """Make it, and remove those that nobody holds. Raises `OSError`."""
+        for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            _remove_if_left(other)
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = os.open(self._folder / f"{_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self._folder / f"{_LOCK}.new").rename(self._folder / _LOCK)  # a lock that can be seen is held
+        self.path = self._folder / "r"
+        self.path.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):
+            os.close(self._lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder of ours whose holder is gone; one without a lock is being made, or is none of ours."""
+    with suppress(OSError):
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            if os.fstat(lock).st_uid == os.getuid() and not folder.is_symlink():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)

@@ -1,0 +1,58 @@
+"""Keys with a daemon as a user starts it: over CURVE from elsewhere, for one user, until they are revoked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_agent import MemoryClient
+from memory_agent.errors import ScopeMissingError, UnauthorizedError, UserNotAllowedError
+from relay import Publisher, identity_of, read_key_file
+
+from .conftest import DaemonProcess, environment
+
+CURVE = "curve+tcp://127.0.0.1:*"
+
+
+def keys(data_dir: Path, *words: str) -> Any:
+    command = [sys.executable, "-m", "memory_agent", "keys", *words, "--json", "--data-dir", str(data_dir)]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(result.stdout)
+
+
+def test_one_user_works_over_curve_until_the_key_is_revoked(own_daemon: DaemonProcess, tmp_path: Path) -> None:
+    own_daemon.configure(f'daemon.listen=["{CURVE}"]', f'relay.broker.listen=["{CURVE}"]')
+    own_daemon.start()
+    (gateway,), (relay,) = own_daemon.ready["endpoints"]["listen"], own_daemon.ready["endpoints"]["relay_listen"]
+    file = tmp_path / "alice.key"
+    keys(own_daemon.data_dir, "create", "alice-laptop", "--user", "alice", "--curve", "--out", str(file))
+    with Publisher(relay, identity=identity_of(read_key_file(file))) as publisher:
+        publisher.publish({"event_type": "chat.user_msg", "payload": {"text": "the login race needs a mutex"}})
+        publisher.publish({"event_type": "chat.user_msg", "user_id": "bob", "payload": {"text": "for bob"}})
+        report = publisher.flush()
+    assert (report.acked, [one.code for one in report.rejections]) == (1, ["user_not_allowed"])
+    with MemoryClient(endpoint=gateway, key_file=file) as alice:
+        alice.wait(report.acked_through, 60.0)
+        assert [memory.record.text for memory in alice.recall("login race").memories] == [
+            "the login race needs a mutex"
+        ]
+        with pytest.raises(ScopeMissingError):
+            alice.status()
+        keys(own_daemon.data_dir, "revoke", "alice-laptop")
+        with pytest.raises(UnauthorizedError):
+            alice.recall("login race")
+    with MemoryClient("alice", endpoint=gateway, key_file=file) as late, pytest.raises(Exception, match="no reply"):
+        late.recall("login race", deadline_ms=300)
+    with MemoryClient("alice", data_dir=own_daemon.data_dir) as owner:  # no ceremony for whoever owns the folder
+        assert len(owner.recall("login race").memories) == 1
+    own_token = keys(own_daemon.data_dir, "create", "bob", "--user", "bob")["token"]
+    with (
+        MemoryClient("alice", data_dir=own_daemon.data_dir, token=own_token) as bob,
+        pytest.raises(UserNotAllowedError),
+    ):
+        bob.recall("login race")

@@ -1,0 +1,99 @@
+"""Verbs that look after a data folder, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from memory_agent.memory import Memory
+from memory_agent.storage.folders import user_folder
+from relay import Journal, event_from_mapping, journal_folder
+from relay.config import EventLimits
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+NOW = datetime(2026, 2, 16, tzinfo=UTC)
+
+
+@pytest.fixture
+def two_users(data_dir: Path) -> Path:
+    """Two users with a few memories, and a journal."""
+    for user_id in ("alice", "bob"):
+        with Memory.open(user_folder(data_dir, user_id), user_id=user_id) as memory:
+            for number in range(4):
+                memory.remember(f"the deploy {number} of {user_id} needs the VPN", now=NOW)
+    with Journal.open(journal_folder(data_dir)) as journal:
+        fields = {"event_id": "e1", "event_type": "chat.user_msg", "user_id": "alice", "payload": {"text": "hello"}}
+        journal.append([event_from_mapping(fields, EventLimits(), NOW)], NOW)
+    return data_dir
+
+
+def test_verify_names_every_part_and_finds_nothing_in_a_sound_folder(two_users: Path, run_json: RunJson) -> None:
+    document = run_json("verify")
+    assert document["sound"] is True
+    parts = {part["part"]: part["entries"] for part in document["parts"]}
+    assert parts == {"user alice": 4, "user bob": 4, "journal": 1}
+
+
+def test_verify_of_a_damaged_folder_says_where_and_ends_with_2(two_users: Path, run: Run) -> None:
+    lexicon = user_folder(two_users, "bob") / "lexicon.sqlite"
+    lexicon.write_bytes(lexicon.read_bytes()[:-2_000])
+    result = run("verify", "--json")
+    assert result.exit_code == 2
+    parts = {part["part"]: part["findings"] for part in json.loads(result.stdout)["parts"]}
+    assert [finding["place"] for finding in parts["user bob"]] == ["lexicon.sqlite"]
+    assert parts["user alice"] == []
+    assert run("verify", "--user", "alice").exit_code == 0
+    words = run("verify", "--user", "bob")
+    assert words.exit_code == 2
+    assert "lexicon.sqlite" in words.stdout
+    assert "VPN" not in words.stdout
+
+
+def test_a_backup_is_restored_by_its_verbs(two_users: Path, tmp_path: Path, run: Run, run_json: RunJson) -> None:
+    made = run_json("backup", str(tmp_path / "monday"))
+    assert {part["part"] for part in made["parts"]} == {"user alice", "user bob", "journal"}
+    again = run("backup", str(tmp_path / "monday"))
+    assert (again.exit_code, "exists already" in again.output) == (1, True)
+    refused = run("restore", str(tmp_path / "monday"))
+    assert (refused.exit_code, "--replace" in refused.output) == (1, True)
+    done = run_json("restore", str(tmp_path / "monday"), "--user", "bob", "--replace")
+    assert [part["part"] for part in done["parts"]] == ["user bob"]
+    assert run_json("stats", "--user", "bob")["memories"] == 4
+    assert run("restore", "--user", "bob").exit_code == 2
+    assert run("restore", "--from-journal").exit_code == 2
+
+
+def test_rebuild_and_compact_do_all_users_or_the_one_that_is_named(
+    two_users: Path, run_json: RunJson, run: Run
+) -> None:
+    (user_folder(two_users, "bob") / "lexicon.sqlite.damaged").write_bytes(b"words")
+    assert run_json("rebuild") == {"users": {"alice": 4, "bob": 4}}
+    assert not (user_folder(two_users, "bob") / "lexicon.sqlite.damaged").exists()
+    degraded = run_json("recall", "VPN of the deploy", "--user", "bob")["degraded"]
+    assert not {"index_rebuilding", "lexicon_rebuilding"} & set(degraded)
+    assert set(run_json("compact")["users"]) == {"alice", "bob"}
+    sizes = run_json("compact", "--user", "alice")["users"]
+    assert set(sizes) == {"alice"}
+    assert 0 < sizes["alice"]["bytes_after"] <= sizes["alice"]["bytes_before"]
+    assert run("verify").exit_code == 0
+
+
+def test_memories_are_carried_from_one_user_to_another_by_their_verbs(
+    two_users: Path, tmp_path: Path, run: Run, run_json: RunJson
+) -> None:
+    lines = run("export", "-", "--user", "alice")
+    assert (lines.exit_code, len(lines.stdout.splitlines())) == (0, 5)
+    assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice")["lines"] == 5
+    assert run_json("import", str(tmp_path / "a.jsonl"), "--user", "carol")["taken"] == 4
+    assert run_json("import", "-", "--user", "carol", input=lines.stdout_bytes)["known"] == 4
+    assert run_json("stats", "--user", "carol")["memories"] == 4
+    broken = run("import", "-", "--user", "carol", input=b"{}\n")
+    assert (broken.exit_code, "line 1" in broken.output) == (1, True)

@@ -1,0 +1,166 @@
+"""`forget` on files: nothing is left in any byte below the data folder, in the journal neither."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from memory_agent.daemon.owners import Owners
+from memory_agent.erasure.users import remove_user
+from memory_agent.memory import Memory
+from memory_agent.storage.folders import user_folder
+from relay import Event, EventLimits, Journal, encode_event, event_from_mapping, journal_folder
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+SECRET = "zanzibarquokka"
+
+
+def told(number: int, user_id: str, text: str, session_id: str = "s-1") -> Event:
+    mapping = {
+        "event_id": f"{user_id}-{number}",
+        "event_type": "user_input",
+        "user_id": user_id,
+        "session_id": session_id,
+        "timestamp": NOW,
+        "payload": {"text": text, "run_id": f"run-{user_id}"},
+    }
+    return event_from_mapping(mapping, EventLimits(), NOW)
+
+
+@pytest.fixture
+def filled(data_dir: Path) -> Path:
+    """Two users whose events went through the journal into their memories, and one event that is not worked off."""
+    events = [told(number, "alice", f"{SECRET} was seen {number} times") for number in range(4)]
+    events += [told(number, "bob", f"the harmless thing {number} of bob", "s-bob") for number in range(3)]
+    system = told(9, "system", f"the {SECRET} of the conductor", "s-1")
+    with Journal.open(journal_folder(data_dir)) as journal:
+        journal.append([*events, system], NOW)
+        late = told(8, "alice", f"{SECRET} came late")
+        journal.append([late], NOW)
+        journal.quarantine(encode_event(late), "x", "y", "memory:alice", NOW, 9)
+    for user_id in ("alice", "bob"):
+        with Memory.open(user_folder(data_dir, user_id), user_id=user_id) as memory:
+            memory.ingest([event for event in events if event.user_id == user_id])
+    owners = Owners(data_dir / "owners")
+    owners.learn(("run:run-alice", "session:s-1"), "alice")
+    owners.learn(("session:s-bob",), "bob")
+    owners.close()
+    return data_dir
+
+
+def files_with(text: str, folder: Path) -> list[str]:
+    return sorted(
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.is_file() and text.encode() in file.read_bytes()
+    )
+
+
+def test_a_session_leaves_no_byte_anywhere_and_others_keep_theirs(filled: Path, run_json: RunJson) -> None:
+    assert "journal/data.mdb" in files_with(SECRET, filled)
+    planned = run_json("forget", "--user", "alice", "--session", "s-1", "--dry-run")
+    assert (planned["dry_run"], planned["memories"], planned["events"]) == (True, 4, 6)
+    receipt = run_json("forget", "--user", "alice", "--session", "s-1", "--yes")
+    assert (receipt["complete"], receipt["memories"], receipt["events"], receipt["quarantined"]) == (True, 4, 6, 1)
+    assert receipt["ids_sha256"] == planned["ids_sha256"]
+    assert files_with(SECRET, filled) == []
+    assert run_json("stats", "--user", "bob")["memories"] == 3
+
+
+def test_an_id_takes_its_event_along_and_the_rest_stays(filled: Path, run_json: RunJson) -> None:
+    found = run_json("recall", f"{SECRET} 2", "--user", "alice", "--mode", "lexical")["memories"]
+    receipt = run_json("forget", "--user", "alice", "--id", found[0]["record"]["id"], "--yes")
+    assert (receipt["memories"], receipt["events"]) == (1, 1)
+    assert run_json("stats", "--user", "alice")["memories"] == 3
+
+
+def test_a_whole_user_goes(filled: Path, run_json: RunJson, run: Run) -> None:
+    receipt = run_json("forget", "--user", "alice", "--user-all", "--yes")
+    assert (receipt["complete"], receipt["memories"], receipt["events"], receipt["quarantined"]) == (True, 4, 6, 1)
+    assert files_with(SECRET, filled) == []
+    assert files_with("run-alice", filled) == []
+    assert [folder.name for folder in (filled / "users").iterdir()] == ["bob"]
+    assert run_json("stats", "--user", "bob")["memories"] == 3
+    assert run("forget", "--user-all", "--yes").exit_code == 2
+
+
+def put_aside(data_dir: Path, *tops: str) -> Path:
+    """Leave what `restore --replace` leaves: copies of what was there."""
+    kept = data_dir / "replaced-20261120T000000000000"
+    for top in tops:
+        shutil.copytree(data_dir / top, kept / top)
+    return kept
+
+
+def test_a_whole_user_goes_from_what_a_restore_put_aside_too(filled: Path, run_json: RunJson) -> None:
+    kept = put_aside(filled, "users")
+    receipt = run_json("forget", "--user", "alice", "--user-all", "--yes")
+    assert (receipt["complete"], receipt["reason"]) == (True, None)
+    assert files_with(SECRET, filled) == []
+    assert [folder.name for folder in (kept / "users").iterdir()] == ["bob"]
+    run_json("forget", "--user", "bob", "--user-all", "--yes")
+    assert not kept.exists()
+
+
+def test_what_a_restore_put_aside_keeps_an_erasure_from_being_complete(
+    filled: Path, run: Run, run_json: RunJson
+) -> None:
+    kept = put_aside(filled, "users/alice")
+    ended = run("forget", "--user", "alice", "--session", "s-1", "--yes", "--json")
+    by_session = json.loads(ended.stdout)
+    assert ended.exit_code == 1
+    assert (by_session["complete"], by_session["memories"]) == (False, 4)
+    assert kept.name in by_session["reason"]
+    assert run_json("forget", "--user", "bob", "--session", "s-bob", "--yes")["complete"] is True
+    put_aside(filled, "journal")
+    of_user = json.loads(run("forget", "--user", "alice", "--user-all", "--yes", "--json").stdout)
+    assert of_user["complete"] is False
+    assert kept.name in of_user["reason"]
+    shutil.rmtree(kept)
+    assert files_with(SECRET, filled) == []
+    assert run_json("forget", "--user", "alice", "--user-all", "--yes")["complete"] is True
+
+
+def test_a_user_is_off_the_disk_before_it_is_said(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change of the folder of users is brought to the disk: what is there when that happens, in order."""
+    seen: list[list[str]] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{descriptor}")) == (filled / "users").resolve():
+            seen.append(sorted(folder.name.partition("-")[0] for folder in (filled / "users").iterdir()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    assert remove_user(filled, "alice")
+    assert seen == [[".erased", "bob"], ["bob"]]
+
+
+def test_nothing_is_erased_unless_somebody_says_yes(filled: Path, run: Run, run_json: RunJson) -> None:
+    assert run("forget", "--user", "alice", "--kind", "episode", input="n\n").exit_code != 0
+    assert run_json("stats", "--user", "alice")["memories"] == 4
+    assert run("forget", "--user", "alice").exit_code == 2
+
+
+def test_an_erasure_that_was_cut_off_before_the_journal_is_finished_by_the_next(
+    filled: Path, run_json: RunJson
+) -> None:
+    from memory_agent.erasure.selection import Selection
+
+    with Memory.open(user_folder(filled, "alice"), user_id="alice") as memory:
+        memory.erasure.begin(memory.erasure.plan(Selection(session_id="s-1"), NOW))
+    with Memory.open(user_folder(filled, "alice"), user_id="alice") as memory:
+        assert memory.stats().memories == 0
+    assert files_with(SECRET, filled) == ["journal/data.mdb"]
+    run_json("forget", "--user", "alice", "--id", "01KHJY9080NWG22H9Q8BBD7B80", "--yes")
+    assert files_with(SECRET, filled) == []

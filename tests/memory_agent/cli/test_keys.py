@@ -1,0 +1,89 @@
+"""`keys`: made and shown once, listed without what they open, revoked at once; and what the other verbs do with one."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from relay import Broker, Credentials, Scope, UnauthorizedError, read_key_file
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+
+def test_a_token_is_printed_once_and_opens_what_was_said(run: Run, run_json: RunJson, data_dir: Path) -> None:
+    result = run("keys", "create", "laptop", "--user", "alice", "--scope", "recall")
+    assert result.exit_code == 0, result.stderr
+    token = result.stdout.strip()
+    principal = Credentials(data_dir).of_token(token.encode())
+    assert (principal.key_id, principal.user_id, principal.scopes) == ("laptop", "alice", {Scope.RECALL})
+    listed = run("keys", "list").stdout + json.dumps(run_json("keys", "list"))
+    assert "laptop" in listed
+    assert token not in listed
+    assert [(key["id"], key["user_id"], key["revoked"]) for key in run_json("keys", "list")] == [
+        ("local", None, None),
+        ("laptop", "alice", None),
+    ]
+
+
+def test_a_revoked_key_is_listed_as_such_and_opens_nothing(run: Run, run_json: RunJson, data_dir: Path) -> None:
+    token = run_json("keys", "create", "laptop", "--all-users")["token"]
+    assert run("keys", "revoke", "laptop").stdout == "revoked laptop\n"
+    assert run_json("keys", "list")[1]["revoked"] is not None
+    with pytest.raises(UnauthorizedError):
+        Credentials(data_dir).of_token(token.encode())
+
+
+def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
+    run: Run, data_dir: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "planner.key"
+    result = run("keys", "create", "planner", "--user", "alice", "--curve", "--out", str(file))
+    document = read_key_file(file)
+    assert document.secret not in result.stdout
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert Credentials(data_dir).of_curve(document.public).user_id == "alice"
+    assert json.loads((data_dir / "curve.json").read_bytes())[0] == document.server
+    assert run("keys", "create", "other", "--user", "alice", "--out", str(file)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["create", "a"], "--user ID, or --all-users"),
+        (["create", "a", "--user", "alice", "--all-users"], "not both"),
+        (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is no scope"),
+        (["create", "a", "--all-users", "--scope", ""], "no scope"),
+        (["create", "a", "--user", "system"], "only a key for all users"),
+        (["create", "local", "--all-users"], "there is a key of this name"),
+        (["revoke", "a"], "there is no such key"),
+        (["revoke", "local"], "remove"),
+    ],
+)
+def test_what_cannot_be_is_said(run: Run, words: list[str], reason: str) -> None:
+    result = run("keys", *words)
+    assert result.exit_code != 0
+    assert reason in result.stderr
+
+
+def test_events_are_published_with_a_key_file_of_one_user(run: Run, run_json: RunJson, data_dir: Path) -> None:
+    key = data_dir.parent / "bob.key"
+    run("keys", "create", "bob", "--user", "bob", "--scope", "publish", "--out", str(key))
+    lines = "".join(
+        json.dumps({"event_type": "chat.user_msg", "payload": {"text": "hello"}, **fields}) + "\n"
+        for fields in ({}, {"user_id": "alice"})
+    )
+    with Broker(data_dir):
+        result = run("publish", "--key-file", str(key), "--json", input=lines)
+        refused = run("publish", "--key-file", str(data_dir / "no.key"), input=lines)
+    document = json.loads(result.stdout)
+    assert document["acked_through"] == {"bob": 1}
+    assert [line["reason"] for line in document["bad_lines"]] == ["is not the user that this key is for"]
+    assert refused.exit_code == 1
+    assert "no.key cannot be read" in refused.stderr

@@ -1,0 +1,57 @@
+"""The folder that Ray runs in: private, and not left behind by whoever was killed."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from memory_agent.daemon.ray_folder import PREFIX, RayFolder
+
+HOLDING = """
+from memory_agent.daemon.ray_folder import RayFolder
+print(RayFolder().path, flush=True)
+input()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_what_a_killed_daemon_left_goes_at_the_next_start_and_what_is_held_stays(temporary: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    left = Path(holder.stdout.readline().strip())
+    first = RayFolder()
+    assert left.exists()
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    second = RayFolder()
+    assert not left.parent.exists()
+    assert first.path.exists()
+    for folder in (first, second):
+        folder.remove()
+    assert list(temporary.iterdir()) == []
+
+
+def test_nobody_else_can_enter_it(temporary: Path) -> None:
+    folder = RayFolder()
+    folder.path.chmod(0o777)  # as Ray does
+    assert stat.S_IMODE(folder.path.parent.stat().st_mode) == 0o700
+    folder.remove()
+
+
+def test_a_folder_that_only_has_the_name_is_left_alone(temporary: Path) -> None:
+    (temporary / f"{PREFIX}notes").mkdir()
+    (temporary / f"{PREFIX}link").symlink_to(temporary)
+    RayFolder().remove()
+    assert sorted(path.name for path in temporary.iterdir()) == [f"{PREFIX}link", f"{PREFIX}notes"]

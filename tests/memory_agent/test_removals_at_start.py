@@ -1,0 +1,25 @@
+"""A daemon finishes the removal of users that a crash broke off."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from served_gateway import gateway_without_ray
+
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import open_embedder
+
+
+def test_what_a_crash_left_of_a_removed_user_goes_at_the_start() -> None:
+    with tempfile.TemporaryDirectory(prefix="left-") as name:
+        folder = Path(name)
+        for users in (folder / "users", folder / "replaced-20261120T000000000000" / "users"):
+            (users / ".erased-01KHJY9080NWG22H9Q8BBD7B80" / "records").mkdir(parents=True)
+            (users / ".erased-01KHJY9080NWG22H9Q8BBD7B80" / "records" / "data.mdb").write_bytes(b"zanzibarquokka")
+            (users / "bob").mkdir()
+        embedder = open_embedder(EmbedderSettings(allow_download=False))
+        with gateway_without_ray(folder, embedder):
+            assert list(folder.rglob(".erased-*")) == []
+            assert len(list(folder.rglob("bob"))) == 2
+        embedder.close()

@@ -1,0 +1,395 @@
+"""Users are kept apart: whatever some of them ask for, in whatever order, no answer holds what is another's."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from served_gateway import Served, gateway_without_ray
+
+from memory_agent import MemoryClient
+from memory_agent.config import EmbedderSettings
+from memory_agent.daemon.scopes import permitted, scope_of
+from memory_agent.daemon.service import _VERBS as DAEMON_VERBS
+from memory_agent.daemon.verbs import INNER_METHODS, USER_METHODS
+from memory_agent.embedders import open_embedder
+from memory_agent.erasure.ledger import read_intent
+from memory_agent.errors import (
+    DeadlineExceededError,
+    ScopeMissingError,
+    UnauthorizedError,
+    UserNotAllowedError,
+)
+from memory_agent.protocol import DEFAULT_USER, Request, encode_fields
+from memory_agent.storage.folders import user_folder
+from memory_agent.transport import RequestSocket
+from relay import (
+    ALL_SCOPES,
+    Identity,
+    Principal,
+    Publisher,
+    Scope,
+    Subscriber,
+    create_key,
+    curve_pair,
+    identity_of,
+    local_identity,
+    revoke_key,
+    server_pair,
+    write_private,
+)
+
+NOW = "2026-11-21T09:00:00Z"
+USERS = ("alice", "bob", "carol")
+SHARED = "the deploy hangs until somebody restarts the proxy"  # so that everybody's memories match everybody's query
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # what was stored stays stored: a repeat is another test
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="apart-") as folder:
+        data_dir = Path(folder)
+        embedder = open_embedder(EmbedderSettings(allow_download=False))
+        with gateway_without_ray(data_dir, embedder) as served:
+            yield served
+        embedder.close()
+
+
+@dataclass(repr=False)
+class User:
+    """A user with a key of its own, and all that only it may see: words of its texts, and ids."""
+
+    name: str
+    identity: Identity
+    publisher: Publisher
+    socket: RequestSocket
+    private: set[str] = field(default_factory=set)
+    ids: list[str] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)
+    """Ids of others that it named itself, and may be told again: as the id of a run of its own, say."""
+
+    def ask(self, method: str, params: dict[str, Any], named: str | None = None) -> bytes:
+        """Send a request as its bytes, so that nothing a client checks stands in the way; return the answer's."""
+        request = Request(
+            method=method,
+            user_id=named or DEFAULT_USER,
+            params=msgspec.Raw(msgspec.msgpack.encode(params)),
+            token=self.identity.token,
+            version=2,
+            deadline_ms=10_000.0,
+        )
+        return self.socket.request(encode_fields(request), 30.0)[0]
+
+    def word(self) -> str:
+        """A new word that only this user knows."""
+        word = f"q{self.name}x{next(_numbers)}z"
+        self.private.add(word)
+        return word
+
+    def keep(self, id_: object) -> None:
+        if isinstance(id_, str) and id_ not in self.said:
+            self.private.add(id_)
+            self.ids.append(id_)
+
+
+@pytest.fixture(scope="module")
+def users(served: Served) -> Iterator[dict[str, User]]:
+    made: dict[str, User] = {}
+    for name in USERS:
+        identity = identity_of(create_key(served.data_dir, f"of-{name}", name, ALL_SCOPES))
+        publisher = Publisher(served.relay.ingest, identity=identity)
+        made[name] = User(name, identity, publisher, RequestSocket(served.gateway))
+    yield made
+    for user in made.values():
+        user.publisher.close()
+        user.socket.close()
+
+
+def remember(user: User, named: str | None, id_: str, _: User) -> bytes:
+    text = f"{SHARED} {user.word()}"
+    return user.ask("remember", {"text": text, "session_id": f"s-{user.name}", "tags": [user.word()]}, named)
+
+
+def publish(user: User, named: str | None, id_: str, _: User) -> bytes:
+    run_id = f"run-{user.name}-{user.word()}"
+    payload = {"text": f"{SHARED} {user.word()}", "run_id": run_id, "objective": f"{SHARED} {user.word()}"}
+    event = {"event_type": "chat.user_msg", "session_id": "shared-session", "payload": payload}
+    user.publisher.publish({**event, "user_id": named} if named else event)
+    report = user.publisher.flush()
+    assert not report.pending
+    for seq in report.acked_through.values():
+        user.ask("wait", {"through": {user.name: seq}})
+    return repr([report.acked_through, [one.code for one in report.rejections]]).encode()
+
+
+def request(method: str, params: Callable[[User, str], dict[str, Any]]) -> Callable[..., bytes]:
+    def operation(user: User, named: str | None, id_: str, _: User) -> bytes:
+        return user.ask(method, params(user, id_), named)
+
+    operation.__name__ = method
+    return operation
+
+
+OPERATIONS: list[Callable[[User, str | None, str, User], bytes]] = [
+    remember,
+    publish,
+    request("recall", lambda _, id_: {"query": SHARED, "top_k": 50}),
+    request("recall", lambda _, id_: {"query": SHARED, "filter": {"session_id": "shared-session"}, "top_k": 50}),
+    request("recall", lambda _, id_: {"query": SHARED, "by_run": id_, "context_tokens": 500, "top_k": 50}),
+    request("get", lambda _, id_: {"ids": [id_]}),
+    request("forget", lambda _, id_: {"ids": [id_]}),
+    request("forget_session", lambda user, _: {"session_id": "shared-session"}),
+    request("feedback", lambda user, id_: {"recall_id": id_, "used": [id_], "quality": 1.0, "event_id": user.word()}),
+    request("stats", lambda *_: {}),
+    request(
+        "run_begin",
+        lambda user, id_: {"objective": f"{SHARED} {user.word()}", "event_id": user.word(), "recall_ids": [id_]},
+    ),
+    request(
+        "run_step", lambda user, id_: {"run_id": id_, "text": user.word(), "event_id": user.word(), "memory_ids": [id_]}
+    ),
+    request(
+        "run_end",
+        lambda user, id_: {
+            "run_id": id_,
+            "summary": user.word(),
+            "event_id": user.word(),
+            "memory_ids": [id_],
+            "outcome": "approved",
+        },
+    ),
+    request("run_get", lambda _, id_: {"run_id": id_}),
+    request("run_list", lambda *_: {}),
+    request("sona_status", lambda *_: {}),
+    request("sona_export", lambda *_: {}),
+    request("quarantine_list", lambda *_: {"after": 0, "limit": 100}),
+    request("quarantine_drop", lambda *_: {"ids": []}),
+    request("address", lambda *_: {}),
+    request("status", lambda *_: {}),
+    request("wait", lambda *_: {"through": {"alice": 1, "bob": 1}}),
+    request("no_such_verb", lambda *_: {}),
+]
+
+
+def found_ids(answer: bytes) -> list[object]:
+    """The ids in a result, wherever a verb puts them."""
+    result = msgspec.msgpack.decode(answer).get("result")
+    if isinstance(result, dict):
+        memories = result.get("memories")
+        nested = [memory["record"]["id"] for memory in memories] if isinstance(memories, list) else []
+        return [result.get("id"), result.get("recall_id"), *nested]
+    return []
+
+
+steps = st.tuples(
+    st.sampled_from(USERS),
+    st.integers(0, len(OPERATIONS) - 1),
+    st.sampled_from((None, *USERS, "system", "nobody-at-all")),
+    st.sampled_from(USERS),
+    st.integers(0, 1 << 16),
+)
+
+
+@settings(
+    max_examples=30, deadline=None, phases=NO_SHRINKING, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(story=st.lists(steps, min_size=5, max_size=25))
+def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], story: list[tuple[Any, ...]]) -> None:
+    for name, number, named, whose, place in story:
+        operation = OPERATIONS[number]
+        user, other = users[name], users[whose]
+        id_ = other.ids[place % len(other.ids)] if other.ids else "unknown"  # its own, or one that it somehow learnt
+        if other is not user:
+            user.said.add(id_)
+        answer = operation(user, named, id_, other)
+        if operation is not publish:
+            for found in found_ids(answer):
+                user.keep(found)
+            if named not in (None, user.name):
+                assert msgspec.msgpack.decode(answer)["fault"]["code"] in ("user_not_allowed", "unknown_method"), named
+        for stranger in users.values():
+            if stranger is not user:
+                leaked = [word for word in stranger.private - user.said if word.encode() in answer]
+                assert not leaked, (operation.__name__, leaked)
+
+
+def test_the_property_can_fail(users: dict[str, User]) -> None:
+    """Each user finds its own words by the query that all of them ask: there is something to leak."""
+    for user in users.values():
+        remember(user, None, "", user)
+        answer = user.ask("recall", {"query": SHARED, "top_k": 50})
+        assert any(word.encode() in answer for word in user.private)
+
+
+@pytest.mark.parametrize("method", ["get", "forget", "feedback", "run_get"])
+def test_an_id_of_another_user_is_answered_as_one_that_does_not_exist(users: dict[str, User], method: str) -> None:
+    alice, bob = users["alice"], users["bob"]
+    record = msgspec.msgpack.decode(alice.ask("remember", {"text": SHARED + alice.word()}))["result"]["id"]
+    run = msgspec.msgpack.decode(alice.ask("run_begin", {"objective": SHARED, "event_id": alice.word()}))["result"][
+        "id"
+    ]
+    recall = msgspec.msgpack.decode(alice.ask("recall", {"query": SHARED}))["result"]["recall_id"]
+    for known in (record, run, recall):
+        unknown = known[:-4] + "0000"
+        answers = []
+        for id_ in (known, unknown):
+            own: dict[str, object] = {"run_id": id_}
+            if method in ("get", "forget"):
+                own = {"ids": [id_]}
+            elif method == "feedback":
+                own = {"recall_id": id_, "quality": 1.0, "event_id": bob.word()}
+            answers.append(bob.ask(method, own).replace(id_.encode(), b"ID"))
+        assert answers[0] == answers[1]
+    assert len(msgspec.msgpack.decode(alice.ask("get", {"ids": [record]}))["result"]) == 1
+
+
+def test_the_answer_is_the_same_whether_a_named_user_exists_or_not(users: dict[str, User]) -> None:
+    alice = users["alice"]
+    for method in sorted(USER_METHODS):
+        assert alice.ask(method, {}, "bob") == alice.ask(method, {}, "nobody-at-all")
+
+
+def test_what_is_journaled_is_under_the_user_of_the_key(served: Served, users: dict[str, User]) -> None:
+    for user in users.values():
+        publish(user, None, "", user)
+        publish(user, "alice", "", user)
+    with Subscriber(*served.relay) as everything:
+        after, count = 0, 0
+        while batch := everything.fetch(after, 500).entries:
+            for entry in batch:
+                after, count = entry.seq, count + 1
+                text = msgspec.msgpack.decode(entry.data)["payload"]["text"]
+                assert f"q{entry.user_id}x" in text
+    assert count >= len(USERS)
+
+
+def test_a_client_with_no_known_token_gets_nothing_for_any_verb(served: Served, users: dict[str, User]) -> None:
+    for token in ("", "wrong", users["alice"].identity.token[:-1]):
+        stranger = User("alice", Identity(token=token), users["alice"].publisher, RequestSocket(served.gateway))
+        for method in (*sorted(USER_METHODS), *sorted(DAEMON_VERBS), "no_such_verb"):
+            answer = msgspec.msgpack.decode(stranger.ask(method, {}, "alice"))
+            assert (answer["fault"]["code"], answer.get("result")) == ("unauthorized", None), method
+        stranger.socket.close()
+
+
+def test_a_revoked_key_is_refused_at_its_next_request(served: Served) -> None:
+    made = create_key(served.data_dir, "passing", "alice", ALL_SCOPES)
+    with MemoryClient("alice", endpoint=served.gateway, token=made.token) as client:
+        client.remember("worth a note before the key goes")
+        revoke_key(served.data_dir, "passing")
+        with pytest.raises(UnauthorizedError):
+            client.recall("note")
+
+
+def test_with_a_key_file_over_curve_the_user_need_not_be_named(served: Served, tmp_path: Path) -> None:
+    made = create_key(served.data_dir, "dora-key", "dora", ALL_SCOPES, curve_pair())
+    document = msgspec.structs.replace(made, server=server_pair(served.data_dir, curve_pair).public)
+    write_private(tmp_path / "dora.key", msgspec.json.encode(document))
+    with MemoryClient(endpoint=served.guarded, key_file=tmp_path / "dora.key") as dora:
+        record = dora.remember("the proxy of dora restarts at night")
+        assert [memory.record.id for memory in dora.recall("proxy of dora").memories] == [record.id]
+    with MemoryClient("alice", endpoint=served.guarded, key_file=tmp_path / "dora.key") as dora_as_alice:
+        with pytest.raises(UserNotAllowedError):
+            dora_as_alice.recall("proxy")
+        revoke_key(served.data_dir, "dora-key")
+        with pytest.raises(UnauthorizedError):
+            dora_as_alice.recall("proxy")
+
+
+def test_a_curve_key_that_is_not_known_is_never_answered(served: Served, tmp_path: Path) -> None:
+    pair, server = curve_pair(), server_pair(served.data_dir, curve_pair).public
+    stranger = {"id": "x", "public": pair.public, "secret": pair.secret, "server": server}
+    write_private(tmp_path / "stranger.key", msgspec.json.encode(stranger))
+    token = (served.data_dir / "token").read_text()
+    with (
+        MemoryClient("alice", endpoint=served.guarded, token=token, key_file=tmp_path / "stranger.key") as client,
+        pytest.raises(DeadlineExceededError),
+    ):
+        client.recall("proxy", deadline_ms=300)
+
+
+def test_what_a_conductor_says_of_a_session_is_erased_by_its_owner_and_by_nobody_who_names_it(served: Served) -> None:
+    publisher = Publisher(served.relay.ingest, identity=local_identity(served.relay.ingest))
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("erin", {"session_id": "s-erin", "payload": {"run_id": "run-erin"}}),
+        ("fred", {"session_id": "s-fred", "payload": {"run_id": "run-fred"}}),
+        ("erin", {"session_id": "s-both", "payload": {}}),
+        ("fred", {"session_id": "s-both", "payload": {}}),
+        ("system", {"session_id": "s-erin", "payload": {"run_id": "run-erin"}}),
+        ("system", {"session_id": "s-erin", "payload": {"run_id": "run-nobody-knows"}}),
+        ("system", {"session_id": "s-erin", "payload": {"run_id": "run-fred"}}),  # the run says that it is of fred
+        ("system", {"session_id": "s-both", "payload": {}}),
+    ]
+    for user_id, fields in told:
+        publisher.publish({"event_type": "run.noted", "user_id": user_id, **fields})
+    publisher.flush()
+    publisher.close()
+    with Subscriber(*served.relay, "memory") as journal:
+        end = journal.fetch(0, 1).last_seq
+    found: dict[str, list[int]] = {}
+    for name in ("erin", "fred", "gina"):
+        key = create_key(served.data_dir, f"eraser-{name}", name, ALL_SCOPES)
+        with MemoryClient(name, endpoint=served.gateway, token=key.token) as client:
+            client.wait({name: end}, 20.0)
+            sessions = ("s-erin", "s-fred", "s-both")
+            found[name] = [client.erasure.erase(session_id=one, dry_run=True).events for one in sessions]
+    assert found == {"erin": [3, 0, 1], "fred": [1, 1, 1], "gina": [0, 0, 0]}
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_the_steps_of_an_erasure_are_asked_for_by_nobody_but_the_daemon(served: Served, of_all: bool) -> None:
+    key = create_key(served.data_dir, f"steps-{of_all}", None if of_all else "dora", ALL_SCOPES)
+    with MemoryClient("dora", endpoint=served.gateway, token=key.token) as client:
+        kept = client.remember("the proxy of dora restarts at noon")
+        socket = RequestSocket(served.gateway)
+        for method in sorted(INNER_METHODS):
+            params = {"erase_begin": {"selection": {"ids": [kept.id]}}}.get(
+                method, {"started_at": NOW, "record_ids": [kept.id]}
+            )
+            request = Request(
+                method=method,
+                user_id="dora",
+                params=msgspec.Raw(msgspec.msgpack.encode(params)),
+                token=key.token,
+                version=2,
+                deadline_ms=10_000.0,
+            )
+            fault = msgspec.msgpack.decode(socket.request(encode_fields(request), 30.0)[0])["fault"]
+            assert fault["code"] == ("unknown_method" if of_all else "user_not_allowed"), method
+        socket.close()
+        assert [record.id for record in client.get([kept.id])] == [kept.id]
+        assert read_intent(user_folder(served.data_dir, "dora")) is None
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_a_key_does_what_its_scopes_say_and_nothing_else(scope: Scope) -> None:
+    """Which verb needs which scope is a table; that a verb which is not in it is an administrator's, is the rule."""
+    own, everybody = (Principal("k", user, frozenset({scope})) for user in ("alice", None))
+    for method in (*USER_METHODS, *DAEMON_VERBS, "a_verb_of_tomorrow"):
+        asked = Request(method=method, user_id="alice", params=msgspec.Raw(encode_fields({"through": {"alice": 1}})))
+        for principal in (own, everybody):
+            is_daemons = method not in USER_METHODS and method != "wait"
+            if scope_of(method) != scope:
+                with pytest.raises(ScopeMissingError):
+                    permitted(asked, principal)
+            elif is_daemons and principal is own:
+                with pytest.raises(UserNotAllowedError):
+                    permitted(asked, principal)
+            else:
+                assert permitted(asked, principal).user_id == "alice"
+
+
+def test_reading_needs_no_more_than_recall_and_writing_no_more_than_publish() -> None:
+    needed = {scope: {method for method in USER_METHODS if scope_of(method) == scope} for scope in Scope}
+    assert needed[Scope.RECALL] == {"recall", "get", "stats", "run_get", "run_list", "sona_status"}
+    assert needed[Scope.PUBLISH] == {"remember", "feedback", "run_begin", "run_step", "run_end"}
+    assert {"forget", "forget_session", "sona_export"} <= needed[Scope.ADMIN]
