@@ -1,0 +1,142 @@
+"""The long form: hundreds of kills and faults, with progress on standard error.
+
+    python -m tests.crash [--seed N] [--only kills,faults,power,damage] [--kill relay=250]
+                          [--json FILE] [--table FILE]
+
+Each round has a seed of its own, made from the first and its number, and names it when it fails; a failure does not end
+the others. Exits with 1 when a promise was broken anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from memory_agent.cli.progress import progress_bars
+
+from . import faults
+from .campaign import FAULTS, Tell, blows, fault_round, kill_round
+from .damage import damages, inspect
+from .data_folder import make_data_folder
+from .disk import CannotMountError
+from .figures import Figures
+from .power import power_cut
+
+SEED = 20260216
+KILLS = {"relay": 250, "owner": 120, "plain": 30, "spooling": 60}
+KILLS_A_ROUND = 23
+FAULT_ROUNDS = 4
+POWER_CUTS = 10
+DAMAGES_A_FILE = 12
+Round = Callable[[Figures, Tell], None]
+
+
+def main() -> int:
+    """Run what is asked for; return the exit code."""
+    options = _parse()
+    if reason := faults.missing():
+        print(f"the long form needs the shim: {reason}", file=sys.stderr)
+        return 1
+    figures, failures = Figures(), 0
+    with tempfile.TemporaryDirectory(prefix="crash-shim-") as folder, progress_bars() as report:
+        shim = faults.build(Path(folder))
+        for name, steps, run in _rounds(options, shim):
+            done = _Steps(name, steps, report)
+            try:
+                run(figures, done.one)
+            except Exception:
+                failures += 1
+                traceback.print_exc()
+            _write(options, figures, failures)
+    print(figures.table())
+    print(f"seed {options.seed}; rounds that failed: {failures}")
+    return 1 if failures or sum(figures.broken.values()) else 0
+
+
+class _Steps:
+    """Counts the steps of all rounds of one name, as one bar."""
+
+    _done: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, name: str, total: int, report: Callable[[str, int, int], None]) -> None:
+        self._name, self._total, self._report = name, total, report
+
+    def one(self) -> None:
+        self._done[self._name] = self._done.get(self._name, 0) + 1
+        self._report(self._name, self._done[self._name], self._total)
+
+
+def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Round]]:
+    wanted = options.only.split(",")
+    rounds: list[tuple[str, int, Round]] = []
+    if "kills" in wanted:
+        counts = KILLS | dict(_pair(text) for text in options.kill)
+        todo = blows(random.Random(options.seed), counts, has_shim=True)
+        for number, start in enumerate(range(0, len(todo), KILLS_A_ROUND)):
+            seed, part = options.seed + number, todo[start : start + KILLS_A_ROUND]
+            rounds.append(("kills", len(todo), lambda f, t, s=seed, p=part: kill_round(s, p, shim, f, t)))  # type: ignore[misc]
+    if "faults" in wanted:
+        for number in range(FAULT_ROUNDS):
+            seed, faults_ = options.seed + 1_000 + number, list(FAULTS)
+            random.Random(seed).shuffle(faults_)
+            total = FAULT_ROUNDS * len(FAULTS)
+            rounds.append(("faults", total, lambda f, t, s=seed, p=faults_: fault_round(s, p, shim, f, t)))  # type: ignore[misc]
+    if "power" in wanted:
+        rounds += [("power cuts", POWER_CUTS, lambda f, t: _power_cut(shim, f, t))] * POWER_CUTS
+    if "damage" in wanted:
+        rounds.append(("damages", 0, lambda f, t: _damage(options.seed, f, t)))
+    return rounds
+
+
+def _power_cut(shim: Path, figures: Figures, tell: Tell) -> None:
+    try:
+        cut = power_cut(shim, 100, figures)
+    except CannotMountError as error:
+        print(f"no power cut: {error}", file=sys.stderr)
+        return
+    assert cut.findings == [], cut.findings[:10]
+    assert cut.found >= cut.acked
+    tell()
+
+
+def _damage(seed: int, figures: Figures, tell: Tell) -> None:
+    with tempfile.TemporaryDirectory(prefix="crash-") as name:
+        base = Path(name) / "base"
+        make_data_folder(base)
+        todo = damages(base, random.Random(seed), DAMAGES_A_FILE)
+        wrong = list(inspect(base, Path(name) / "work", todo, figures, tell))
+    assert wrong == [], f"seed {seed}: {wrong[:10]}"
+
+
+def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None:
+    """After each round, so that a run that is ended leaves what it found."""
+    figures.totals["rounds that failed"] = failures
+    if options.json:
+        figures.write(options.json)
+    if options.table:
+        options.table.write_text(figures.table(), encoding="utf-8")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description="The crash laboratory, its long form.")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of all blows")
+    parser.add_argument("--only", default="kills,faults,power,damage", help="which parts, with commas")
+    parser.add_argument("--kill", action="append", default=[], help="VICTIM=COUNT: other than the usual number")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--table", type=Path, help="file for the figures as Markdown")
+    return parser.parse_args()
+
+
+def _pair(text: str) -> tuple[str, int]:
+    name, _, count = text.partition("=")
+    return name, int(count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

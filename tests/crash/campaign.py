@@ -1,0 +1,186 @@
+"""Rounds of kills and faults: a world at work, one blow after another from a seed, and the checker at the end.
+
+A blow falls at the N-th call to the disk (the shim; deterministic for the process that is hit) or after so many more
+promises (at random). The same seed gives the same blows; what they meet depends on the machine.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .figures import Figures
+from .history import check
+from .reading import read_history
+from .world import Part, World, wait_until
+
+Tell = Callable[[], None]
+MOST_CALLS = 30  # the disk is asked that often within a few promises
+MOST_CALLS_OF = {"index.usearch": 4}  # written only now and then, in two calls
+_DISK = {
+    "relay": ("journal/data.mdb",),
+    "owner": ("records/data.mdb", "records/data.mdb", "index.usearch", "lexicon.sqlite"),
+    "spooling": ("/spool/data.mdb",),
+}
+
+
+class Blow(NamedTuple):
+    """Who is hit, and how: `call` is a SIGKILL at a call to the disk, `random` after some promises."""
+
+    victim: str
+    how: str
+
+
+class Fault(NamedTuple):
+    """A fault on a file of one process, and whether the process may end by it."""
+
+    victim: str
+    kind: str
+    calls: str
+    path: str
+    may_end: bool
+
+
+FAULTS = (
+    *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in ("eio", "enospc", "short")),
+    Fault("relay", "eio", "sync", "journal/data.mdb", True),
+    *(Fault("owner", kind, "write", "records/data.mdb", False) for kind in ("eio", "enospc", "short")),
+    Fault("owner", "eio", "sync", "records/data.mdb", False),
+    *(Fault("owner", kind, "write", "index.usearch", False) for kind in ("eio", "enospc", "short")),
+    *(Fault("owner", kind, "write", "lexicon.sqlite", False) for kind in ("eio", "enospc", "short")),
+    *(Fault("spooling", kind, "write", "/spool/data.mdb", True) for kind in ("eio", "enospc")),
+)
+
+
+def blows(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Blow]:
+    """So many blows for each victim, in an order of the seed."""
+    all_blows = [
+        Blow(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
+        for victim, count in counts.items()
+        for number in range(count)
+    ]
+    seeded.shuffle(all_blows)
+    return all_blows
+
+
+def kill_round(seed: int, todo: Sequence[Blow], shim: Path | None, figures: Figures, tell: Tell = lambda: None) -> None:
+    """Run a world, strike every blow, have everything delivered, and check. Raises `AssertionError` with the seed."""
+    seeded = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder, World(Path(folder), shim, pace_s=0.04) as world:
+        world.start()
+        for blow in todo:
+            _strike(world, blow, seeded)
+            figures.kills[f"{blow.victim}, {'at the N-th call' if blow.how == 'call' else 'at random'}"] += 1
+            tell()
+        _finish(world, figures, seed)
+
+
+def fault_round(seed: int, todo: Sequence[Fault], shim: Path, figures: Figures, tell: Tell = lambda: None) -> None:
+    """As `kill_round`, with faults of the disk."""
+    seeded = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder, World(Path(folder), shim, pace_s=0.04) as world:
+        world.start()
+        for fault in todo:
+            _inflict(world, fault, seeded)
+            figures.faults[f"{fault.kind} on {fault.calls}, {fault.path}"] += 1
+            tell()
+        _finish(world, figures, seed)
+
+
+def _finish(world: World, figures: Figures, seed: int) -> None:
+    world.finish()
+    history = read_history(world.data_dir, world.notes)
+    findings = check(history)
+    figures.add(history, findings)
+    assert findings == [], f"seed {seed}: {findings[:10]}"
+    assert history.deleted, "nothing was forgotten, so nothing was shown of that"
+
+
+def _strike(world: World, blow: Blow, seeded: random.Random) -> None:
+    part: Part = getattr(world, blow.victim)
+    if blow.victim == "spooling":
+        _strike_spool(world, blow, seeded)
+        return
+    if blow.how == "call":
+        kind, path = seeded.choice(("kill", "tear")), seeded.choice(_DISK[blow.victim])
+        part.order.give(
+            kind, "any" if kind == "kill" else "write", path, seeded.randint(1, MOST_CALLS_OF.get(path, MOST_CALLS))
+        )
+        wait_until(lambda: not part.is_alive, f"{part.name} is killed at a call: {blow}")
+        assert part.wait() == -signal.SIGKILL, part.log()
+        part.order.revoke()
+    else:
+        _let_work(world, part, seeded.randint(1, 40))
+        part.kill()
+    part.start()
+
+
+def _strike_spool(world: World, blow: Blow, seeded: random.Random) -> None:
+    """The relay goes first, so that there is something in the spool; both come back."""
+    part = world.spooling
+    (world.notes / "unbounded").touch()
+    if blow.how == "call":
+        part.order.give("kill", "any", _DISK["spooling"][0], seeded.randint(1, MOST_CALLS))
+        world.relay.kill()
+        wait_until(lambda: not part.is_alive, f"the spool's owner is killed at a call: {blow}")
+        assert part.wait() == -signal.SIGKILL, part.log()
+        part.order.revoke()
+    else:
+        world.relay.kill()
+        _let_work(world, part, seeded.randint(1, 40))
+        part.kill()
+    if seeded.random() < 0.5:  # the next life of the publisher finds the relay away
+        part.start()
+        _let_work(world, part, 8)
+        world.relay.start()
+    else:
+        world.relay.start()
+        part.start()
+    (world.notes / "unbounded").unlink()
+
+
+def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
+    part: Part = getattr(world, fault.victim)
+    first = seeded.randint(1, MOST_CALLS_OF.get(fault.path, 12))
+    part.order.give(fault.kind, fault.calls, fault.path, first, seeded.randint(1, 3))
+    if fault.victim == "spooling":
+        (world.notes / "unbounded").touch()
+        world.relay.kill()
+    wait_until(lambda: part.order.hits > 0 or not part.is_alive, f"{fault} is met")
+    assert part.order.hits > 0, f"{part.name} ended before its disk failed:\n{part.log()}"
+    if fault.victim == "spooling":
+        world.relay.start()
+        (world.notes / "unbounded").unlink()
+    _let_work_or_end(world, part)
+    part.order.revoke()
+    _let_work_or_end(world, part)  # who met the fault last may end by it only now
+    if not part.is_alive:
+        assert fault.may_end, f"{part.name} ended by {fault}:\n{part.log()}"
+        code = part.wait()
+        assert code > 0, f"{part.name} was killed by {fault} (signal {-code}):\n{part.log()}"
+        part.start()
+
+
+def _let_work(world: World, part: Part, promises: int) -> None:
+    """Wait until so many promises more were made, by this part or through it."""
+    count = _counter(world, part)
+    aim = count() + promises
+    wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} goes on")
+    assert part.is_alive, f"{part.name} ended by itself:\n{part.log()}"
+
+
+def _let_work_or_end(world: World, part: Part) -> None:
+    count = _counter(world, part)
+    aim = count() + 8
+    wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} goes on, or ends")
+
+
+def _counter(world: World, part: Part) -> Callable[[], int]:
+    if part is world.owner:
+        return lambda: world.taken
+    asked = world.plain if part is world.relay else part  # what lies in a spool says nothing of the relay
+    return lambda: world.acked_by(asked)

@@ -1,0 +1,143 @@
+"""Flipped bits, cuts and zeroed tails in every file that a data folder holds, so that a new file is covered by itself.
+
+Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are good: the same answers
+as before, an error of ours that names what is damaged, or (told apart in the figures) answers that differ while
+verification says so. A process that dies, an error that is not ours, and other answers with nothing said are findings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .figures import Figures
+from .world import ROOT
+
+KINDS = ("flip", "cut", "zero tail")
+_IGNORED = {"reserve"}  # room that is kept free: it holds nothing
+_PAGE_BYTES = 4096
+
+
+class Damage(NamedTuple):
+    """What was done to which file of the folder."""
+
+    file: str
+    kind: str
+    at: int
+    size_bytes: int
+
+    def inflict(self, folder: Path) -> None:
+        file = folder / self.file
+        with file.open("r+b") as opened:
+            if self.kind == "cut":
+                opened.truncate(self.at)
+            elif self.kind == "flip":
+                opened.seek(self.at // 8)
+                byte = opened.read(1)[0]
+                opened.seek(self.at // 8)
+                opened.write(bytes([byte ^ 1 << self.at % 8]))
+            else:
+                opened.seek(self.at)
+                opened.write(bytes(self.size_bytes - self.at))
+
+
+def damages(folder: Path, seeded: random.Random, per_file: int) -> list[Damage]:
+    """So many damages, of kinds by turns, for every file below `folder` that holds something."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in _IGNORED)
+    kinds = itertools.cycle(KINDS)
+    return [
+        Damage(str(file.relative_to(folder)), kind, _place(kind, size, seeded), size)
+        for file in files
+        if (size := file.stat().st_size)
+        for kind in itertools.islice(kinds, per_file)
+    ]
+
+
+def _place(kind: str, size: int, seeded: random.Random) -> int:
+    if kind == "flip":
+        page = seeded.randrange(-(-size // _PAGE_BYTES)) * _PAGE_BYTES  # headers of pages as often as what they hold
+        reach = min(size - page, seeded.choice((64, _PAGE_BYTES)))
+        return page * 8 + seeded.randrange(reach * 8)
+    if kind == "cut":
+        return seeded.randrange(size)
+    return max(0, size - seeded.choice((512, _PAGE_BYTES, 4 * _PAGE_BYTES, 16 * _PAGE_BYTES)))
+
+
+class Opening:
+    """The process that opens what is damaged; started again when it died."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def read(self, folder: Path) -> dict[str, Any] | None:
+        """Return what it found in the folder, part by part; None when it died of it."""
+        if self._process is None:
+            command = [sys.executable, "-m", "tests.crash.opening_process"]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{folder}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            self.close()
+            return None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            with self._process:
+                self._process = None
+
+
+def inspect(
+    base: Path, work: Path, todo: list[Damage], figures: Figures, tell: Callable[[], None] = lambda: None
+) -> Iterator[str]:
+    """Inflict each damage on a copy of `base` and yield what is wrong with the outcome."""
+    opening = Opening()
+    try:
+        shutil.copytree(base, work)
+        sound = opening.read(work)
+        shutil.rmtree(work)
+        assert sound is not None
+        assert all("error" not in part and "bug" not in part for part in sound.values()), sound
+        for damage in todo:
+            shutil.copytree(base, work)
+            damage.inflict(work)
+            found = opening.read(work)
+            shutil.rmtree(work)
+            outcome = _outcome(sound, found)
+            tell()
+            figures.damages[f"{damage.kind}: {outcome.partition(':')[0]}"] += 1
+            if outcome.partition(":")[0] not in ("as before", "refused by name", "seen by verification"):
+                yield f"{damage}: {outcome}"
+    finally:
+        opening.close()
+
+
+def _outcome(sound: dict[str, Any], found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "the process died"
+    outcome = "as before"
+    for name, part in found.items():
+        if "bug" in part:
+            return f"not an error of ours: {name}: {part['bug']}"
+        if "error" in part:
+            outcome = "refused by name"
+        elif part["answers"] != sound[name]["answers"]:
+            if not part["verified"]:
+                outcome = "seen by verification"
+            else:
+                return f"other answers and nothing said: {name}"
+    return outcome

@@ -1,0 +1,74 @@
+"""Disks that are small, and disks whose power is cut: mounted for a test, gone after it.
+
+kill -9 says nothing about fsync, because the page cache outlives the process. So a file system in a file is copied
+while its writers are stopped: the copy holds what was flushed, and nothing of what was only in memory.
+What this does not do: reorder the writes of one flush, as a disk may.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class CannotMountError(Exception):
+    """This machine does not let us mount; the reason is the message."""
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """Give a file system of that size, in memory. Raises `CannotMountError`."""
+    folder.mkdir()
+    with _mounted(["-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs"], folder):
+        yield folder
+
+
+@contextmanager
+def image_disk(image: Path, folder: Path) -> Iterator[Path]:
+    """Mount the file system in the file `image`, made if it is not there. Raises `CannotMountError`."""
+    folder.mkdir()
+    if not image.exists():
+        with image.open("wb") as file:
+            file.truncate(256 << 20)
+        _run(["mke2fs", "-q", "-t", "ext4", "-F", str(image)])
+    with _mounted(["-o", "loop,commit=300", str(image)], folder):  # nothing is flushed that nobody asks for
+        yield folder
+
+
+def cut_power(image: Path, copy: Path) -> None:
+    """Copy what the disk would hold if its power were cut now. Its writers must be stopped."""
+    _run(["cp", "--sparse=always", str(image), str(copy)])
+
+
+def fill(folder: Path, keep_bytes: int = 0) -> Path:
+    """Leave only so many bytes free; return the file to remove."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        size = 1 << 16
+        while size:
+            try:
+                file.write(bytes(size))
+            except OSError:
+                size //= 2
+        file.truncate(max(0, file.tell() - keep_bytes))
+    return ballast
+
+
+@contextmanager
+def _mounted(what: list[str], folder: Path) -> Iterator[None]:
+    _run(["mount", *what, str(folder)])
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise CannotMountError(f"{command[0]} is not here") from error
+    if done.returncode:
+        raise CannotMountError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,0 +1,102 @@
+"""Opens and reads whole data folders, one for each line of standard input, and says what it found, as a line of JSON.
+
+Each part (journal, spool, each user) has its answers, or the error that it raised if it is ours, or a bug.
+Answers come with what verification said.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memory_agent.care.checkup import check_events, check_user
+from memory_agent.errors import MemoryAgentError
+from memory_agent.memory import Memory
+from memory_agent.storage.folders import known_users, user_folder
+from relay import Journal, JournalSettings, RelayError, journal_folder
+
+from .owner_process import STORE
+from .word_vectors import WordVectors
+
+QUESTIONS = 6
+
+
+def main() -> None:
+    for line in sys.stdin:
+        folder = Path(line.strip())
+        found = {name: _tried(read) for name, read in _parts(folder).items()}
+        print(json.dumps(found), flush=True)
+
+
+def _parts(folder: Path) -> dict[str, Callable[[], dict[str, Any]]]:
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "journal": lambda: _journal(journal_folder(folder / "data")),
+        "spool": lambda: _journal(folder / "spool"),
+    }
+    for user_id in known_users(folder / "data"):
+        parts[f"user {user_id}"] = lambda user_id=user_id: _user(folder / "data", user_id)  # type: ignore[misc]
+    return parts
+
+
+def _tried(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return read()
+    except (MemoryAgentError, RelayError) as error:
+        return {"error": error.code, "text": str(error)}
+    except Exception as error:
+        return {"bug": f"{type(error).__name__}: {error}"}
+
+
+def _journal(path: Path) -> dict[str, Any]:
+    """Everything in it, by number and by user, and who has read how far."""
+    with Journal.open(path) as journal:
+        entries = [(entry.seq, entry.user_id, entry.data.decode(errors="replace")) for entry in _entries(journal)]
+        users = sorted({user_id for _, user_id, _ in entries})
+        by_user = {user: [entry.seq for entry in journal.read(0, 10_000, 64 << 20, user)] for user in users}
+        consumers = sorted(str(state) for state in journal.consumers())
+        ends = [journal.first_seq, journal.last_seq, len(journal.quarantined())]
+    report = check_events(path, JournalSettings(), _quietly)
+    return {"answers": [entries, by_user, consumers, ends], "verified": not report.findings}
+
+
+def _entries(journal: Journal) -> list[Any]:
+    found: list[Any] = []
+    while batch := journal.read(found[-1].seq if found else 0, 1_000, 64 << 20):
+        found += batch
+    return found
+
+
+def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
+    """Every memory, what each of some questions finds first, and the figures."""
+    embedder = WordVectors()
+    with Memory.open(
+        user_folder(data_dir, user_id), user_id=user_id, embedder=embedder, store_settings=STORE
+    ) as memory:
+        store = memory._archive.store
+        records = [(row, record.id, record.event_id, record.text) for row, record in store.scan()]
+        known = [store.row_of_event(event_id) for _, _, event_id, _ in records if event_id]
+        found = [_first(memory, text) for _, _, _, text in records[:: max(1, len(records) // QUESTIONS)]]
+        answers = [records, known, found, store.cursor, len(memory._archive.index), len(memory._archive.lexicon)]
+    report = check_user(user_folder(data_dir, user_id), user_id, STORE, _quietly)
+    return {"answers": answers, "verified": not report.findings}
+
+
+def _first(memory: Memory, text: str) -> str:
+    """The id of the best answer; one that was degraded, and says so, is asked again when what it lacked is mended."""
+    for _ in range(3):
+        result = memory.recall(text, 1, deadline_ms=30_000.0)
+        if not result.degraded:
+            break
+        memory._archive._wait_for_mending()
+    return result.memories[0].record.id if result.memories else ""
+
+
+def _quietly(_what: str, _done: int, _total: int) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()

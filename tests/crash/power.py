@@ -1,0 +1,91 @@
+"""Power cuts: everything that was acknowledged is on the copied disk; with a disk that lies, it is not."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from relay import RelayError
+
+from .disk import cut_power, image_disk
+from .figures import Figures
+from .history import Finding, History, check
+from .reading import lines, read_history, read_journal, read_records
+from .world import World, wait_until
+
+
+@dataclass
+class Cut:
+    """What was promised when the power went, and what the disk held then."""
+
+    acked: int
+    found: int
+    findings: list[Finding]
+
+
+def power_cut(shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False) -> Cut:
+    """Let a world work until so many promises are there, cut the power, look, go on from what is left, look again.
+
+    With `disk_lies` no flush of the relay and of the stores' owner is done, and nothing is gone on with: the control.
+    Raises `CannotMountError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="crash-") as name:
+        folder = Path(name)
+        image, copy = folder / "disk", folder / "copy"
+        _work_and_cut(folder, image, copy, shim, promises, disk_lies=disk_lies)
+        with image_disk(copy, folder / "after") as disk:
+            acked = len(lines(folder / "notes" / "plain.acked"))
+            if disk_lies:
+                return Cut(acked, _found(disk / "data"), [])
+            history = _history(disk / "data", folder / "notes")
+            findings = check(history)
+            figures.kills["all at once, by a power cut"] += 1
+            findings += _go_on(folder, disk / "data", shim, figures)
+            return Cut(acked, len(history.journal), findings)
+
+
+def _work_and_cut(folder: Path, image: Path, copy: Path, shim: Path, promises: int, *, disk_lies: bool) -> None:
+    with (
+        image_disk(image, folder / "before") as disk,
+        World(folder, shim, data_dir=disk / "data", pace_s=0.02) as world,
+    ):
+        if disk_lies:
+            for part in (world.relay, world.owner):
+                part.order.give("lie", "sync", "/before/", 1, 0)
+        world.start(world.relay, world.plain, world.owner)
+        wait_until(lambda: world.acked >= promises and world.taken >= promises // 2, "promises before the power cut")
+        for part in (world.relay, world.owner):
+            part.signal(signal.SIGSTOP)
+        cut_power(image, copy)
+        world.plain.kill()
+
+
+def _found(data_dir: Path) -> int:
+    try:
+        return len(read_journal(data_dir)[0])
+    except RelayError:  # there is not even a file
+        return 0
+
+
+def _history(data_dir: Path, notes: Path) -> History:
+    """The truth as it lay on the disk, before anybody mends a derived file."""
+    return replace(read_history(data_dir, notes, with_stores=False), stores=read_records(data_dir))
+
+
+def _go_on(folder: Path, data_dir: Path, shim: Path, figures: Figures) -> list[Finding]:
+    """Start everything again on what is left, as after a boot, and check the whole at the end."""
+    boot_id = folder / "boot-id"
+    boot_id.write_text("another-boot\n")
+    after = folder / "next"
+    shutil.copytree(folder / "notes", after / "notes")
+    with World(after, shim, data_dir=data_dir, pace_s=0.02) as world:
+        world.owner.order.boot_id = boot_id
+        world.start(world.relay, world.owner, world.plain)
+        world.finish()
+        history = read_history(data_dir, world.notes)
+        findings = check(history)
+        figures.add(history, findings)
+        return findings

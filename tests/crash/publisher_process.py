@@ -1,0 +1,71 @@
+"""A publisher for the laboratory: numbered events without end, each noted when its promise is there.
+
+    python -m tests.crash.publisher_process DATA_DIR NAME NOTES_FOLDER [--spool FOLDER] [--pace SECONDS]
+
+A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or, with a spool, that lies in it;
+it is on the disk before the next event is sent. Killed and started again, it goes on behind its last note. It ends,
+with everything acknowledged, once there is a file NOTES_FOLDER/stop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from relay import Publisher, PublisherSettings, relay_endpoints
+
+from .events import event
+
+CHUNK = 8
+AHEAD = 200  # events that nobody has taken in; a run ends when all are
+UNBOUNDED = ("stop", "unbounded")  # files that lift that: it is to end, or the relay is away on purpose
+SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.2, publish_timeout_s=120.0, full_pause_s=0.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("notes", type=Path)
+    parser.add_argument("--spool", type=Path)
+    parser.add_argument("--pace", type=float, default=0.0)
+    options = parser.parse_args()
+    file = options.notes / f"{options.name}.acked"
+    number = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+    ingest = relay_endpoints(options.data_dir).ingest
+    with (
+        Publisher(ingest, settings=SETTINGS, spool=options.spool) as publisher,
+        file.open("a", encoding="utf-8") as acked,
+    ):
+        while not (options.notes / "stop").exists():
+            ids = [publisher.publish(event(options.name, number + place)) for place in range(CHUNK)]
+            number += CHUNK
+            report = publisher.flush(0.3)
+            while report.pending:
+                report = publisher.flush(0.3)
+            assert not report.rejected, report
+            acked.writelines(f"{event_id}\n" for event_id in ids)
+            acked.flush()
+            os.fsync(acked.fileno())
+            time.sleep(options.pace)
+            while number > AHEAD + _taken(options.notes) and not _is_unbounded(options.notes):
+                time.sleep(0.05)
+        report = publisher.flush(120.0)
+        assert not report.pending, report
+        assert not report.spooled, report
+
+
+def _is_unbounded(notes: Path) -> bool:
+    return any((notes / name).exists() for name in UNBOUNDED)
+
+
+def _taken(notes: Path) -> int:
+    """Half of what the stores' owner has noted: there are two publishers."""
+    file = notes / "taken"
+    return file.read_bytes().count(b"\n") // 2 if file.exists() else 0
+
+
+if __name__ == "__main__":
+    main()

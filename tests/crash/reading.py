@@ -1,0 +1,113 @@
+"""What lies on the disk after a run, as a `History`: read through the product's own code, nobody else running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from memory_agent.embedders import Embedder
+from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.store import Store as RecordStore
+from relay import Journal, MalformedEventError, journal_folder, read_event
+
+from .history import Entry, History, Store, Stored
+from .owner_process import STORE
+from .word_vectors import NDIM, WordVectors
+
+
+def read_history(data_dir: Path, notes: Path, *, with_stores: bool = True) -> History:
+    """Read the promises in `notes` and everything in `data_dir`. Opening the stores mends their indexes, as it must."""
+    journal, quarantined, handled = read_journal(data_dir)
+    stores = None
+    if with_stores:
+        stores = {user_id: read_store(data_dir, user_id) for user_id in known_users(data_dir)}
+    deleted = lines(notes / "deleted")
+    return History(
+        acked={file.stem: lines(file) for file in sorted(notes.glob("*.acked"))},
+        journal=journal,
+        stores=stores,
+        handled=handled,
+        taken_in=frozenset(lines(notes / "taken")),
+        deleted=frozenset(deleted),
+        doubtful=frozenset(lines(notes / "doubtful")) - frozenset(deleted),
+        quarantined=quarantined,
+    )
+
+
+def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry], frozenset[str], int]:
+    """Return the journal's entries, the ids in quarantine, and how far `consumer` is."""
+    entries: list[Entry] = []
+    with Journal.open(journal_folder(data_dir), readonly=True) as journal:
+        while batch := journal.read(entries[-1].seq if entries else 0, 5_000, 64 << 20):
+            for found in batch:
+                event = read_event(found.data)
+                publisher, _, number = event.event_id.rpartition("-")
+                entries.append(Entry(found.seq, publisher, int(number), event.event_id, found.user_id))
+        quarantined = frozenset(_event_id(entry.data) for entry in journal.quarantined(limit=10_000))
+        return entries, quarantined, journal.cursor(consumer)
+
+
+def read_store(data_dir: Path, user_id: str, embedder: Embedder | None = None) -> Store:
+    """Return a user's memories and what the indexes find of them, each asked for by its own words and vector."""
+    embedder = embedder or WordVectors()
+    archive = Archive.open(user_folder(data_dir, user_id), STORE, "library")
+    try:
+        records = dict(archive.store.scan())
+        assert archive.store.verify() == len(records)
+        memories = _memories(user_id, records)
+        listed = {int(row) for row in archive.lexicon.matching_rows(MemoryFilter())}
+        words = {row for row, record in records.items() if row in _found(archive, record.text)} | listed - set(records)
+        vectors = set()
+        if records and archive.store.ndim == NDIM:
+            for record in records.values():
+                rows, _ = archive.index.search(embedder.embed_query(record.text), 1)
+                vectors |= {int(found) for found in rows}
+        surplus = len(archive.index) - len(records)
+        return Store(
+            memories,
+            archive.store.cursor,
+            frozenset(vectors | {-n for n in range(1, surplus + 1)}),
+            frozenset(words & listed | listed - set(records)),
+        )
+    finally:
+        archive.close()
+
+
+def read_records(data_dir: Path) -> dict[str, Store]:
+    """Return every user's memories and no more, so that nothing derived is looked at or mended."""
+    stores = {}
+    for user_id in known_users(data_dir):
+        with RecordStore.open(user_folder(data_dir, user_id), STORE) as store:
+            memories = _memories(user_id, dict(store.scan()))
+            rows = frozenset(memory.row for memory in memories)
+            stores[user_id] = Store(memories, store.cursor, rows, rows)
+    return stores
+
+
+def _memories(user_id: str, records: Mapping[int, MemoryRecord]) -> list[Stored]:
+    return [
+        Stored(user_id, str(record.event_id), record.text.partition(" ")[0], row) for row, record in records.items()
+    ]
+
+
+def _found(archive: Archive, text: str) -> set[int]:
+    """Which rows the lexicon gives for the word that only this memory holds."""
+    word = next(word for word in text.split() if word.startswith("lamp"))
+    return {int(row) for row in archive.lexicon.search(word, 5)[0]}
+
+
+def lines(file: Path) -> list[str]:
+    """Return the whole lines of a file that a killed process wrote; none when it wrote nothing."""
+    if not file.exists():
+        return []
+    text = file.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def _event_id(data: bytes) -> str:
+    try:
+        return read_event(data).event_id
+    except MalformedEventError:
+        return ""

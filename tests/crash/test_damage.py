@@ -1,0 +1,52 @@
+"""Flipped bits, cuts and zeroed tails in every file of a data folder: right answers or an error that names it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from .damage import Opening, damages, inspect
+from .data_folder import make_data_folder
+from .figures import Figures
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a journal, a spool and three users' stores, indexes and all, closed in order."""
+    folder = tmp_path_factory.mktemp("damage") / "base"
+    make_data_folder(folder)
+    return folder
+
+
+def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_nobody_dies(
+    base: Path, tmp_path: Path, seed: int
+) -> None:
+    figures = Figures()
+    todo = damages(base, random.Random(seed), per_file=1)
+    assert {damage.file for damage in todo} >= {
+        "data/journal/data.mdb",
+        "spool/data.mdb",
+        "data/users/alice/records/data.mdb",
+        "data/users/alice/index.usearch",
+        "data/users/alice/lexicon.sqlite",
+    }
+    assert list(inspect(base, tmp_path / "work", todo, figures)) == [], f"seed {seed}"
+    assert sum(figures.damages.values()) == len(todo)
+
+
+def test_the_reader_of_damaged_folders_sees_what_changed(base: Path) -> None:
+    """The instrument itself: an answer that is not as before is told, with nothing wrong on the disk."""
+    opening = Opening()
+    try:
+        before = opening.read(base)
+        assert before is not None
+        assert set(before) == {"journal", "spool", "user alice", "user bob", "user carol"}
+        assert all(part["verified"] for part in before.values())
+        assert len(before["user alice"]["answers"][0]) > 30
+        assert opening.read(base) == before
+    finally:
+        opening.close()

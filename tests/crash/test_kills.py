@@ -1,0 +1,31 @@
+"""kill -9 of every process at any moment, disks that fail: what was promised holds. The long form is `make crash`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from .campaign import FAULTS, blows, fault_round, kill_round
+from .figures import Figures
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_whoever_is_killed_nothing_acknowledged_is_lost_doubled_swapped_back_or_somebody_elses(
+    shim: Path, seed: int
+) -> None:
+    counts = {"relay": 3, "owner": 4, "plain": 1, "spooling": 2}
+    figures = Figures()
+    kill_round(seed, blows(random.Random(seed), counts, has_shim=True), shim, figures)
+    assert sum(figures.kills.values()) == 10
+
+
+def test_a_disk_that_fails_or_is_full_in_the_middle_of_a_write_costs_nothing_acknowledged(
+    shim: Path, seed: int
+) -> None:
+    figures = Figures()
+    chosen = random.Random(seed).sample(FAULTS, 8)
+    fault_round(seed, chosen, shim, figures)
+    assert sum(figures.faults.values()) == len(chosen)

@@ -1,0 +1,44 @@
+"""Vectors for the laboratory's memories, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.embedders import EmbedderInfo, Embeddings, Progress
+from memory_agent.records import Embedding
+
+NDIM = 32
+
+
+class WordVectors:
+    """An embedder by feature hashing: each word has a direction, a text the sum of its words'.
+
+    Vectors are what the store and its index have to keep, whatever they mean; the real model would load for a second
+    after each of hundreds of kills. The long form with Ray runs with the real one.
+    """
+
+    info = EmbedderInfo(model="words", model_sha256="0" * 16, scheme="float32", runtime="tests", ndim=NDIM)
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        total: npt.NDArray[np.float32] = sum((_direction(word) for word in text.split()), np.zeros(NDIM, np.float32))
+        length = float(np.linalg.norm(total))
+        return total / length if length else _direction("")
+
+    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
+        return np.stack([self.embed_query(text) for text in texts])
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        return len(text.split())
+
+    def close(self) -> None:
+        pass
+
+
+def _direction(word: str) -> npt.NDArray[np.float32]:
+    seed = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "big")
+    vector = np.random.default_rng(seed).normal(size=NDIM).astype(np.float32)
+    return vector / np.linalg.norm(vector)
