@@ -1,0 +1,312 @@
+"""Targets that are files and stored values: journal entries, records, indexes, checkpoints, keys, settings, pages.
+
+Most carry a checksum, which hides what lies behind it from a fuzzer; so each input is read as it is, and once more as
+the body of a value with a right checksum, as a version of this program that was wrong would have written it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
+from target import Target, refused
+
+from memory_agent.care import lines
+from memory_agent.care.manifest import read_manifest
+from memory_agent.cli.event_lines import BadLine, EventLines
+from memory_agent.learning import kept_learner, transfer
+from memory_agent.records import MemoryRecord
+from memory_agent.settings import load_settings
+from memory_agent.signals.table import SignalTable
+from memory_agent.storage import codec, recall_notes, seal, trajectories
+from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
+from relay import CurvePair, Journal, entries, event_from_mapping, key_file, pages, read_key_file
+from relay import load_settings as load_relay_settings
+from sona import checkpoint
+from sona.engine import Learner
+from sona.lesson import Contest, Lesson
+
+Read = Callable[[bytes], object]
+NUMBER = 7
+KEY = b"\0" * 7 + b"\1"
+RUN = trajectories.StoredTrajectory(
+    id="run-1",
+    number=1,
+    marks=(trajectories.Mark(1_000, "e-1", "conductor.run.started", "begin", row=3, named=(3, 4)),),
+    recalls=("r-1",),
+    inferred=((3, "r-1"),),
+    began_us=1_000,
+    ended_us=2_000,
+    outcome="completed",
+    recall_ids=("r-1",),
+    used=(trajectories.StoredUse(3, "feedback", 1.0, "r-1"),),
+    revisions=(trajectories.StoredRevision(0.7, "completed", 2_000),),
+)
+NOTE = recall_notes.RecallNote("r-1", 900, vector=b"\0\x3c" * 4, shown=(recall_notes.Shown(3, 1, (4,)),), size=1)
+HEADER = IndexHeader(
+    engine="e",
+    ndim=4,
+    count=1,
+    applied=1,
+    stamp="s",
+    lineage="l",
+    body_bytes=4,
+    body_xxh3=xxhash.xxh3_128_digest(b"body"),
+)
+KEYS = (
+    b'{"version":1,"keys":[{"id":"local","created":"2026-11-21T09:00:00Z","scopes":["publish","recall","admin"],'
+    b'"token_sha256":"ab"},{"id":"b","created":"2026-11-21T09:00:00Z","scopes":["recall"],"user_id":"bob",'
+    b'"curve_public":"x","revoked":"2026-11-21T10:00:00Z"}]}',
+    b'{"id":"b","user_id":"bob","token":"t","public":"p","secret":"s","server":"v"}',
+    b'["public","secret"]',
+)
+MANIFEST = (
+    b'{"format":1,"version":"0.1.0","made_at":"2026-11-21T09:00:00Z","parts":[{"part":"journal","path":"journal/data.mdb",'
+    b'"bytes":4,"sha256":"ab","entries":1}],"left_out":["bob"]}',
+)
+LINES = (
+    lines.encode_line(
+        MemoryRecord(id="m", text="t", source="user_input", kind="episode", timestamp=NOW, metadata={"a": [1]}),
+        np.asarray([1, 0, 0, 0], "<f2").tobytes(),
+        [b"e-1", b"\xff" * 17],
+    ),
+    b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1}',
+)
+SETTINGS_FILES = (
+    b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nalpha = 0.5\n'
+    b'[relay.masking.patterns]\nmy = "x{3}"\n',
+    b'[[relay.broker.tables]]\nname = "t"\npath = "p"\n[ingest]\nmin_text_chars = 3\n[daemon]\n',
+)
+SIGNALS = (
+    b'[signal.mine]\nevents = ["my.event", "my.*"]\nsource = "user_input"\nkind = "episode"\n'
+    b'text = ["Said: text | payload.text", "+ Why: reason[]"]\nquality = 0.5\n[fallback]\ntext = "summary"\n',
+    b'remove = ["chat"]\n[noise.mine]\nwords = ["ping"]\ntext = "(a|b)+"\n[outcomes]\ndone = 1.0\n',
+)
+
+
+def _record() -> bytes:
+    record = MemoryRecord(
+        id="m-1",
+        text="Restart the worker " * 40,
+        source="user_input",
+        kind="episode",
+        timestamp=NOW,
+        tags=("a",),
+        provenance="cited",
+        metadata={"n": 1, "deep": {"x": [1.5]}},
+    )
+    return codec.unseal(NUMBER, codec.encode_record(NUMBER, record), "record")
+
+
+def _sealed(read: Read) -> Callable[[bytes], None]:
+    """Read a value as it is, with a right checksum, and packed with one."""
+
+    def run(data: bytes) -> None:
+        refused(read, data)
+        refused(read, codec.seal(NUMBER, data))
+        refused(read, codec.seal(NUMBER, b"\0" + data))
+
+    return run
+
+
+def _named(read: Callable[[bytes, bytes], object]) -> Callable[[bytes], None]:
+    def run(data: bytes) -> None:
+        number = codec.name_number(KEY)
+        for value in (data, codec.seal(number, data), codec.seal(number, b"\0" + data)):
+            refused(read, KEY, value)
+
+    return run
+
+
+def _journal_values(data: bytes) -> None:
+    checked = xxhash.xxh3_64_digest(KEY + data) + data
+    for value in (data, checked):
+        entries.open_event(KEY, value)
+        entries.open_quarantine(KEY, value)
+    entries.number(data)
+
+
+def _index(data: bytes) -> None:
+    magic, content = b"memory-agent index 2\n", data.partition(b"body")[0]
+    framed = magic + xxhash.xxh3_64_digest(content) + len(content).to_bytes(4, "big") + content + b"body"
+    for file in (data, magic + data, framed):
+        refused(parse_index, "index", memoryview(file), "e")
+
+
+def _index_file() -> bytes:
+    path = scratch() / "index"
+    write_index(path, HEADER, b"body")
+    return path.read_bytes()
+
+
+def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], None]:
+    """Let `read` read the input from a file of this name in a folder of its own."""
+
+    def run(data: bytes) -> None:
+        folder = scratch() / f"folder-of-{name}"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+        refused(read, folder)
+
+    return run
+
+
+def _seal_file(folder: Path) -> None:
+    file = folder / "index.usearch"
+    file.write_bytes(b"what is sealed")
+    seal.matches_seal(file)
+    seal.break_seal(file)
+
+
+def _pages(folder: Path) -> None:
+    fault = pages.find_fault(folder)
+    assert fault is None or len(fault) < 500
+
+
+@cache
+def _lmdb() -> bytes:
+    folder = scratch() / "small"
+    with Journal.open(folder, SETTINGS) as journal:
+        mapping = msgspec.msgpack.decode(PACKED[0])
+        journal.append([event_from_mapping({**mapping, "event_id": f"e{n}"}, LIMITS, NOW) for n in range(12)], NOW)
+    return (folder / "data.mdb").read_bytes()
+
+
+@cache
+def _learner() -> Learner:
+    random = np.random.default_rng(3)
+    vectors = random.standard_normal((12, 4)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    lessons = (
+        Lesson(n, vectors[n], (100 + n,), vectors[[n + 6]], (1.0,), n / 6, contest=Contest(1, 0) if n % 2 else None)
+        for n in range(6)
+    )
+    return Learner.taught(4, lessons, capacity=8)
+
+
+class _StoreOfNow:
+    """As much of a store as `load_learner` asks: where it lies, and of which moment it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = codec.StoreState(lineage="l", stamp="s")
+
+
+def _kept(folder: Path) -> None:
+    kept_learner.load_learner(_StoreOfNow(folder))  # type: ignore[arg-type]
+
+
+def _kept_file() -> bytes:
+    state = codec.StoreState(lineage="l", stamp="s")
+    folder = scratch() / "kept"
+    folder.mkdir(exist_ok=True)
+    kept_learner.save_learner(folder, _learner(), kept_learner.moment_in(state))
+    return (folder / "sona.state").read_bytes()
+
+
+def _checkpoint(data: bytes) -> None:
+    refused(checkpoint.from_bytes, data)
+    refused(checkpoint.from_bytes, b"sona\0\1" + checkpoint._digest(data) + data)
+
+
+def _learned(data: bytes) -> None:
+    refused(transfer.unpack, data)
+    refused(transfer.unpack, b"memory-agent runs 1\n" + transfer._digest(data) + data)
+
+
+def _parcel() -> bytes:
+    return msgspec.msgpack.encode(transfer.Parcel({3: "m-3", 4: "m-4"}, [RUN], [NOTE]))
+
+
+def _lines(data: bytes) -> None:
+    for number, line in EventLines(BytesIO(data), "alice"):
+        assert number <= data.count(b"\n") + 1
+        assert isinstance(line, dict | BadLine)
+
+
+def _memory_lines(data: bytes) -> None:
+    refused(lines.decode_head, data)
+    refused(lines.decode_line, 2, data, 4)
+
+
+def _decode_vector(value: bytes) -> object:
+    return codec.vectors_of([codec.unseal_vector(NUMBER, value, 4)], 4)
+
+
+_state = msgspec.msgpack.Decoder(codec.StoreState)
+_usage = msgspec.msgpack.Decoder(codec.Usage)
+
+
+def _decode_usage(value: bytes) -> Any:
+    usage = codec.decode(_usage, NUMBER, codec.unseal(NUMBER, value, "usage"), "usage")
+    return codec.decode_record(NUMBER, codec.seal(NUMBER, _record()), usage)
+
+
+TARGETS = (
+    Target(
+        "journal-values",
+        _journal_values,
+        (
+            entries.seal(KEY, entries.StoredEvent(1, "alice", "e", "a.b", b"\x80"))[8:],
+            entries.seal(KEY, entries.StoredQuarantine(b"d", "c", "r", "s", 1, None, b"x" * 16))[8:],
+        ),
+        "msgpack",
+    ),
+    Target("pages", _in_file("data.mdb", _pages), (_lmdb(),)),
+    Target(
+        "records",
+        _sealed(lambda v: codec.decode_record(NUMBER, v, codec.Usage())),
+        (
+            _record(),
+            msgspec.msgpack.encode(("m", "t", 0, 0, 1, None, None, None, None, None, 0.5, None, ("a",), 1, {"a": 1})),
+        ),
+        "msgpack",
+    ),
+    Target("vectors", _sealed(_decode_vector), (np.ones(4, "<f2").tobytes(),)),
+    Target("usage", _sealed(_decode_usage), (msgspec.msgpack.encode(codec.Usage(1, 2, 3, 0.5)),), "msgpack"),
+    Target(
+        "change-log",
+        _sealed(lambda v: codec.decode_entry(NUMBER, v)),
+        (b"\0" + KEY, b"\3" + KEY + b"\0" + msgspec.msgpack.encode(("t", "x", ("a",)))),
+    ),
+    Target(
+        "store-state",
+        _sealed(lambda v: codec.decode(_state, NUMBER, codec.unseal(NUMBER, v, "state"), "state")),
+        (msgspec.msgpack.encode(codec.StoreState()),),
+        "msgpack",
+    ),
+    Target("trajectories", _named(trajectories.decode_trajectory), (msgspec.msgpack.encode(RUN),), "msgpack"),
+    Target("recall-notes", _named(recall_notes.decode_note), (msgspec.msgpack.encode(NOTE),), "msgpack"),
+    Target("index-file", _index, (_index_file(), msgspec.msgpack.encode(HEADER)), "msgpack"),
+    Target("seal-file", _in_file("index.usearch.seal", _seal_file), (xxhash.xxh3_128_digest(b"what is sealed"),)),
+    Target("checkpoint", _checkpoint, (checkpoint.to_bytes(_learner())[22:],), "msgpack"),
+    Target("kept-learner", _in_file("sona.state", _kept), (_kept_file(),), "msgpack"),
+    Target("sona-import", _learned, (_parcel(),), "msgpack"),
+    Target("key-file", _in_file("keys.json", key_file.read_keys), KEYS, "json"),
+    Target("own-key-file", _in_file("mine.json", lambda folder: read_key_file(folder / "mine.json")), KEYS, "json"),
+    Target(
+        "server-pair",
+        _in_file("curve.json", lambda folder: key_file.server_pair(folder, lambda: CurvePair("p", "s"))),
+        KEYS,
+        "json",
+    ),
+    Target("token-file", _in_file("token", key_file._local_token), (b"abc\n",)),
+    Target("backup-manifest", _in_file("manifest.json", read_manifest), MANIFEST, "json"),
+    Target("memory-lines", _memory_lines, LINES, "json"),
+    Target("settings", _in_file("s.toml", lambda folder: load_settings(folder / "s.toml", {})), SETTINGS_FILES),
+    Target("relay-settings", _in_file("r.toml", lambda folder: load_relay_settings(folder / "r.toml")), SETTINGS_FILES),
+    Target("signals", _in_file("own.toml", lambda folder: SignalTable.load(str(folder / "own.toml"))), SIGNALS),
+    Target(
+        "event-lines",
+        _lines,
+        (PACKED[0], b'{"event_type": "a.b"}\n\n{"user_id": "x"}\r\n', b"\xef\xbb\xbf{}\n"),
+        "bytes",
+    ),
+)

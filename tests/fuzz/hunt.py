@@ -1,0 +1,158 @@
+"""Looks for a failing input of one target, for a while: by mutation, or guided by coverage where atheris is there.
+
+A child process does the looking, so that a crash or a hang costs that target its turn and not the run; what it was
+reading then is the finding. What is found is made smaller, and one of each kind is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from limits import within_limits
+from mutations import mutate
+from target import CORPUS, Target
+
+HANG_S = 60.0
+_SMALLEST_BYTES, _SHRINKING_TRIES = 8, 400
+_EXECUTED = re.compile(r"number_of_executed_units:\s*(\d+)")
+_FOLDER = Path(__file__).parent
+
+Findings = dict[str, tuple[str, bytes]]
+"""By kind: what was raised and where; the message and the smallest input."""
+
+
+class Hunt(NamedTuple):
+    """What became of one target's turn."""
+
+    inputs: int
+    findings: list[tuple[str, bytes]]
+
+
+def has_atheris() -> bool:
+    """Say whether coverage can guide."""
+    return find_spec("atheris") is not None
+
+
+def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
+    """Look for `seconds` in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="hunt-") as folder:
+        work = Path(folder)
+        command = [sys.executable, str(_FOLDER), "--child", str(work), "--target", name, "--seconds", str(seconds)]
+        command += ["--seed", str(seed), "--engine", "atheris" if guided else "mutation"]
+        environment = {**os.environ, "PYTHONPATH": str(_FOLDER.parents[1])}
+        try:
+            ended = subprocess.run(command, timeout=seconds + HANG_S, capture_output=True, env=environment)
+            code, output = (
+                ended.returncode,
+                ended.stdout.decode(errors="replace") + ended.stderr.decode(errors="replace"),
+            )
+        except subprocess.TimeoutExpired:
+            code, output = -1, f"did not end within {HANG_S:g} s of its time"
+        report = work / "report.json"
+        if report.exists():
+            told = json.loads(report.read_text())
+            return Hunt(told["inputs"], [(why, bytes.fromhex(data)) for why, data in told["findings"]])
+        executed = _EXECUTED.search(output)
+        found = [(f"ended with {code}: {output[-600:]}", path.read_bytes()) for path in _left(work)] if code else []
+        return Hunt(int(executed[1]) if executed else 0, found)
+
+
+def _left(work: Path) -> list[Path]:
+    """The input that a child ended at: libFuzzer's artifact, else the one under way."""
+    return sorted(work.glob("artifact-*")) or sorted(work.glob("under-way"))
+
+
+def save(name: str, data: bytes) -> Path:
+    """Add an input to the corpus."""
+    path = CORPUS / name / sha256(data).hexdigest()[:12]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def mutation_child(target: Target, seconds: float, seed: int, work: Path) -> None:
+    """Try mutated samples until the time is up, and write a report."""
+    random, findings, inputs = Random(seed), Findings(), 0
+    samples = (*target.samples, *(path.read_bytes() for path in target.corpus))
+    under_way = work / "under-way"
+    for sample in samples:
+        target.run(sample)  # what is made at first use is not the input's doing
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        inputs += 1
+        data = (
+            random.randbytes(random.randrange(200))
+            if inputs % 20 == 0
+            else mutate(samples, target.form, random.getrandbits(48))
+        )
+        under_way.write_bytes(data)
+        if found := failure(target, data):
+            kind, message = found
+            if kind not in findings:
+                findings[kind] = message, smaller(target, data, kind)
+    report = {"inputs": inputs, "findings": [(f"{kind}: {why}", data.hex()) for kind, (why, data) in findings.items()]}
+    (work / "report.json").write_text(json.dumps(report))
+
+
+def guided_child(target: Target, seconds: float, seed: int, work: Path) -> None:
+    """Hand the target to libFuzzer, which ends the process."""
+    import atheris
+
+    samples = (*target.samples, *(path.read_bytes() for path in target.corpus))
+    seeds = work / "seeds"
+    seeds.mkdir()
+    for place, sample in enumerate(samples):
+        (seeds / f"{place:04d}").write_bytes(sample)
+
+    def changed(data: bytes, max_size: int, seed: int) -> bytes:
+        made = mutate((bytes(data), *samples), target.form, seed) if seed % 2 else atheris.Mutate(data, max_size)
+        return bytes(made[:max_size])
+
+    options = [f"-max_total_time={max(1, int(seconds))}", f"-artifact_prefix={work}/artifact-", "-print_final_stats=1"]
+    options += [f"-seed={seed % 2**31 or 1}", "-timeout=30", "-rss_limit_mb=3000", "-max_len=65536", "-verbosity=0"]
+    atheris.Setup([sys.argv[0], *options, str(seeds)], target.run, custom_mutator=changed)
+    atheris.Fuzz()
+
+
+def failure(target: Target, data: bytes) -> tuple[str, str] | None:
+    """Return the kind and message of what an input raises that it must not."""
+    try:
+        within_limits(target.run, data)
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/tests/" not in frame.filename]
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "target"
+        return f"{type(error).__name__} at {place}", str(error)[:300]
+    return None
+
+
+def smaller(target: Target, data: bytes, kind: str) -> bytes:
+    """Cut away what the failure does not need."""
+
+    def fails(candidate: bytes) -> bool:
+        found = failure(target, candidate)
+        return found is not None and found[0] == kind
+
+    tries, size = 0, max(1, len(data) // 2)
+    while size and tries < _SHRINKING_TRIES and len(data) > _SMALLEST_BYTES:
+        place = 0
+        while place < len(data) and tries < _SHRINKING_TRIES:
+            tries += 1
+            candidate = data[:place] + data[place + size :]
+            if fails(candidate):
+                data = candidate
+            else:
+                place += size
+        size //= 2
+    return data

@@ -1,0 +1,45 @@
+"""Runs one input under limits that do not depend on how fast the machine is: calls made, bytes taken at once.
+
+Both may grow in proportion to the input, and no faster. What these limits do not see, a loop inside one C function, is
+left to the time limit of the test or run.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from types import FrameType
+
+CALLS, CALLS_A_BYTE = 60_000, 250
+BYTES, BYTES_A_BYTE = 8 << 20, 1_200  # deflate makes 1,032 bytes of one
+
+
+class LimitError(AssertionError):
+    """An input took more than its size explains."""
+
+
+class _Counter:
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        self.left -= event in ("call", "c_call")
+        if self.left < 0:
+            sys.setprofile(None)
+            raise LimitError(f"too many calls; the last in {frame.f_code.co_qualname}")
+
+
+def within_limits(function: Callable[[bytes], object], data: bytes) -> None:
+    """Call `function` with `data`. Raises what it raises, and `LimitError`."""
+    most_bytes = BYTES + BYTES_A_BYTE * len(data)
+    tracemalloc.start(1)
+    sys.setprofile(_Counter(CALLS + CALLS_A_BYTE * len(data)))
+    try:
+        function(data)
+    finally:
+        sys.setprofile(None)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    if peak_bytes > most_bytes:
+        raise LimitError(f"{peak_bytes} bytes at once, at most {most_bytes} for {len(data)} bytes of input")

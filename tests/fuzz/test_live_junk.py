@@ -1,0 +1,154 @@
+"""Junk and half-valid messages at a real relay and a real host: both go on answering, count it, grow no more than they
+must, and tell nobody of another user."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+import psutil
+import pytest
+import zmq
+from agent_targets import ENCODED as PARAMS
+from bus_targets import EVENTS, PACKED, REQUESTS
+from mutations import mutate
+
+from memory_agent.daemon.verbs import VERBS
+from memory_agent.protocol import Request, encode
+from relay import BrokerSettings, Publisher, RelaySettings, Scope, Subscriber, create_key
+
+TESTS = Path(__file__).parent.parent
+sys.path += [str(TESTS / "relay"), str(TESTS / "memory_agent")]
+
+from relays import RelayProcess, mapping, wait_until  # noqa: E402
+from served_host import absent_embedder, client_of_host  # noqa: E402
+
+MESSAGES = 900
+ROOM_BYTES = 150 << 20
+"""What a process may grow by: it has 170 kB for each message, and must not need them."""
+SECRET_OF_BOB = "the vault code is 4711-zebra"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="junk-") as made:
+        yield Path(made)
+
+
+def junk(seed: int, samples: tuple[bytes, ...]) -> bytes:
+    random = Random(seed)
+    return random.randbytes(random.randrange(400)) if seed % 7 == 0 else mutate(samples, "msgpack", seed)
+
+
+@contextmanager
+def connected(endpoint: str, kind: int = zmq.DEALER) -> Iterator[zmq.Socket[bytes]]:
+    with zmq.Context() as context, context.socket(kind) as socket:
+        socket.linger = 0
+        socket.sndtimeo = socket.rcvtimeo = 20_000
+        socket.connect(endpoint)
+        yield socket
+
+
+def frames_of(seed: int, token: bytes) -> list[bytes]:
+    """A correlation, a body and a token; now and then too few or too many of them, or somebody else's."""
+    random = Random(seed)
+    frames = [seed.to_bytes(8, "big"), junk(seed, REQUESTS), token]
+    change = random.randrange(12)
+    if change == 0:
+        frames = frames[: random.randrange(1, 3)]
+    elif change == 1:
+        frames += [b"more"] * random.randrange(1, 200)
+    elif change == 2:
+        frames[2] = random.randbytes(43)
+    return frames
+
+
+def test_a_relay_that_is_sent_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+    settings = RelaySettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",)))
+    data_dir = folder / "data"
+    with (
+        RelayProcess(data_dir, settings) as relay,
+        connected(relay.endpoints.ingest) as asker,
+        connected(relay.ready["pub"][0], zmq.PUB) as emitter,
+        connected(relay.endpoints.feed, zmq.SUB) as listener,
+    ):
+        process = psutil.Process(relay.ready["pid"])
+        token = create_key(data_dir, "alice", "alice", frozenset({Scope.PUBLISH, Scope.RECALL})).token.encode()
+        with Publisher(relay.endpoints.ingest) as publisher:
+            publisher.publish(mapping(1, user_id="bob", payload={"text": SECRET_OF_BOB}))
+            assert publisher.flush().acked == 1
+        before_bytes = process.memory_info().rss
+        for seed in range(MESSAGES):
+            asker.send_multipart(frames_of(seed, token))
+            emitter.send_multipart([junk(seed, PACKED), junk(seed + 1, (*PACKED, *EVENTS))][seed % 3 == 0 :])
+            listener.subscribe(junk(seed, REQUESTS)[:200])
+        asker.send_multipart([b"last", REQUESTS[-1], token])
+        replies = []
+        while not replies or replies[-1][0] != b"last":
+            replies.append(asker.recv_multipart())
+        assert not [reply for reply in replies if b"4711-zebra" in b"".join(reply)]
+        assert len(replies) > MESSAGES // 2
+        with (
+            Subscriber(*relay.endpoints, consumer="reader") as subscriber,
+            Publisher(relay.endpoints.ingest) as publisher,
+        ):
+            counts = subscriber.stats().counts
+            assert counts["unreadable_requests"] > MESSAGES // 10
+            assert counts["unauthorized"] > 0
+            wait_until(lambda: subscriber.stats().counts.get("pub_malformed", 0) > 0)
+            publisher.publish(mapping(2))
+            assert publisher.flush().acked == 1
+            assert SECRET_OF_BOB.encode() in subscriber.fetch(0, 1, user_id="bob").entries[0].data
+        assert process.memory_info().rss - before_bytes < ROOM_BYTES
+        assert relay.stop() == 0
+
+
+def test_no_producer_can_end_the_relay_by_counting_to_its_end(folder: Path) -> None:
+    """A refusal of a number beyond 64 bits could not be written, and the relay ended for everybody."""
+    with RelayProcess(folder / "data") as relay, connected(relay.endpoints.ingest) as asker:
+        token = create_key(folder / "data", "a", "alice", frozenset({Scope.PUBLISH})).token.encode()
+        publish = {"op": "publish", "producer_id": "q", "attempt": 1, "events": [PACKED[0], PACKED[1]]}
+        for epoch, seq in ((7, 2**64 - 1), (6, 2**64 - 1), (7, 2**62), (6, 2**62), (7, -1)):
+            body = msgspec.msgpack.encode({**publish, "epoch": epoch, "first_seq": seq, "base_seq": seq})
+            asker.send_multipart([b"c", body, token])
+            assert asker.recv_multipart()
+        asker.send_multipart([b"last", REQUESTS[-1], token])
+        assert asker.recv_multipart()[0] == b"last"
+        assert relay.stop() == 0
+
+
+def test_a_host_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+    methods = sorted(VERBS)
+    internal = []
+    with (
+        absent_embedder(folder) as embedder,
+        client_of_host(folder, embedder, "bob") as client,
+        connected(f"ipc://{folder}/gateway.sock") as asker,
+    ):
+        kept = client.remember(SECRET_OF_BOB)
+        before_bytes = psutil.Process().memory_info().rss
+        for seed in range(MESSAGES // 3):
+            method = methods[seed % len(methods)]
+            params = junk(seed, PARAMS)
+            body = junk(seed, (params,)) if seed % 5 == 0 else encode_request(method, params)
+            asker.send_multipart([seed.to_bytes(4, "big"), body])
+            reply = asker.recv_multipart()
+            assert reply[0] == seed.to_bytes(4, "big")
+            assert b"4711-zebra" not in reply[1]
+            if b"internal" in reply[1]:
+                internal.append((seed, method, reply[1][:400]))
+        assert internal == []
+        assert [memory.record.id for memory in client.recall("vault code", mode="lexical").memories] == [kept.id]
+        assert psutil.Process().memory_info().rss - before_bytes < ROOM_BYTES
+
+
+def encode_request(method: str, params: bytes) -> bytes:
+    try:
+        return encode(Request(method=method, user_id="alice", params=msgspec.Raw(params)))
+    except (TypeError, ValueError):
+        return params

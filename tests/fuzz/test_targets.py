@@ -1,0 +1,66 @@
+"""Hostile bytes at everything that reads bytes: our errors or none, and no more calls and memory than their size
+explains. What failed once is read first. `make fuzz` looks for longer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limits import LimitError, within_limits
+from mutations import mutate
+from target import CORPUS, Target
+from targets import TARGETS
+
+EXAMPLES = 50
+FEW = {"signals": 6, "dates": 20, "context-block": 12, "event-mapper": 15, "masking": 25, "table-rows": 25, "pages": 25}
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Target:
+    """Each target, after its samples: what is made at first use is not an input's doing."""
+    found = TARGETS[request.param]
+    for sample in found.samples:
+        found.run(sample)
+    return found
+
+
+def test_what_failed_once_is_read_or_refused(target: Target) -> None:
+    for path in target.corpus:
+        within_limits(target.run, path.read_bytes())
+
+
+def test_the_corpus_has_only_files_of_targets_that_exist() -> None:
+    assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)
+
+
+@pytest.mark.timeout(60)
+def test_no_input_raises_anything_but_our_errors(target: Target) -> None:
+    mutated = st.integers(0, 2**48).map(lambda seed: mutate(target.samples, target.form, seed))
+
+    @settings(
+        max_examples=FEW.get(target.name, EXAMPLES),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(mutated | mutated | mutated | st.binary(max_size=200))
+    def read(data: bytes) -> None:
+        within_limits(target.run, data)
+
+    read()
+
+
+def test_an_input_that_takes_too_many_calls_or_too_much_memory_is_noticed() -> None:
+    with pytest.raises(LimitError, match="calls"):
+        within_limits(lambda data: [len(data) for _ in range(100_000)], b"")
+    with pytest.raises(LimitError, match="bytes"):
+        within_limits(lambda data: bytes(1 << 24), b"")
+
+
+def test_what_a_target_raises_is_a_finding() -> None:
+    def broken(data: bytes) -> None:
+        raise KeyError(data)
+
+    with pytest.raises(KeyError):
+        within_limits(broken, b"x")
