@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,21 +32,34 @@ _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
-class Reached(NamedTuple):
-    """The memories reached, by ascending number, the gain of each in (0, 1], and the lesson that caused it: each (m,).
+@dataclass(frozen=True)
+class Reached:
+    """The memories reached, by ascending number, and the gain of each in (0, 1]: each (m,).
 
-    Of lessons that cause the same gain, the one with the lowest number is named. `support`, (m,), 0 or more, grows with
-    every lesson whose request was much like this one: what was used once for one like it may be chance, what was used
-    again and again is not.
+    `support`, (m,), 0 or more, grows with every lesson whose request was much like this one: what was used once for one
+    like it may be chance, what was used again and again is not. The rest is what `cause` is read from: each use's gain,
+    (e,), its lesson's number, and where the uses of each memory begin and end, (m,).
     """
 
     memories: Numbers
     amounts: Array
-    causes: Numbers
     support: Array
+    gains: Array
+    lessons: Numbers
+    starts: Numbers
+    ends: Numbers
+
+    def cause(self, memory: int) -> int | None:
+        """Return the number of the lesson that reaches `memory`, of equal ones the lowest; None where none does."""
+        place = int(self.memories.searchsorted(memory))
+        if place == len(self.memories) or self.memories[place] != memory:
+            return None
+        start = int(self.starts[place])
+        return int(self.lessons[start + int(self.gains[start : self.ends[place]].argmax())])
 
 
-NOTHING = Reached(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64), np.empty(0))
+_NONE, _EMPTY = np.empty(0, dtype=np.int64), np.empty(0)
+NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _EMPTY, _NONE, _NONE, _NONE)
 
 
 class UsageAssociation:
@@ -133,12 +147,12 @@ class UsageAssociation:
         gains = self._credits * near[self._places]
         best = np.maximum.reduceat(gains, self._starts)
         reached = np.flatnonzero(best)
-        is_best = gains == np.repeat(best, self._sizes)
-        first = np.minimum.reduceat(np.where(is_best, self._places, len(self)), self._starts)
         alike = np.maximum(near - (ALIKE - self._floor) * self._weights, 0.0)
         support = np.add.reduceat(self._credits * alike[self._places], self._starts)
-        memories, causes = self._memories[self._starts[reached]], self._numbers[first[reached]]
-        return Reached(memories, best[reached], causes, support[reached])
+        starts = self._starts[reached]
+        return Reached(
+            self._memories[starts], best[reached], support[reached], gains, self._lessons, starts, self._ends[reached]
+        )
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
         """Put the uses of the lesson at `place` where they belong: by memory, then lesson."""
@@ -154,9 +168,13 @@ class UsageAssociation:
         self._bound()
 
     def _bound(self) -> None:
-        """Note where each memory's uses begin, and how many they are."""
+        """Note of each use its lesson's number, and where each memory's uses begin and end.
+
+        All are made anew, never changed in place: an answer that was given still refers to the old ones.
+        """
+        self._lessons = self._numbers[self._places]
         self._starts = np.flatnonzero(np.diff(self._memories, prepend=self._memories[:1] - 1))
-        self._sizes = np.diff(self._starts, append=len(self._memories))
+        self._ends = np.append(self._starts[1:], len(self._memories))
 
     def _insert(self, place: int, number: int, x: Array | Vector, weight: float) -> None:
         count = len(self)

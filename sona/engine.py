@@ -13,12 +13,14 @@ Shapes: d = dimensions, n = exemplars, m = memories that were used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from sona.association import Numbers, Reached, UsageAssociation
 from sona.centering import QueryCentering
@@ -40,6 +42,8 @@ distance of their vectors can swap."""
 
 _NEAR, _KNOWN = 0.2, 0.6
 
+Places = npt.NDArray[np.intp]
+
 
 @dataclass(frozen=True)
 class Adaptation:
@@ -51,23 +55,23 @@ class Adaptation:
     """
 
     reached: Reached
-    direction: Array
+    direction: Vector
     numbers: Numbers
     similarities: Array
     prior: MemoryPrior
 
     def causes(self, memory: int) -> list[tuple[int, float]]:
         """Return the lesson that reaches `memory`, else the three that the query is most like, with the cosines."""
-        place = int(self.reached.memories.searchsorted(memory))
-        if place < len(self.reached.memories) and self.reached.memories[place] == memory:
-            cause = int(self.reached.causes[place])
-            return [(cause, float(self.similarities[self.numbers.searchsorted(cause)]))]
-        return self._nearest
+        cause = self.reached.cause(memory)
+        if cause is None:
+            return self._nearest
+        return [(cause, float(self.similarities[self.numbers.searchsorted(cause)]))]
 
     @cached_property
     def _nearest(self) -> list[tuple[int, float]]:
-        places = np.argsort(-self.similarities, kind="stable")[:3].tolist()
-        return [(int(self.numbers[place]), float(self.similarities[place])) for place in places]
+        best = np.argpartition(-self.similarities, min(3, len(self.numbers)) - 1)[:3] if len(self.numbers) else ()
+        found = [(int(self.numbers[place]), float(self.similarities[place])) for place in best]
+        return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class Learner:
         self.association = UsageAssociation(ndim)
         self.instant = InstantLayer(ndim)
         self.changes = 0
+        self._bank_places: Places | None = None
 
     @classmethod
     def taught(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
@@ -158,7 +163,7 @@ class Learner:
         request = self.queries.centre(query).astype(np.float64)
         numbers, cosines = self.association.numbers, self.association.similarities(request)
         # What the bank holds has weight, and so the association holds it too: one product serves both.
-        moved = request + self.bank.shift_by(cosines[np.searchsorted(numbers, self.bank.numbers)])
+        moved = request + self.bank.shift_by(cosines[self._places_of_bank()])
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)
             share = _locality(cosines)
@@ -167,6 +172,7 @@ class Learner:
 
     def hold(self, exemplars: Iterable[Exemplar]) -> None:
         """Hold exactly these exemplars; the bank is solved anew."""
+        self._bank_places = None
         self.exemplars = {one.number: one for one in exemplars}
         kept = list(self.exemplars.values())
         self._is_condensed = any(one.others for one in kept)  # asked for at each recall, and changed here alone
@@ -181,11 +187,18 @@ class Learner:
         for one in kept:
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
+    def _places_of_bank(self) -> Places:
+        """Return where the bank's exemplars, in their order, stand among those of the association."""
+        if self._bank_places is None:
+            self._bank_places = np.searchsorted(self.association.numbers, self.bank.numbers)
+        return self._bank_places
+
     def _exemplar(self, lesson: Lesson) -> Exemplar:
         weighed = weight(lesson.quality, self.baselines.of(lesson.kind), lesson.credit)
         return exemplar(lesson, weighed, self.queries, self.targets)
 
     def _hold(self, one: Exemplar) -> None:
+        self._bank_places = None
         self.exemplars[one.number] = one
         self.bank.add(one.number, one.request, one.answer, one.weight)
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
@@ -202,6 +215,7 @@ class Learner:
             self.gate.observe(lesson.contest)
 
     def _take_back(self, number: int, fact: Fact) -> None:
+        self._bank_places = None
         del self.facts[number]
         self.baselines.remove(fact.kind, fact.quality)
         for memory in fact.used:
@@ -225,6 +239,7 @@ class Learner:
         return True
 
     def _weigh(self, one: Exemplar) -> None:
+        self._bank_places = None
         self.exemplars[one.number] = one
         if not self.bank.reweight(one.number, one.weight):  # it weighed nothing before, and was not taken
             self.bank.add(one.number, one.request, one.answer, one.weight)
@@ -238,11 +253,11 @@ def _locality(cosines: Array) -> float:
     return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 
 
-def _within(moved: Array, request: Array) -> Array:
+def _within(moved: Array, request: Array) -> Vector:
     """Return the way from unit(request) to unit(moved), cut to `REACH`; exactly nothing where they are one."""
-    length = float(np.linalg.norm(moved))
-    if not np.isfinite(length) or length == 0.0:
-        return np.zeros(request.shape)
-    direction = moved / length - request / np.linalg.norm(request)
-    far = float(np.linalg.norm(direction))
-    return direction * (REACH / far) if far > REACH else direction
+    length = math.sqrt(moved @ moved)
+    if not math.isfinite(length) or length == 0.0:
+        return np.zeros(request.shape, dtype=np.float32)
+    direction = moved / length - request / math.sqrt(request @ request)
+    far = math.sqrt(direction @ direction)
+    return (direction * min(1.0, REACH / far) if far > 0.0 else direction).astype(np.float32)

@@ -47,8 +47,12 @@ _TAIL = """\
   learnt; "cite, gate decides" is what a user gets (`learning.mode=auto`). A conversation has 40 to 100 questions to
   teach with, and the gate waits for 50 that were credited before it weaves what was learnt into answers at all: within
   one conversation it never opens. The streams below, of all conversations in one memory, are long enough for it.
-- Arms of parts, of lists and of vectors alone took the first two seeds only; each is held against learning off and its
-  control under the same seeds.
+- Arms of parts, of lists, of one vector and of vectors alone took the first two seeds only; each is held against
+  learning off and its control under the same seeds.
+- The nearest exemplar is there as "association alone": what the nearest past requests used. "One vector for all" is a
+  global Rocchio vector: all queries moved by .75 of the mean way from what approved runs had asked to what they used,
+  learnt while learning is off and then ranked as shipped; .75 is the classic weight, not tuned here. Its control is
+  such a vector, too, of as many memories that were not used.
 - The gain is measured on *repeated* evidence, where learning from use can help, and told for *new* evidence, where it
   can only generalise or harm. By the disjoint split no evidence repeats at all.
 
@@ -67,8 +71,6 @@ _TAIL = """\
   where no run of the same task worked; "both at 1" counts those of the same task alone.
 - In "by task" the runs of the tasks that ask are stored with how they ended, as they would be; only what was learnt
   from recalls and rewards comes from other tasks.
-- Left out: a global Rocchio vector. No setting of `Memory` gives it, and a ranking of our own would say nothing about
-  the shipped one. The nearest exemplar is there as "association alone": what the nearest past requests used.
 - The gate draws its contests by the ids of recalls, which are random; so the rows in which it decides differ a little
   from run to run. All others come out the same under the same seeds.
 """
