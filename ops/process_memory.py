@@ -52,10 +52,16 @@ def measure_tree(pid: int, names: Mapping[int, str] | None = None) -> list[Proce
     for process in process_tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             memory = process.memory_full_info()
-            role = (names or {}).get(process.pid) or _role(" ".join(process.cmdline()), process.name())
+            role = (names or {}).get(process.pid) or role_of(process)
             pss_bytes = getattr(memory, "pss", memory.rss)
             measured.append(ProcessMemory(role, process.pid, memory.rss, pss_bytes))
     return measured
+
+
+def role_of(process: psutil.Process) -> str:
+    """Return what a process of a daemon is for. Raises `psutil.Error` when it has gone."""
+    command, name = " ".join(process.cmdline()), process.name()
+    return next((role for part, role in _ROLES if part in command), name)
 
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -73,7 +79,3 @@ def _is_zombie(process: psutil.Process) -> bool:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-def _role(command: str, name: str) -> str:
-    return next((role for part, role in _ROLES if part in command), name)

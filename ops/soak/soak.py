@@ -1,0 +1,145 @@
+"""Mixed work of several users for a long time, who sleep and wake; in the end nothing has grown and nothing is left.
+
+What is stored is forgotten again after each turn and the journal keeps the newest part, so that whatever still grows
+is a leak. Processes and open files are counted when everybody sleeps: after the first third, and at the end.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from memory_agent import MemoryClient
+from memory_agent.config import DaemonSettings
+from memory_agent.errors import MemoryAgentError
+from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.records import MemoryRecord
+from memory_agent.settings import Settings
+from ops.bench.texts import events, passages, queries
+from ops.soak.slope import slope_of
+from ops.soak.watch import Watch
+from relay import JournalSettings, Publisher, RelaySettings, relay_endpoints
+from relay.config import BrokerSettings
+
+_SETTINGS = Settings(
+    daemon=DaemonSettings(dedicated_hosts=2, shared_hosts=2, idle_sleep_s=5.0, upkeep_interval_s=1.0),
+    relay=RelaySettings(
+        journal=JournalSettings(retention_bytes=1 << 20, repeat_horizon_s=60.0),
+        broker=BrokerSettings(upkeep_interval_s=5.0),
+    ),
+)
+_USERS = [f"soak-{number}" for number in range(6)]
+_AT_ONCE = 3
+_EVENTS = 60  # of each user in a turn
+_QUESTIONS = 20
+_WAIT_S = 120.0
+_SAMPLE_S = 2.0
+_TURNS_BETWEEN_SLEEPS = 5
+
+
+def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
+    """Return what grew by how much, and what was left over."""
+    with temporary_daemon(_SETTINGS) as data_dir:
+        with MemoryClient(data_dir=data_dir) as client:
+            pid = next(part.pid for part in client.status().parts if part.name == "daemon")
+        assert pid is not None
+        with Watch(pid, _SAMPLE_S) as watch:
+            turns = _work(data_dir, minutes * 60 / 3)
+            first = _while_asleep(data_dir, watch)
+            turns += _work(data_dir, minutes * 60 * 2 / 3, turns)
+            last = _while_asleep(data_dir, watch)
+    if picture is not None:
+        _draw(watch, picture)
+    return {
+        "minutes": minutes,
+        "turns": turns,
+        "growth_mb_per_h": _growth(watch),
+        "asleep_after_a_third": first,
+        "asleep_at_the_end": last,
+        "left_over": watch.left_over(),
+        "sockets_left": [str(path.name) for path in data_dir.glob("run/*.sock")],
+    }
+
+
+def _work(data_dir: Path, seconds: float, before: int = 0) -> int:
+    """Let some users work at a time, until the time is over; return how many turns that were."""
+    until_s, turns = time.monotonic() + seconds, 0
+    while time.monotonic() < until_s:
+        number = before + turns
+        users = random.Random(number).sample(_USERS, _AT_ONCE)
+        with Publisher(relay_endpoints(data_dir).ingest) as publisher:
+            for user in users:
+                for event in events(passages(_EVENTS, seed=number), user, f"turn-{number}"):
+                    publisher.publish(event)
+            through = publisher.flush().acked_through
+        for user in users:
+            _use(data_dir, user, through[user], number)
+        turns += 1
+        if turns % _TURNS_BETWEEN_SLEEPS == 0:
+            _until_asleep(data_dir)
+    return turns
+
+
+def _use(data_dir: Path, user: str, through: int, number: int) -> None:
+    with MemoryClient(user, data_dir=data_dir) as client:
+        kept = _remembered(client, f"Turn {number} is done by {user}")
+        for query in queries(_QUESTIONS, seed=number):
+            client.recall(query)
+        client.wait({user: through}, _WAIT_S)
+        client.forget([kept.id])
+        for session in range(_EVENTS // 30 + 1):
+            client.forget_session(f"turn-{number}-{session}")
+
+
+def _remembered(client: MemoryClient, text: str) -> MemoryRecord:
+    """Wake the user by remembering something; on a busy machine the process it lives in may need long to start."""
+    deadline_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            return client.remember(text)
+        except MemoryAgentError as error:
+            if time.monotonic() > deadline_s:
+                raise
+            print(f"not woken yet: {error.code}", file=sys.stderr)
+            time.sleep(1.0)
+
+
+def _while_asleep(data_dir: Path, watch: Watch) -> dict[str, dict[str, int]]:
+    _until_asleep(data_dir)
+    return watch.census()
+
+
+def _until_asleep(data_dir: Path) -> None:
+    deadline_s = time.monotonic() + _WAIT_S
+    with MemoryClient(data_dir=data_dir) as client:
+        while client.status().active_users:
+            assert time.monotonic() < deadline_s, "they do not fall asleep"
+            time.sleep(0.5)
+
+
+def _growth(watch: Watch) -> dict[str, dict[str, float]]:
+    """Return the growth of each part after the first third, in MB an hour, with its 95 percent interval."""
+    start = len(watch.times_s) // 3
+    scale = 3_600 / 1e6
+    grown = {}
+    for part, values in sorted(watch.own.items()):
+        slope, low, high = slope_of(watch.times_s[start:], values[start:])
+        mean_mb = sum(values[start:]) / len(values[start:]) / 1e6
+        rounded = {"slope": slope * scale, "low": low * scale, "high": high * scale, "mean_mb": mean_mb}
+        grown[part] = {name: round(value, 1) for name, value in rounded.items()}
+    return grown
+
+
+def _draw(watch: Watch, picture: Path) -> None:
+    from matplotlib.figure import Figure  # the extra `plot`
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    for part, values in sorted(watch.own.items()):
+        axes.plot([time_s / 60 for time_s in watch.times_s], [value / 1e6 for value in values], label=part)
+    axes.set(xlabel="minutes", ylabel="MB of its own, all processes of the part")
+    axes.legend(fontsize="small", ncols=3)
+    figure.savefig(picture, dpi=120)

@@ -1,0 +1,48 @@
+"""What holds for every test: one thread for a product of matrices, and who shares a process under `make test`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes have it too
+
+START_RAY = (
+    "tests/end_to_end/",
+    "tests/memory_agent/test_hosts_in_ray.py",
+    "tests/ops/test_bench.py",
+    "tests/ops/test_demo_books.py",
+    "tests/ops/test_readme_examples.py",
+)
+STARTERS = {"cluster", "daemon", "own_daemon", "rough_daemon"}
+"""Fixtures that start a Ray."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """The tests of a file share a process and what they made; all files that start a Ray share one.
+
+    Rejected: `--dist loadgroup`, which finds no group with pytest 9.2 (it renames items, and they keep their names).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if nodeid.startswith(START_RAY) else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts a Ray comes first, as it takes longest; a file that does so is named above."""
+    for item in items:
+        starts = item.get_closest_marker("ray") or STARTERS & set(getattr(item, "fixturenames", ()))
+        if starts and not item.nodeid.startswith(START_RAY):
+            raise pytest.UsageError(f"{item.nodeid} starts a Ray: add its file to START_RAY in {__file__}")
+    items.sort(key=lambda item: not item.nodeid.startswith(START_RAY))
