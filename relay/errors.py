@@ -78,6 +78,29 @@ class KeyFileError(RelayError):
         return f"{self.what}: {self.reason}"
 
 
+class EncryptionKeyMissingError(RelayError):
+    """The key that a user's data is encrypted with is not there: destroyed, or its folder is another one."""
+
+    code = "encryption_key_missing"
+
+    def __init__(self, user_id: str, folder: str) -> None:
+        super().__init__(user_id, folder)
+        self.user_id = user_id
+        self.folder = folder
+
+    def __str__(self) -> str:
+        return f"{self.folder} holds no encryption key of user {self.user_id}"
+
+
+class UndecipherableError(RelayError):
+    """What was encrypted with another key or for another place, or is damaged."""
+
+    code = "undecipherable"
+
+    def __str__(self) -> str:
+        return "encrypted with another key, or damaged"
+
+
 class RelaySettingsError(RelayError):
     """A setting is unknown, of the wrong type or out of its bounds."""
 

@@ -7,11 +7,11 @@ SIGKILL within the first write). Rejected: taking such a half for a new file; on
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from relay.flushing import flush
 from relay.pages import DATA_FILE
 
 _ASIDE = "new"
@@ -30,16 +30,8 @@ def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
     aside.mkdir(mode=0o700)
     try:
         make(aside)
-        _flush(aside / DATA_FILE)
+        flush(aside / DATA_FILE)
         (aside / DATA_FILE).replace(file)
-        _flush(path)
+        flush(path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from relay.flushing import flush
 from relay.pages import DATA_FILE
 
 LOCK_FILE = "lock.mdb"
@@ -80,8 +81,8 @@ def room_for_copy(folder: Path) -> Path:
 
 def flush_copy(copy: Path) -> None:
     """Bring the copy to the disk."""
-    _flush(copy / DATA_FILE)
-    _flush(copy)
+    flush(copy / DATA_FILE)
+    flush(copy)
 
 
 def replace_by_copy(copy: Path) -> None:
@@ -89,18 +90,10 @@ def replace_by_copy(copy: Path) -> None:
     folder = copy.parent
     (folder / LOCK_FILE).unlink(missing_ok=True)
     (copy / DATA_FILE).replace(folder / DATA_FILE)
-    _flush(folder)
+    flush(folder)
     discard_copy(copy)
 
 
 def discard_copy(copy: Path) -> None:
     """Remove the copy."""
     shutil.rmtree(copy, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

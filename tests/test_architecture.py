@@ -14,7 +14,19 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("relay", "sona", "memory_agent")
 ENGINES = frozenset(
-    {"lmdb", "usearch", "onnxruntime", "onnx", "ray", "zmq", "sqlite3", "tokenizers", "safetensors", "matplotlib"}
+    {
+        "lmdb",
+        "usearch",
+        "onnxruntime",
+        "onnx",
+        "ray",
+        "zmq",
+        "sqlite3",
+        "tokenizers",
+        "safetensors",
+        "matplotlib",
+        "cryptography",
+    }
 )
 LONGEST_FILE_LINES = 400
 

@@ -1,0 +1,157 @@
+"""The encryption keys of users: one file each, in a folder apart from the data, 0600.
+
+A key is 256 random bits, made when its user first stores something, and on the disk before anything is encrypted with
+it. It is nowhere else: not in the data folder, not in backups. Without it nothing of its user can be read, and that is
+what `destroy` is for. A file is named by the digest of the user id, which may hold what a file name may not.
+What this does not do: encrypt (`cipher`). Rejected: one master key that wraps the users' keys; it adds a secret whose
+loss loses everything, and copies of wrapped keys outlive the destruction of a user's key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from relay.cipher import KEY_BYTES, Cipher
+from relay.errors import EncryptionKeyMissingError, KeyFileError
+from relay.flushing import flush
+from relay.validation import validate_user_id
+
+SYSTEM_USER = "system"
+"""Whose key encrypts what belongs to no user yet."""
+_SUFFIX = ".key"
+_Sign = tuple[int, int]
+
+
+class _KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    user_id: str
+    created: datetime
+    key: str
+
+
+class KeyRing:
+    """The keys in one folder. Threads and processes share it; a key that was destroyed is gone for all at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._guard = threading.Lock()
+        self._ciphers: dict[tuple[str, str], tuple[_Sign, Cipher]] = {}
+
+    def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
+        """Return what encrypts for a user and a purpose; `create` makes a key for a user without one.
+
+        Asks the file system each time (2 us), so that no process goes on with a key that was destroyed.
+        Raises `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
+        """
+        path = self._path(user_id)
+        sign = _sign(path)
+        if sign is None and create:
+            self._create(user_id)
+            sign = _sign(path)
+        if sign is None:
+            self._forget(user_id)
+            raise EncryptionKeyMissingError(user_id, str(self.folder))
+        with self._guard:
+            known = self._ciphers.get((user_id, purpose))
+        if known is not None and known[0] == sign:
+            return known[1]
+        cipher = Cipher(self._read(path), purpose)
+        with self._guard:
+            self._ciphers[user_id, purpose] = sign, cipher
+        return cipher
+
+    def has(self, user_id: str) -> bool:
+        """Say whether the user has a key."""
+        return self._path(user_id).exists()
+
+    def users(self) -> list[str]:
+        """Return who has a key, sorted. Raises `KeyFileError`."""
+        return sorted(_decode(path).user_id for path in self.folder.glob(f"*{_SUFFIX}"))
+
+    def destroy(self, user_id: str) -> bool:
+        """Overwrite and remove a user's key; False when there was none. Durable on return.
+
+        Nothing brings it back, except a copy of the folder. A disk that keeps former blocks may hold its bytes still.
+        Raises `KeyFileError`.
+        """
+        path = self._path(user_id)
+        try:
+            with path.open("r+b") as file:
+                file.write(os.urandom(os.fstat(file.fileno()).st_size))
+                file.flush()
+                os.fsync(file.fileno())
+            path.unlink()
+            flush(self.folder)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise KeyFileError(str(path), str(error.strerror)) from error
+        finally:
+            self._forget(user_id)
+        return True
+
+    def _create(self, user_id: str) -> None:
+        """Make a key; who is faster, in this process or another, makes it for all."""
+        path = self._path(user_id)
+        document = _KeyFile(
+            user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
+        )
+        aside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(document) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(aside, path)
+            aside.unlink()
+            flush(self.folder)
+        except OSError as error:
+            raise KeyFileError(str(path), str(error.strerror)) from error
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            key = base64.b64decode(_decode(path).key, validate=True)
+        except binascii.Error as error:
+            raise KeyFileError(str(path), "is damaged") from error
+        if len(key) != KEY_BYTES:
+            raise KeyFileError(str(path), "is damaged")
+        return key
+
+    def _path(self, user_id: str) -> Path:
+        return self.folder / (sha256(validate_user_id(user_id).encode()).hexdigest()[:40] + _SUFFIX)
+
+    def _forget(self, user_id: str) -> None:
+        with self._guard:
+            for known in [known for known in self._ciphers if known[0] == user_id]:
+                del self._ciphers[known]
+
+
+def _decode(path: Path) -> _KeyFile:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_KeyFile)
+    except OSError as error:
+        raise KeyFileError(str(path), str(error.strerror)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise KeyFileError(str(path), "is damaged") from None  # what the decoder says may hold a part of the key
+
+
+def _sign(path: Path) -> _Sign | None:
+    """What tells this file from one that takes its place."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KeyFileError(str(path), str(error.strerror)) from error
+    return status.st_ino, status.st_ctime_ns

@@ -1,0 +1,65 @@
+"""Values and names under a key: read back with it, and by nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.cipher import NAME_BYTES, SEAL_BYTES, Cipher
+from relay.errors import UndecipherableError
+
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+CIPHER = Cipher(KEY, "memory")
+
+
+@given(st.binary(max_size=4096), st.binary(max_size=64))
+def test_what_was_sealed_is_read_back_and_differs_each_time(plain: bytes, about: bytes) -> None:
+    sealed = CIPHER.seal(plain, about)
+    assert Cipher(KEY, "memory").open(sealed, about) == plain
+    assert len(sealed) == len(plain) + SEAL_BYTES
+    assert CIPHER.seal(plain, about) != sealed
+
+
+@given(st.binary(min_size=1, max_size=256))
+def test_a_name_is_the_same_each_time_and_read_back(plain: bytes) -> None:
+    encrypted = CIPHER.name(plain)
+    assert Cipher(KEY, "memory").name(plain) == encrypted
+    assert CIPHER.plain_name(encrypted) == plain
+    assert len(encrypted) == len(plain) + NAME_BYTES
+
+
+@given(st.integers(0, 50 * 8 + SEAL_BYTES * 8 - 1))
+def test_a_flipped_bit_is_noticed(bit: int) -> None:
+    sealed = bytearray(CIPHER.seal(b"x" * 50, b"records 1"))
+    sealed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(UndecipherableError):
+        CIPHER.open(bytes(sealed), b"records 1")
+
+
+@pytest.mark.parametrize(
+    ("cipher", "about"),
+    [(Cipher(OTHER, "memory"), b"here"), (Cipher(KEY, "journal"), b"here"), (CIPHER, b"there")],
+    ids=["another key", "another purpose", "another place"],
+)
+def test_nothing_else_reads_it(cipher: Cipher, about: bytes) -> None:
+    with pytest.raises(UndecipherableError):
+        cipher.open(CIPHER.seal(b"the spare key is under the stone", b"here"), about)
+
+
+@pytest.mark.parametrize("cut", [b"", b"x", b"x" * 15, b"x" * 27])
+def test_what_is_too_short_is_refused(cut: bytes) -> None:
+    with pytest.raises(UndecipherableError):
+        CIPHER.open(cut, b"")
+    with pytest.raises(UndecipherableError):
+        CIPHER.plain_name(cut)
+
+
+def test_a_name_of_another_key_is_refused() -> None:
+    with pytest.raises(UndecipherableError):
+        Cipher(OTHER, "memory").plain_name(CIPHER.name(b"run-7"))
+
+
+def test_keys_are_told_apart_by_an_id_that_does_not_hold_them() -> None:
+    assert CIPHER.key_id == Cipher(KEY, "journal").key_id != Cipher(OTHER, "memory").key_id
+    assert CIPHER.key_id not in KEY

@@ -1,0 +1,85 @@
+"""The folder of encryption keys: one for each user, made once, gone for all when it is destroyed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from relay.errors import EncryptionKeyMissingError, KeyFileError, MalformedEventError, UndecipherableError
+from relay.key_ring import KeyRing
+
+MAKE = "import sys; from pathlib import Path; from relay.key_ring import KeyRing\n"
+MAKE += "print(KeyRing(Path(sys.argv[1])).cipher('alice', 'memory', create=True).key_id.hex())"
+
+
+def test_a_key_is_made_once_and_is_private(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path / "keys")
+    sealed = ring.cipher("alice", "memory", create=True).seal(b"text", b"")
+    assert KeyRing(tmp_path / "keys").cipher("alice", "memory").open(sealed, b"") == b"text"
+    (file,) = ring.folder.iterdir()
+    assert (file.stat().st_mode & 0o777, ring.folder.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert ring.users() == ["alice"]
+
+
+def test_each_user_has_a_key_of_its_own(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path)
+    sealed = ring.cipher("alice", "memory", create=True).seal(b"text", b"")
+    with pytest.raises(UndecipherableError):
+        ring.cipher("Alice", "memory", create=True).open(sealed, b"")
+    assert ring.users() == ["Alice", "alice"]
+
+
+def test_no_key_is_made_unless_that_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(EncryptionKeyMissingError):
+        KeyRing(tmp_path).cipher("alice", "memory")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_makes_a_key_at_the_same_time_gets_the_same(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen([sys.executable, "-c", MAKE, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        rings = [KeyRing(tmp_path) for _ in range(8)]
+        ids = {cipher.key_id.hex() for cipher in pool.map(lambda r: r.cipher("alice", "memory", create=True), rings)}
+    ids |= {process.communicate()[0].strip() for process in processes}
+    assert len(ids) == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_destroyed_key_is_gone_at_once_for_who_used_it(tmp_path: Path) -> None:
+    ring, other = KeyRing(tmp_path), KeyRing(tmp_path)
+    sealed = other.cipher("alice", "memory", create=True).seal(b"text", b"")
+    (file,) = tmp_path.iterdir()
+    before = file.read_bytes()
+    with file.open("rb") as held:  # as a process that holds the file sees it
+        assert ring.destroy("alice")
+        assert held.read() != before
+    with pytest.raises(EncryptionKeyMissingError, match="alice"):
+        other.cipher("alice", "memory")
+    with pytest.raises(UndecipherableError):
+        other.cipher("alice", "memory", create=True).open(sealed, b"")
+    assert not KeyRing(tmp_path).destroy("bob")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"user_id":"alice","created":"2026-01-01T00:00:00Z","key":"c2hvcnQ="}']
+)
+def test_a_damaged_key_file_is_named_and_its_content_is_not(tmp_path: Path, content: bytes) -> None:
+    ring = KeyRing(tmp_path)
+    ring.cipher("alice", "memory", create=True)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(content)
+    with pytest.raises(KeyFileError, match=r"\.key: is damaged") as caught:
+        KeyRing(tmp_path).cipher("alice", "memory")
+    assert "c2hvcnQ" not in str(caught.value)
+
+
+def test_a_user_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MalformedEventError):
+        KeyRing(tmp_path).cipher("../alice", "memory", create=True)
