@@ -23,7 +23,7 @@ from memory_agent.config import (
 )
 from memory_agent.errors import SettingsError
 from memory_agent.log import Level
-from relay import RelaySettings
+from relay import BusSettings, EncryptionSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     data_dir: str = ""
     log_level: Level = "info"
-    relay: RelaySettings = RelaySettings()
+    encryption: EncryptionSettings = EncryptionSettings()
+    relay: BusSettings = BusSettings()
     embedder: EmbedderSettings = EmbedderSettings()
     store: StoreSettings = StoreSettings()
     ingest: IngestSettings = IngestSettings()

@@ -5,6 +5,8 @@ from relay.async_subscriber import AsyncSubscriber
 from relay.broker import Broker
 from relay.config import (
     BrokerSettings,
+    BusSettings,
+    EncryptionSettings,
     Endpoints,
     EventLimits,
     JournalSettings,
@@ -22,6 +24,7 @@ from relay.errors import (
     ERRORS,
     ConsumerBehindError,
     CursorError,
+    EncryptionKeyMissingError,
     EntryDamagedError,
     EventTooLargeError,
     JournalDamagedError,
@@ -46,6 +49,7 @@ from relay.event import Event, decode_event, encode_event, event_from_mapping, r
 from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
 from relay.key_file import StoredKey, create_key, ensure_local_key, read_keys, revoke_key, server_pair, write_private
+from relay.key_ring import KeyRing, open_key_ring
 from relay.masking import Masker
 from relay.principal import ALL_SCOPES, Principal, Scope
 from relay.publisher import Publisher
@@ -68,12 +72,15 @@ __all__ = [
     "Batch",
     "Broker",
     "BrokerSettings",
+    "BusSettings",
     "ConsumerBehindError",
     "ConsumerState",
     "Credentials",
     "CursorError",
     "CurveGate",
     "CurvePair",
+    "EncryptionKeyMissingError",
+    "EncryptionSettings",
     "Endpoints",
     "EntryDamagedError",
     "Erasable",
@@ -93,6 +100,7 @@ __all__ = [
     "JournalStats",
     "KeyDocument",
     "KeyFileError",
+    "KeyRing",
     "MalformedEventError",
     "Masker",
     "MaskingSettings",
@@ -134,6 +142,7 @@ __all__ = [
     "local_identity",
     "matches",
     "matches_any",
+    "open_key_ring",
     "read_event",
     "read_key_file",
     "read_keys",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import msgspec
 
@@ -112,14 +112,31 @@ class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     patterns: dict[str, str] = {}
 
 
-class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of the bus: one table of the TOML file for each part."""
+class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Encryption at rest. `keys_folder` holds the users' keys, outside the data folder; empty: nothing is encrypted."""
+
+    keys_folder: str = ""
+
+
+class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of the bus that are its alone: one table of the TOML file for each part."""
 
     events: EventLimits = EventLimits()
     journal: JournalSettings = JournalSettings()
     broker: BrokerSettings = BrokerSettings()
     publisher: PublisherSettings = PublisherSettings()
     masking: MaskingSettings = MaskingSettings()
+
+
+class RelaySettings(BusSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of the bus, with what it shares with whoever keeps memories in the same data folder."""
+
+    encryption: EncryptionSettings = EncryptionSettings()
+
+    @classmethod
+    def of(cls, bus: BusSettings, encryption: EncryptionSettings) -> Self:
+        """Return the settings of a relay that is a part of something larger, with one `encryption` for all parts."""
+        return cls(**{name: getattr(bus, name) for name in BusSettings.__struct_fields__}, encryption=encryption)
 
 
 class Endpoints(NamedTuple):

@@ -21,13 +21,15 @@ from pathlib import Path
 import msgspec
 
 from relay.cipher import KEY_BYTES, Cipher
-from relay.errors import EncryptionKeyMissingError, KeyFileError
+from relay.config import EncryptionSettings
+from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
 from relay.flushing import flush
 from relay.validation import validate_user_id
 
 SYSTEM_USER = "system"
 """Whose key encrypts what belongs to no user yet."""
 _SUFFIX = ".key"
+_SETTING = "encryption.keys_folder"
 _Sign = tuple[int, int]
 
 
@@ -135,6 +137,21 @@ class KeyRing:
         with self._guard:
             for known in [known for known in self._ciphers if known[0] == user_id]:
                 del self._ciphers[known]
+
+
+def open_key_ring(settings: EncryptionSettings, data_dir: Path) -> KeyRing | None:
+    """Return the ring in the folder that the settings name, None where they name none: nothing is encrypted then.
+
+    Raises `RelaySettingsError`: a key beside what it locks protects nothing, and goes with it into each copy.
+    """
+    if not settings.keys_folder:
+        return None
+    folder = Path(settings.keys_folder).expanduser()
+    if not folder.is_absolute():
+        raise RelaySettingsError(_SETTING, "must be an absolute path: processes started elsewhere read it too")
+    if folder.resolve().is_relative_to(data_dir.expanduser().resolve()):
+        raise RelaySettingsError(_SETTING, f"{folder} lies in the data folder; name one outside of it")
+    return KeyRing(folder)
 
 
 def _decode(path: Path) -> _KeyFile:

@@ -17,7 +17,7 @@ from relay import (
     Progress,
     Publisher,
     RelayError,
-    RelaySettings,
+    BusSettings,
     RelayUnavailableError,
 )
 
@@ -76,7 +76,7 @@ def send(
     lines: EventLines,
     ingest: str,
     identity: Identity,
-    settings: RelaySettings,
+    settings: BusSettings,
     spool: Path | None,
     flush_timeout_s: float,
     told: Callable[[Progress], None],

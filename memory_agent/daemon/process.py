@@ -40,10 +40,12 @@ from relay import (
     Credentials,
     CurveGate,
     RelayError,
+    RelaySettings,
     RelaySettingsError,
     check_endpoint,
     curve_pair,
     is_curve,
+    open_key_ring,
     relay_endpoints,
     server_pair,
 )
@@ -61,6 +63,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
     SignalTable.load(settings.ingest.signals)  # a host that cannot read it can only refuse every event
+    _require_keys_apart(settings, data_dir)
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()  # before the lock shows that a daemon is there: who asks while it starts needs it
@@ -170,7 +173,9 @@ class Daemon:
     def _make_children(self) -> tuple[Child, ...]:
         """Hand each child its part of the settings, as it was read once here."""
         configuration = self._layout.run / "relay.toml"
-        configuration.write_bytes(msgspec.toml.encode(self._settings.relay))
+        configuration.write_bytes(
+            msgspec.toml.encode(RelaySettings.of(self._settings.relay, self._settings.encryption))
+        )
         parent = ("--parent-pid", str(os.getpid()))
         data_dir = str(self._layout.data_dir)
         relay = ("--data-dir", data_dir, "--config", str(configuration), "--log-level", self._settings.log_level)
@@ -248,6 +253,14 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _require_keys_apart(settings: Settings, data_dir: Path) -> None:
+    """Raise `SettingsError` for a folder of encryption keys that lies in what they encrypt."""
+    try:
+        open_key_ring(settings.encryption, data_dir)
+    except RelaySettingsError as error:
+        raise SettingsError(error.setting, error.reason) from error
 
 
 def _require_guarded(endpoint: str) -> None:

@@ -42,6 +42,7 @@ def test_a_variable_may_hold_a_list_or_plain_text() -> None:
         ("[recall]\nalpha = 2.0\n", "recall.alpha"),
         ('[recall]\nmode = "psychic"\n', "recall.mode"),
         ("[relay.journal]\nretention_age_s = -1\n", "relay.journal.retention_age_s"),
+        ('[relay.encryption]\nkeys_folder = "/keys"\n', "relay.encryption"),
         ("[recall\n", "--config"),
     ],
 )

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from relay.errors import EncryptionKeyMissingError, KeyFileError, MalformedEventError, UndecipherableError
-from relay.key_ring import KeyRing
+from relay.config import EncryptionSettings
+from relay.errors import (
+    EncryptionKeyMissingError,
+    KeyFileError,
+    MalformedEventError,
+    RelaySettingsError,
+    UndecipherableError,
+)
+from relay.key_ring import KeyRing, open_key_ring
 
 MAKE = "import sys; from pathlib import Path; from relay.key_ring import KeyRing\n"
 MAKE += "print(KeyRing(Path(sys.argv[1])).cipher('alice', 'memory', create=True).key_id.hex())"
@@ -83,3 +90,25 @@ def test_a_damaged_key_file_is_named_and_its_content_is_not(tmp_path: Path, cont
 def test_a_user_that_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MalformedEventError):
         KeyRing(tmp_path).cipher("../alice", "memory", create=True)
+
+
+def test_without_a_folder_nothing_is_encrypted(tmp_path: Path) -> None:
+    assert open_key_ring(EncryptionSettings(), tmp_path) is None
+
+
+def test_keys_lie_outside_of_what_they_encrypt(tmp_path: Path) -> None:
+    data, keys, door = tmp_path / "data", tmp_path / "keys", tmp_path / "door"
+    ring = open_key_ring(EncryptionSettings(keys_folder=str(keys)), data)
+    assert ring is not None
+    assert ring.folder == keys
+    (data / "inside").mkdir(parents=True)
+    door.symlink_to(data / "inside")
+    for folder in (data, data / "inside", door / "keys", data / "x" / ".." / "keys"):
+        with pytest.raises(RelaySettingsError, match="lies in the data folder") as caught:
+            open_key_ring(EncryptionSettings(keys_folder=str(folder)), data)
+        assert caught.value.setting == "encryption.keys_folder"
+
+
+def test_a_folder_that_depends_on_who_looks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RelaySettingsError, match="absolute"):
+        open_key_ring(EncryptionSettings(keys_folder="keys"), tmp_path)
