@@ -8,10 +8,8 @@ to what it means. One thread may ingest while several recall. What this does not
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -26,7 +24,7 @@ from memory_agent.care_face import CareFace
 from memory_agent.config import EmbedderSettings, IngestSettings, LearningSettings, RecallSettings, StoreSettings
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.erasure.face import ErasureFace
-from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
+from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
 from memory_agent.late_embedder import LateEmbedder
@@ -56,6 +54,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
 from memory_agent.trajectory import FeedbackReport
+from memory_agent.turnstile import Turnstile
 from relay.config import EventLimits, MaskingSettings
 from relay.errors import EventTooLargeError
 from relay.event import Event, encode_event, event_from_mapping, read_event
@@ -96,9 +95,7 @@ class Memory:
         self._intake = Intake(archive, embedder, reader, bookkeeping)
         self._forgetting = Forgetting(archive, bookkeeping, self._teacher)
         self._recollection = Recollection(archive, embedder, recall_settings, self._teacher)
-        self._idle = threading.Condition()
-        self._calls = 0
-        self._is_closed = False
+        self._call = Turnstile(f"the memory of {user_id}")
         self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
         self._hindsight = Hindsight(archive, bookkeeping, self._teacher, self._intake.embed)
         self.care = CareFace(archive, self._call)
@@ -318,14 +315,14 @@ class Memory:
 
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
-        if self._retire():
+        if self._call.shut():
             self._hindsight.close()
             self._archive.close()
             self._embedder.close()
 
     def abandon(self) -> None:
         """Close without writing, after `FencedError`: another owner works on the folder by now."""
-        if self._retire():
+        if self._call.shut():
             self._archive.abandon()
             self._embedder.close()
 
@@ -374,26 +371,3 @@ class Memory:
         """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""
         if structlog.is_configured():
             log.info(event, user_id=self.user_id, **fields)
-
-    @contextmanager
-    def _call(self) -> Iterator[None]:
-        """Keep the files open for one call."""
-        with self._idle:
-            if self._is_closed:
-                raise StoreError(f"the memory of {self.user_id} is closed")
-            self._calls += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._calls -= 1
-                self._idle.notify_all()
-
-    def _retire(self) -> bool:
-        """Let no more calls in and wait for those under way; return whether this was the first to ask."""
-        with self._idle:
-            if self._is_closed:
-                return False
-            self._is_closed = True
-            self._idle.wait_for(lambda: self._calls == 0)
-            return True

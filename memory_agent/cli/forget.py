@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from memory_agent.cli.access import asks_daemon, open_client, open_files
+from memory_agent.cli.confirming import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures
 from memory_agent.cli.values import Moment
@@ -74,7 +75,7 @@ def forget(
     if not dry_run and not yes:
         planned = _erase(target, selection, user_all, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"
-        click.confirm(f"erase {said} of {target.user_id} and {planned.events} events, for good?", abort=True, err=True)
+        confirm(f"erase {said} of {target.user_id} and {planned.events} events, for good?")
     receipt = _erase(target, selection, user_all, dry_run=dry_run)
     if target.as_json:
         print_document(msgspec.structs.asdict(receipt))

@@ -152,6 +152,14 @@ def test_nothing_is_erased_unless_somebody_says_yes(filled: Path, run: Run, run_
     assert run("forget", "--user", "alice").exit_code == 2
 
 
+def test_where_nobody_can_answer_it_is_said_what_to_say(filled: Path, run: Run, run_json: RunJson) -> None:
+    asked = run("forget", "--user", "alice", "--kind", "episode", input="")
+    assert asked.exit_code == 2
+    assert "--yes" in asked.stderr
+    assert run_json("stats", "--user", "alice")["memories"] == 4
+    assert run("forget", "--user", "alice", "--kind", "episode", input="y\n").exit_code == 0
+
+
 def test_an_erasure_that_was_cut_off_before_the_journal_is_finished_by_the_next(
     filled: Path, run_json: RunJson
 ) -> None:
