@@ -8,16 +8,16 @@ values, measured) and dies of some, so callers keep a checksum in each value, an
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
+from relay.disk_room import allocate, means_no_room, says_no_room
 from relay.errors import JournalDamagedError, JournalError, JournalFullError, JournalInUseError
 from relay.first_file import make_first_file
 from relay.gate import Gate
@@ -34,7 +34,6 @@ from relay.replacing import (
 
 _LOCK_FILE = "owner.lock"
 _RESERVE_FILE = "reserve"
-_ZEROS = bytes(1 << 20)
 _ADVICE = "nothing was changed; memory-agent restore brings a backup back in its place"
 _DAMAGE = (
     lmdb.CorruptedError,
@@ -87,7 +86,7 @@ class Environment:
             if isinstance(error, lmdb.Error):
                 raise _translated(error, path, map_size_bytes) from error
             if isinstance(error, OSError):
-                raise JournalError(f"{path}: {error.strerror}") from error
+                raise _of_system(error, path, map_size_bytes) from error
             raise
 
     @contextmanager
@@ -102,8 +101,12 @@ class Environment:
 
         Raises `JournalFullError` (undone, the environment stays usable) and `JournalError` (undone; close, reopen).
         """
-        with self._begin(write=True) as transaction:
-            yield transaction
+        try:
+            with self._begin(write=True) as transaction:
+                yield transaction
+        except JournalFullError:
+            self._open_again_if_unusable()
+            raise
 
     @contextmanager
     def _begin(self, *, write: bool) -> Iterator[Transaction]:
@@ -112,6 +115,23 @@ class Environment:
         try:
             with self._gate.passing(), self._engine.begin(write=write) as transaction:
                 yield transaction
+        except lmdb.Error as error:
+            raise _translated(error, self.path, self.map_size_bytes) from error
+
+    def _open_again_if_unusable(self) -> None:
+        """After a meta page that found no room LMDB refuses everything, reading too, until it is opened again."""
+        try:
+            self._engine.begin().abort()
+        except lmdb.PanicError:
+            with suppress(TimeoutError), self._gate.alone(_PATIENCE_S):
+                self._engine.close()
+                self._open_again()
+
+    def _open_again(self) -> None:
+        try:
+            self._engine = _open_engine(self.path, self.map_size_bytes, len(self.databases), readonly=False)
+            for name in self.databases:
+                self.databases[name] = self._engine.open_db(name.encode())
         except lmdb.Error as error:
             raise _translated(error, self.path, self.map_size_bytes) from error
 
@@ -151,17 +171,11 @@ class Environment:
                 flush_copy(copy)
                 self._engine.close()
                 replace_by_copy(copy)
-                self._engine = _open_engine(self.path, self.map_size_bytes, len(self.databases), readonly=False)
-                for name in self.databases:
-                    self.databases[name] = self._engine.open_db(name.encode())
-        except lmdb.Error as error:
-            raise _translated(error, self.path, self.map_size_bytes) from error
+                self._open_again()
         except TimeoutError:
             raise
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise JournalFullError(str(self.path), self.map_size_bytes) from error
-            raise JournalError(f"{self.path}: {error.strerror}") from error
+            raise _of_system(error, self.path, self.map_size_bytes) from error
         finally:
             discard_copy(copy)
 
@@ -172,7 +186,7 @@ class Environment:
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 if size_bytes > os.fstat(descriptor).st_size:
-                    _allocate(descriptor, size_bytes)
+                    allocate(descriptor, size_bytes)
             finally:
                 os.close(descriptor)
         except OSError:
@@ -209,14 +223,6 @@ def take_lock(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
     return descriptor
-
-
-def _allocate(descriptor: int, size_bytes: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size_bytes)
-        return
-    for offset in range(0, size_bytes, len(_ZEROS)):
-        os.pwrite(descriptor, _ZEROS[: size_bytes - offset], offset)
 
 
 def _open_engine(path: Path, map_size_bytes: int, databases: int, *, readonly: bool) -> Any:
@@ -259,9 +265,15 @@ def _require_whole(path: Path) -> None:
         raise JournalDamagedError(f"{path}: {DATA_FILE} was cut to {file.stat().st_size} bytes")
 
 
+def _of_system(error: OSError, path: Path, map_size_bytes: int) -> JournalError:
+    if says_no_room(error):
+        return JournalFullError(str(path), map_size_bytes)
+    return JournalError(f"{path}: {error.strerror}")
+
+
 def _translated(error: lmdb.Error, path: Path, map_size_bytes: int) -> JournalError:
-    # py-lmdb names ENOSPC DiskError; EIO and the like have no name and are fatal.
-    if isinstance(error, (lmdb.MapFullError, lmdb.DiskError)) or os.strerror(errno.ENOSPC) in str(error):
+    # py-lmdb names ENOSPC DiskError; the system's other errors have no name, only its words.
+    if isinstance(error, (lmdb.MapFullError, lmdb.DiskError)) or means_no_room(str(error), path):
         return JournalFullError(str(path), map_size_bytes)
     if isinstance(error, _DAMAGE):
         return JournalDamagedError(f"{path}: {error}")

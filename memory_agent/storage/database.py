@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memory_agent.errors import DeadlineExceededError, IndexDamagedError, StoreFullError
+from relay.disk_room import has_room
 
 Connection = sqlite3.Connection
+_FAILED_WRITES = frozenset({"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE"})
 ENGINE_VERSION = f"sqlite {sqlite3.sqlite_version}"
 
 
@@ -70,6 +72,11 @@ def translating(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
             raise DeadlineExceededError("the search was not through in time") from error
-        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+        if _is_full(getattr(error, "sqlite_errorname", ""), path.parent):
             raise StoreFullError(str(path), path.stat().st_size) from error
         raise IndexDamagedError(f"{path.name}: {error}") from error
+
+
+def _is_full(name: str, folder: Path) -> bool:
+    """A quota that is used up is an I/O error to SQLite, which knows only a full disk by name."""
+    return name == "SQLITE_FULL" or (name in _FAILED_WRITES and not has_room(folder))

@@ -13,11 +13,10 @@ Rejected: one SQLite file for everything. A commit of 1 KB costs .3 ms here, and
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import lmdb
 import xxhash
 
 from memory_agent.errors import DeadlineExceededError, StoreDamagedError, StoreError, StoreFullError
+from relay.disk_room import means_no_room, says_no_room
 from relay.first_file import make_first_file
 from relay.gate import Gate
 from relay.pages import CommitGoneError, examine
@@ -183,7 +183,7 @@ class Environment:
         except lmdb.Error as error:
             raise _translated(error, path, map_size_bytes) from error
         except OSError as error:
-            raise StoreError(f"{path}: {error.strerror}") from error
+            raise _of_system(error, path, map_size_bytes) from error
         try:
             _require_sound(engine, path)
             return cls(engine, path, map_size_bytes, databases)
@@ -204,8 +204,12 @@ class Environment:
         When the block ends it is committed, durable on return; when the block raises it is undone.
         Raises `StoreFullError` (undone, the environment stays usable) and `StoreError` (undone; close and reopen).
         """
-        with self._begin(write=True) as transaction:
-            yield transaction
+        try:
+            with self._begin(write=True) as transaction:
+                yield transaction
+        except StoreFullError:
+            self._open_again_if_unusable()
+            raise
 
     @contextmanager
     def _begin(self, *, write: bool) -> Iterator[Transaction]:
@@ -216,6 +220,23 @@ class Environment:
                 yield Transaction(self, engine_transaction, self._databases)
         except lmdb.Error as error:
             raise self.translate(error) from error
+
+    def _open_again_if_unusable(self) -> None:
+        """After a meta page that found no room LMDB refuses everything, reading too, until it is opened again."""
+        try:
+            self._environment.begin().abort()
+        except lmdb.PanicError:
+            with suppress(TimeoutError), self._gate.alone(_DOOR_SHUT_S):
+                self._environment.close()
+                self._open_again()
+
+    def _open_again(self) -> None:
+        try:
+            self._environment = _open_engine(self.path, self.map_size_bytes, len(self._databases), False)
+        except lmdb.Error as error:
+            raise self.translate(error) from error
+        _require_sound(self._environment, self.path)
+        self._databases = {name: self._open_database(name) for name in self._databases}
 
     def _open_database(self, name: str) -> Any:
         try:
@@ -255,9 +276,7 @@ class Environment:
             with guard(), self._between_transactions():
                 self._environment.close()
                 replace_by_copy(copy)
-                self._environment = _open_engine(self.path, self.map_size_bytes, len(self._databases), False)
-                _require_sound(self._environment, self.path)
-                self._databases = {name: self._open_database(name) for name in self._databases}
+                self._open_again()
         except OSError as error:
             raise _of_system(error, self.path, self.map_size_bytes) from error
         finally:
@@ -344,13 +363,14 @@ def _digest(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _of_system(error: OSError, path: Path, map_size_bytes: int) -> StoreError:
-    if error.errno == errno.ENOSPC:
+    if says_no_room(error):
         return StoreFullError(str(path), map_size_bytes)
     return StoreError(f"{path}: {error.strerror}")
 
 
 def _translated(error: lmdb.Error, path: Path, map_size_bytes: int) -> StoreError:
-    if isinstance(error, lmdb.MapFullError | lmdb.DiskError):  # DiskError is ENOSPC and nothing else
+    # py-lmdb names ENOSPC DiskError; the system's other errors have no name, only its words.
+    if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or means_no_room(str(error), path):
         return StoreFullError(str(path), map_size_bytes)
     if isinstance(error, _DAMAGE):
         return StoreDamagedError(f"{path}: {error}")

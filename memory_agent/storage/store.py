@@ -8,7 +8,7 @@ change log. Rejected: one key per field, or vectors in a file of their own, both
 
 from __future__ import annotations
 
-import os
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +29,7 @@ from memory_agent.storage.environment import Environment, Transaction
 from memory_agent.storage.fence import OwnerLock, Role
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import DATABASES, META, Snapshot
+from relay.disk_room import free_bytes
 
 RECORDS_FOLDER = "records"
 _MOST_WAITING = 2_000  # recalls that wait to be written; about 2 MB
@@ -351,9 +352,9 @@ class Store:
 
     def _require_room(self, transaction: Transaction) -> None:
         """Keep `reserve_bytes` free, on the disk and in the map, so that deleting always finds the pages it needs."""
-        disk = os.statvfs(self.folder)
-        if disk.f_bavail * disk.f_frsize < self._settings.reserve_bytes:
-            raise StoreFullError(str(self.folder), disk.f_blocks * disk.f_frsize)
+        free = free_bytes(self.folder)
+        if free is not None and free < self._settings.reserve_bytes:
+            raise StoreFullError(str(self.folder), shutil.disk_usage(self.folder).total)
         limit = self._settings.map_size_bytes
         room = limit - min(self._settings.reserve_bytes, limit // 4)
         if self._environment.file_bytes > room and transaction.used_bytes() > room:

@@ -3,6 +3,8 @@
    While the file named by FAULT_ORDER exists it holds one order: `KIND CALLS PATH FIRST COUNT NUMBER`.
      KIND   eio | enospc   the call fails so
             short          a write takes half of the bytes, and says so
+            quota          a write fails so (EDQUOT), and while the order stands no file is allocated any room
+            brim           as short, and no file is allocated any room: the last bytes of a quota
             kill           SIGKILL instead of the call
             tear           half of the bytes are written, then SIGKILL
             lie            a flush does nothing and says that it was done; files are opened without O_DSYNC
@@ -28,7 +30,7 @@
 #include <unistd.h>
 
 enum { NONE, FAIL, SHORT, KILL, TEAR, LIE };
-enum { WRITE = 1, SYNC = 2 };
+enum { WRITE = 1, SYNC = 2, ROOM = 4 };
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
 
 static long seen, order_seen;
@@ -81,6 +83,10 @@ static int fault(int fd, int call) {
         errno = saved;
         return NONE;
     }
+    if (call == ROOM) {
+        errno = saved;
+        return strcmp(kind, "quota") == 0 || strcmp(kind, "brim") == 0 ? FAIL : NONE;
+    }
     int wanted = strcmp(calls, "any") == 0 ? WRITE | SYNC : strcmp(calls, "sync") == 0 ? SYNC : WRITE;
     int due = (wanted & call) && is_about(fd, path);
     errno = saved;
@@ -92,8 +98,8 @@ static int fault(int fd, int call) {
         syscall(SYS_kill, getpid(), SIGKILL);
         return KILL;
     }
-    errno = strcmp(kind, "enospc") == 0 ? ENOSPC : EIO;
-    if (strcmp(kind, "short") == 0) return call == WRITE ? SHORT : NONE;
+    errno = strcmp(kind, "enospc") == 0 ? ENOSPC : strcmp(kind, "quota") == 0 ? EDQUOT : EIO;
+    if (strcmp(kind, "short") == 0 || strcmp(kind, "brim") == 0) return call == WRITE ? SHORT : NONE;
     if (strcmp(kind, "tear") == 0) return call == WRITE ? TEAR : NONE;
     if (strcmp(kind, "lie") == 0) return call == SYNC ? LIE : NONE;
     return FAIL;
@@ -122,6 +128,13 @@ static ssize_t half(int fd, const void *data, size_t size, off64_t at, int outco
         int outcome = fault(fd, WRITE);                                                   \
         if (outcome == NONE) return real arguments;                                       \
         return outcome == FAIL ? -1 : half(fd, data, size, at, outcome);                  \
+    }
+
+#define ALLOCATE(name)                                                                    \
+    int name(int fd, off_t at, off_t size) {                                              \
+        static int (*real)(int, off_t, off_t) = NULL;                                     \
+        if (real == NULL) real = (int (*)(int, off_t, off_t))dlsym(RTLD_NEXT, #name);     \
+        return fault(fd, ROOM) == FAIL ? EDQUOT : real(fd, at, size);                     \
     }
 
 #define OPEN(name)                                                                        \
@@ -162,5 +175,7 @@ PUT(pwritev, (int fd, const struct iovec *parts, int count, off_t at), (fd, part
     parts[0].iov_len, at)
 PUT(pwritev64, (int fd, const struct iovec *parts, int count, off64_t at), (fd, parts, count, at), parts[0].iov_base,
     parts[0].iov_len, at)
+ALLOCATE(posix_fallocate)
+ALLOCATE(posix_fallocate64)
 OPEN(open)
 OPEN(open64)

@@ -1,0 +1,112 @@
+"""Writes to one engine while its disk has a fault, and says what came of it, as a line of JSON.
+
+    python -m tests.crash.full_disk_process ENGINE FOLDER "KIND FIRST"
+
+ENGINE is journal, records or lexicon. Preloaded with the shim, whose orders it gives itself: the write of number FIRST
+to the engine's file fails so, once. It says the code of the error, what could be read after it, and whether the
+same write was done when the disk was whole again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from memory_agent.errors import MemoryAgentError
+from memory_agent.storage import database
+from memory_agent.storage.environment import Environment as RecordEnvironment
+from relay import RelayError
+from relay.environment import Environment as JournalEnvironment
+
+from .faults import Order
+
+MAP_BYTES = 16 << 20
+KEPT, NEW = b"kept", b"new" * 30_000
+
+
+class Engine(NamedTuple):
+    """A name of its file, and what is asked of it."""
+
+    file: str
+    write: Callable[[bytes], None]
+    read: Callable[[bytes], bool]
+
+
+def main() -> None:
+    name, folder, fault = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
+    order = Order(Path(os.environ["LD_PRELOAD"]), Path(os.environ["FAULT_ORDER"]))
+    engine = ENGINES[name](folder)
+    engine.write(KEPT)
+    order.give(fault[0], "write", engine.file, int(fault[1]))
+    code = ""
+    try:
+        engine.write(NEW)
+    except (MemoryAgentError, RelayError) as error:
+        code = error.code
+    hits = order.hits
+    order.revoke()
+    read = _done(lambda: engine.read(KEPT) and not engine.read(NEW))
+    wrote = _done(lambda: engine.write(NEW)) and _done(lambda: engine.read(KEPT) and engine.read(NEW))
+    print(json.dumps({"hits": hits, "code": code, "read": read, "wrote": wrote}))
+
+
+def _done(act: Callable[[], bool | None]) -> bool:
+    try:
+        return act() is not False
+    except (MemoryAgentError, RelayError):
+        return False
+
+
+def _journal(folder: Path) -> Engine:
+    environment = JournalEnvironment.open(folder / "journal", MAP_BYTES, ("all",))
+
+    def write(value: bytes) -> None:
+        with environment.write() as transaction:
+            transaction.put(value[:4], value, db=environment.databases["all"])
+
+    def read(value: bytes) -> bool:
+        with environment.read() as transaction:
+            return bool(transaction.get(value[:4], db=environment.databases["all"]) == value)
+
+    return Engine("journal/data.mdb", write, read)
+
+
+def _records(folder: Path) -> Engine:
+    environment = RecordEnvironment.open(folder / "records", MAP_BYTES, ("all",))
+
+    def write(value: bytes) -> None:
+        with environment.write() as transaction:
+            transaction.put("all", value[:4], value)
+
+    def read(value: bytes) -> bool:
+        with environment.read() as transaction:
+            return transaction.get("all", value[:4]) == value
+
+    return Engine("records/data.mdb", write, read)
+
+
+def _lexicon(folder: Path) -> Engine:
+    file = folder / "lexicon.sqlite"
+    connection = database.connect(file)
+    connection.execute("CREATE TABLE texts (text BLOB)")
+
+    def write(value: bytes) -> None:
+        with database.translating(file):
+            connection.execute("INSERT INTO texts VALUES (?)", (value,))
+
+    def read(value: bytes) -> bool:
+        with database.translating(file):
+            return connection.execute("SELECT count(*) FROM texts WHERE text = ?", (value,)).fetchone() == (1,)
+
+    return Engine(file.name, write, read)
+
+
+ENGINES: dict[str, Callable[[Path], Engine]] = {"journal": _journal, "records": _records, "lexicon": _lexicon}
+
+
+if __name__ == "__main__":
+    main()
