@@ -96,7 +96,9 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon. `listen` adds endpoints to the socket file, beyond loopback with CURVE alone; `dedicated_hosts` users
-    at a time get a process of their own, the others share `shared_hosts`."""
+    at a time get a process of their own, the others share `shared_hosts`. `owner_claims`: whose word makes a user
+    the owner of a run or session, to whom events of `system` then go: `vouched`, that of keys for all users alone;
+    `any`, that of users' own keys too, who can name another's run first."""
 
     listen: tuple[str, ...] = ()
     dedicated_hosts: NonNegative = 8
@@ -106,6 +108,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 20)] = 90_000
     lane_events: Count = 1_000
     owner_wait_s: Positive = 60.0
+    owner_claims: Literal["vouched", "any"] = "vouched"
     parked_events: Count = 10_000
     ingest_timeout_s: Positive = 120.0
     crashes_before_quarantine: Count = 3

@@ -45,26 +45,28 @@ from relay.errors import (
     UnauthorizedError,
     UserNotAllowedError,
 )
-from relay.event import Event, decode_event, encode_event, event_from_mapping, read_event
+from relay.event import ON_BEHALF_OF, Event, decode_event, encode_event, event_from_mapping, read_event
 from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
 from relay.key_file import StoredKey, create_key, ensure_local_key, read_keys, revoke_key, server_pair, write_private
 from relay.key_ring import KeyRing, open_key_ring
 from relay.masking import Masker
-from relay.principal import ALL_SCOPES, Principal, Scope
+from relay.principal import ALL_SCOPES, Origin, Principal, Scope
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
 from relay.retention import RetentionReport
 from relay.sockets import CurveGate, curve_pair, show_curve
 from relay.subscriber import Subscriber
 from relay.topics import matches, matches_any
-from relay.validation import validate_user_id
+from relay.validation import SYSTEM_USER, validate_user_id
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry, RelayStats
 
 __all__ = [
     "ALL_SCOPES",
     "CURVE",
     "ERRORS",
+    "ON_BEHALF_OF",
+    "SYSTEM_USER",
     "TOKEN_FILE",
     "Appended",
     "AsyncPublisher",
@@ -104,6 +106,7 @@ __all__ = [
     "MalformedEventError",
     "Masker",
     "MaskingSettings",
+    "Origin",
     "Principal",
     "ProducerSupersededError",
     "Progress",

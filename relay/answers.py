@@ -86,10 +86,11 @@ class Answers:
             raise QuarantineEntryError(entry.id, f"is event {entry.seq} of the journal: {entry.source} retries it")
         now = datetime.now(UTC)
         try:
-            event = self._admission.admit(entry.data, publisher_of(entry.source), now)
+            publisher = publisher_of(entry.source)
+            event = self._admission.admit(entry.data, publisher, now)
         except MalformedEventError:
             return False
-        self._journal.release(entry.id, event, now)
+        self._journal.release(entry.id, event, publisher.origin, now)
         return True
 
     def erase(self, request: wire.Erase) -> wire.Erased:

@@ -92,7 +92,8 @@ class Collector:
     def _append(self) -> None:
         events = [result for _, result in self._pending if isinstance(result, Event)]
         unread = suspects(self._pending, self._source, self._admission)
-        appended = self._journal.append(events, datetime.now(UTC), suspects=unread)
+        origins = [self._principal.origin] * len(events)
+        appended = self._journal.append(events, datetime.now(UTC), origins=origins, suspects=unread)
         foreign = len(self._pending) - len(events) - len(unread)
         self._pending = []
         duplicates = sum(one.duplicate for one in appended)

@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 
 from relay.environment import Transaction
+from relay.principal import Origin
 
 T = TypeVar("T")
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", "counters")
@@ -30,6 +31,8 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     event_id: str
     event_type: str
     data: bytes
+    origin: Origin | None = None
+    """None: from before it was kept, or from a journal that no relay wrote, as a spool."""
 
     @property
     def id_key(self) -> bytes:

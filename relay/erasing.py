@@ -21,9 +21,9 @@ from relay.errors import MalformedEventError
 from relay.event import decode_mapping
 from relay.quarantine import Quarantine
 from relay.retention import Retention
+from relay.validation import SYSTEM_USER
 from relay.wire import Erasable, Erased, QuarantineEntry
 
-SYSTEM_USER = "system"
 _PAGE = 500
 
 

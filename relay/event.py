@@ -17,9 +17,11 @@ import msgspec
 from relay.config import EventLimits
 from relay.errors import EventTooLargeError, MalformedEventError
 from relay.validation import (
+    SYSTEM_USER,
     validate_event_type,
     validate_id,
     validate_object,
+    validate_owner,
     validate_timestamp,
     validate_user_id,
 )
@@ -42,6 +44,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
 
+ON_BEHALF_OF = "on_behalf_of"
+"""The field in which an event of `system` may name the user whose it is."""
 _IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correlation_id")
 _OWN_FIELDS = frozenset(Event.__struct_fields__) - {"extra"}
 _DERIVED_PREFIX = "derived-"
@@ -91,6 +95,8 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
         extra=_extra(mapping, limits),
         **ids,
     )
+    if event.user_id == SYSTEM_USER and event.extra.get(ON_BEHALF_OF) not in (None, ""):
+        validate_owner(ON_BEHALF_OF, event.extra[ON_BEHALF_OF])
     return event if event.event_id else _with_derived_id(event, dated=sent_at is not None)
 
 

@@ -28,7 +28,7 @@ from relay.errors import (
 )
 from relay.event import Event
 from relay.journal import Appended, Journal
-from relay.principal import Principal, Scope
+from relay.principal import Origin, Principal, Scope
 from relay.quarantine import Suspect
 from relay.wire import Ack, Publish, Receipt, Refusal, refusal
 
@@ -143,14 +143,16 @@ class Intake:
 
     def _append(self, accepted: Sequence[tuple[Parcel, list[Admitted]]], now: datetime) -> Iterable[Appended]:
         events: list[Event] = []
+        origins: list[Origin] = []
         unread: list[Suspect] = []
         foreign = 0
         for parcel, sifted in accepted:
             source = source_name("publisher", parcel.publish.producer_id[:128], parcel.principal)
             events += [result for result in sifted if isinstance(result, Event)]
+            origins += [parcel.principal.origin] * (len(events) - len(origins))
             unread += suspects(zip(parcel.publish.events, sifted, strict=True), source, self._admission)
             foreign += sum(isinstance(result, UserNotAllowedError) for result in sifted)
-        appended = self._journal.append(events, now, suspects=unread) if events or unread else []
+        appended = self._journal.append(events, now, origins=origins, suspects=unread) if events or unread else []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
             accepted=len(events) - duplicates, duplicates=duplicates, malformed=len(unread), foreign=foreign, batches=1

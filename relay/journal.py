@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -33,6 +34,7 @@ from relay.environment import Environment, Transaction
 from relay.erasing import Erasing
 from relay.errors import ConsumerBehindError, CursorError, EntryDamagedError, JournalFullError, QuarantineEntryError
 from relay.event import Event, encode_event
+from relay.principal import Origin
 from relay.quarantine import Quarantine, Suspect
 from relay.retention import Retention, RetentionReport
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry
@@ -77,18 +79,20 @@ class Journal:
         events: Sequence[Event],
         now: datetime,
         *,
+        origins: Sequence[Origin] = (),
         suspects: Sequence[Suspect] = (),
         source: tuple[str, int] | None = None,
     ) -> list[Appended]:
         """Append events in order, in one transaction, and say under which number each is. Durable on return.
 
-        In the same transaction `suspects` go to quarantine, and `source` (a name and how far it was read) is noted.
+        `origins` are those of the events, one for each where they are known. In the same transaction `suspects` go to
+        quarantine, and `source` (a name and how far it was read) is noted.
         Raises `JournalFullError` (nothing was written), `JournalError`.
         """
         with self._environment.write() as transaction:
             if events:
                 self._require_room(transaction)
-            appended = self._append(transaction, events, milliseconds(now))
+            appended = self._append(transaction, events, origins, milliseconds(now))
             for suspect in suspects:
                 self._quarantine.add(transaction, suspect, now)
             if source is not None:
@@ -203,13 +207,13 @@ class Journal:
             if not self._quarantine.remove(transaction, entry_id):
                 raise QuarantineEntryError(entry_id, "there is no such entry")
 
-    def release(self, entry_id: int, event: Event, now: datetime) -> Appended:
+    def release(self, entry_id: int, event: Event, origin: Origin, now: datetime) -> Appended:
         """Append the event that a quarantined entry turned out to be, and remove the entry, in one transaction."""
         with self._environment.write() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
                 raise QuarantineEntryError(entry_id, "there is no such entry")
             self._require_room(transaction)
-            return self._append(transaction, [event], milliseconds(now))[0]
+            return self._append(transaction, [event], [origin], milliseconds(now))[0]
 
     def set_aside(self, seq: int, now: datetime) -> int:
         """Move a damaged entry to quarantine, so that readers get past it; return its id. Durable on return."""
@@ -298,33 +302,35 @@ class Journal:
         if self._environment.used_bytes(transaction) > limit:
             raise JournalFullError(str(self._environment.path), limit)
 
-    def _append(self, transaction: Transaction, events: Sequence[Event], received_ms: int) -> list[Appended]:
+    def _append(
+        self, transaction: Transaction, events: Sequence[Event], origins: Sequence[Origin], received_ms: int
+    ) -> list[Appended]:
         ids = self._databases["ids"]
         before = seq = self._counters.get(transaction, "last_seq")
         size_bytes = 0
         appended = []
-        for event in events:
+        for event, origin in zip_longest(events, origins):
             key = id_key(event.user_id, event.event_id)
             known: bytes | None = transaction.get(key, db=ids)
             if known is not None:
                 appended.append(Appended(number(known), duplicate=True))
                 continue
             seq += 1
-            size_bytes += self._put(transaction, seq, key, event, received_ms)
+            data = encode_event(event)
+            stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data, origin)
+            size_bytes += self._put(transaction, seq, stored)
             appended.append(Appended(seq, duplicate=False))
         if seq > before:
             self._counters.set(transaction, "last_seq", seq)
             self._counters.add(transaction, "event_bytes", size_bytes)
         return appended
 
-    def _put(self, transaction: Transaction, seq: int, event_key: bytes, event: Event, received_ms: int) -> int:
+    def _put(self, transaction: Transaction, seq: int, stored: StoredEvent) -> int:
         key = number_key(seq)
-        data = encode_event(event)
-        stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data)
         transaction.put(key, seal(key, stored), db=self._databases["events"], append=True)
-        transaction.put(user_key(event.user_id, seq), b"", db=self._databases["users"])
-        transaction.put(event_key, key, db=self._databases["ids"])
-        return len(data)
+        transaction.put(user_key(stored.user_id, seq), b"", db=self._databases["users"])
+        transaction.put(stored.id_key, key, db=self._databases["ids"])
+        return len(stored.data)
 
     def _entries(self, transaction: Transaction, after_seq: int, seqs: Iterator[int] | None) -> Iterator[JournalEntry]:
         """Go over the entries after a number, or over those with the given numbers; a damaged one ends it."""
@@ -336,7 +342,7 @@ class Journal:
             if stored is None:
                 raise EntryDamagedError(str(self._environment.path), number(key))
             first = False
-            yield JournalEntry(number(key), stored.user_id, stored.event_type, stored.data)
+            yield JournalEntry(number(key), stored.user_id, stored.event_type, stored.data, stored.origin)
 
     def _seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
         prefix = user_key(user_id)

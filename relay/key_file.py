@@ -22,10 +22,9 @@ import msgspec
 from relay.errors import KeyFileError
 from relay.identity import TOKEN_FILE, CurvePair, KeyDocument
 from relay.principal import ALL_SCOPES, Principal, Scope
-from relay.validation import validate_user_id
+from relay.validation import SYSTEM_USER, validate_user_id
 
 LOCAL = "local"
-_SYSTEM_USER = "system"
 _TOKEN_BYTES = 32
 
 
@@ -102,8 +101,8 @@ def create_key(
     Raises `KeyFileError` for a name that is taken, or a user that cannot have a key; `MalformedEventError`.
     """
     validate_key_id(key_id)
-    if user_id is not None and validate_user_id(user_id) == _SYSTEM_USER:
-        raise KeyFileError(_SYSTEM_USER, "is no user: its events belong to others, so only a key for all users may")
+    if user_id is not None and validate_user_id(user_id) == SYSTEM_USER:
+        raise KeyFileError(SYSTEM_USER, "is no user: its events belong to others, so only a key for all users may")
     token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
     added = StoredKey(
         id=key_id,

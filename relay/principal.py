@@ -23,12 +23,25 @@ class Scope(StrEnum):
 ALL_SCOPES = frozenset(Scope)
 
 
+class Origin(NamedTuple):
+    """Which key published an event, as the journal keeps it. `for_all`: a key for all users, whose word counts for each
+    of them; a key for one user speaks for that one alone."""
+
+    key_id: str
+    for_all: bool
+
+
 class Principal(NamedTuple):
     """The holder of a key. `user_id` None: the key is for all users."""
 
     key_id: str
     user_id: str | None
     scopes: frozenset[Scope]
+
+    @property
+    def origin(self) -> Origin:
+        """What the journal keeps of who published an event."""
+        return Origin(self.key_id, self.user_id is None)
 
     def may(self, scope: Scope, user_id: str | None) -> bool:
         """Say whether this is allowed for a user, or for all of them (None)."""

@@ -111,7 +111,8 @@ class TableFollower:
             self._admission,
         )
         through: int = rows[-1]["seq"]
-        appended = self._journal.append(events, now, suspects=unread, source=(self._source, through))
+        origins = [self._principal.origin] * len(events)
+        appended = self._journal.append(events, now, origins=origins, suspects=unread, source=(self._source, through))
         self._cursor = through
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(

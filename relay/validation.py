@@ -13,6 +13,8 @@ from typing import Any
 
 from relay.errors import MalformedEventError
 
+SYSTEM_USER = "system"
+"""Under which conductors publish what belongs to the users whose runs they conduct."""
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_TYPE_CHARS = 128
@@ -37,6 +39,17 @@ def validate_user_id(user_id: object) -> str:
             "user_id", f"{_shown(user_id)} is unsafe: letters, digits and ._:@+- are allowed, and no dot in front"
         )
     return user_id
+
+
+def validate_owner(field: str, user_id: object) -> str:
+    """Return whom events of `system` may belong to: a user, and not `system`. Raises `MalformedEventError`."""
+    try:
+        owner = validate_user_id(user_id)
+    except MalformedEventError as error:
+        raise MalformedEventError(field, error.reason) from error
+    if owner == SYSTEM_USER:
+        raise MalformedEventError(field, f"{SYSTEM_USER} is no user: its events belong to others")
+    return owner
 
 
 def validate_event_type(event_type: object) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from relay.errors import MalformedEventError, ProtocolError, RelayError, rebuild
+from relay.principal import Origin
 
 VERSION = 1
 
@@ -188,6 +189,12 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     user_id: str
     event_type: str
     data: bytes
+    origin: Origin | None = None
+
+    @property
+    def is_vouched(self) -> bool:
+        """Whether a key for all users published it: what it says of whose something is counts for every user."""
+        return self.origin is not None and self.origin.for_all
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):

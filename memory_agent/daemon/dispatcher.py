@@ -2,7 +2,8 @@
 
 The cursor in the journal is the low-water mark: everything up to it is on disk in some memory or in quarantine. After a
 crash the events above it come again, and each user's store recognises what it already has. Events published under
-`system` go to the owner of their run or session.
+`system` go to whom they name, or to the owner of their run or session. Who that is, keys for all users say: what a
+user's own key says of a run proves nothing, since everybody can name it (setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import structlog
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
-from memory_agent.daemon.owners import SYSTEM_USER, Owners, ownership_keys, run_keys
+from memory_agent.daemon.owners import Owners, named_owner, ownership_keys, run_keys
 from memory_agent.daemon.parking import Parked, Parking
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError, UnhandledEventError
 from memory_agent.protocol import IngestBatch, NoParams, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
-from relay import AsyncSubscriber, JournalEntry, RelayError
+from relay import SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 
 log = structlog.get_logger()
 
@@ -33,6 +34,7 @@ _BUFFER_BYTES = 64 << 20
 _IDLE_WAIT_S = 1.0
 _COMMIT_INTERVAL_S = 0.2
 _READY_DEADLINE_MS = 10_000.0
+_NO_OWNER = "no key for all users has named the user whose its run or session is: see daemon.owner_claims, on_behalf_of"
 
 
 class Dispatcher:
@@ -79,9 +81,9 @@ class Dispatcher:
         """Return whose memory an event belongs in. Raises `UnhandledEventError` for one that belongs to nobody yet."""
         if user_id != SYSTEM_USER:
             return user_id
-        owner = self._owners.owner(ownership_keys(event))
+        owner = self._owners.owner_of(event)
         if owner is None:
-            raise UnhandledEventError("", "no user owns its run or session")
+            raise UnhandledEventError("", _NO_OWNER)
         return owner
 
     async def system_events_of(self, user_id: str, among: frozenset[str]) -> frozenset[int]:
@@ -97,14 +99,13 @@ class Dispatcher:
             await asyncio.sleep(0)
         return frozenset(found)
 
-    def claim_run(self, run_id: str, user_id: str) -> None:
+    def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
         """Learn that a run is this user's, who began it by hand: what is published of it under `system` is theirs too.
 
-        Durable with the next commit; events that waited for an owner go on.
+        `is_vouched`: a key for all users began it. Durable with the next commit; events that waited for an owner go on.
         """
-        keys = run_keys(run_id)
-        if self._owners.learn(keys, user_id):
-            self._release(keys)
+        if self._counts(is_vouched):
+            self._learn(run_keys(run_id), user_id)
 
     def lag(self) -> int:
         """Return how many journal numbers lie between the low-water mark and what was read."""
@@ -231,16 +232,31 @@ class Dispatcher:
         self.counts["read"] += 1
         keys = ownership_keys(entry.data)
         if entry.user_id != SYSTEM_USER:
-            if keys and self._owners.learn(keys, entry.user_id):
-                self._release(keys)
+            if self._counts(entry.is_vouched):
+                self._learn(keys, entry.user_id)
             self._lane(entry.user_id).offer(Pending(entry.seq, entry.data))
-        elif (owner := self._owners.owner(keys)) is not None:
+        elif (owner := self._owner(entry, keys)) is not None:
             self._lane(owner).offer(Pending(entry.seq, entry.data, late=True))
         else:
             until_s = time.monotonic() + self._settings.owner_wait_s
             self._parking.park(Parked(entry.seq, entry.data, keys, until_s))
         self._read_through = entry.seq
         self._progress.set()
+
+    def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
+        """Return whose an event of `system` is; whom it names owns its run and session from now on."""
+        named = named_owner(entry.data)
+        if named is None:
+            return self._owners.owner(keys)
+        self._learn(keys, named)
+        return named
+
+    def _counts(self, is_vouched: bool) -> bool:
+        return is_vouched or self._settings.owner_claims == "any"
+
+    def _learn(self, keys: tuple[str, ...], user_id: str) -> None:
+        if keys and self._owners.learn(keys, user_id):
+            self._release(keys)
 
     def _release(self, keys: tuple[str, ...]) -> None:
         for event in self._parking.claim(keys):
@@ -258,7 +274,7 @@ class Dispatcher:
             if event.seq not in self._parking:
                 continue  # its owner turned up while others were set aside
             pending = Pending(event.seq, event.data)
-            await self.quarantine(SYSTEM_USER, pending, "owner_unknown", "no user owns its run or session")
+            await self.quarantine(SYSTEM_USER, pending, "owner_unknown", _NO_OWNER)
             self._parking.leave(event.seq)
 
     def _leave_done_lanes(self) -> None:

@@ -74,7 +74,7 @@ class Gateway:
             request = decode_request(message.frames[0])
             principal = self._principal(message, request)
             with self._place(principal):
-                reply = await self._service.handle(permitted(request, principal))
+                reply = await self._service.handle(permitted(request, principal), principal)
         except MemoryAgentError as error:
             reply = encode_fault(error)
         except Exception:

@@ -1,9 +1,10 @@
 """Whose run or session it is, for events that conductors publish under `system`.
 
-Every event of a real user teaches who owns its run and its session; the pairs are kept on disk, so a restart forgets
-nothing. A run or session that two users claim belongs to nobody: guessing would show one user's work to another.
-Bounded: beyond `LIMIT` pairs the one that was learnt first is forgotten, and learnt again from its next event. What
-this does not do: keep the events that wait for an owner (`dispatcher`).
+Events whose word counts teach who owns their run and session; the pairs are kept on disk, so a restart forgets nothing.
+Whose word counts is the dispatcher's to say: anybody can name another's run
+(`ops/decisions/0024-whose-word-makes-an-owner.md`). A run or session that two users claim belongs to nobody: guessing
+would show one user's work to another. Bounded: beyond `LIMIT` pairs the one that was learnt first is forgotten, and
+learnt again from its next event. What this does not do: keep the events that wait for an owner (`dispatcher`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any
 import msgspec
 
 from memory_agent.storage.environment import Environment, Transaction
+from relay import ON_BEHALF_OF
 
-SYSTEM_USER = "system"
 LIMIT = 500_000
 """Pairs on disk: with the longest ids about half of the map."""
 _DATABASE = "owners"
@@ -36,6 +37,11 @@ class _Traces(msgspec.Struct):
     payload: dict[str, Any] = {}
 
 
+class _Naming(msgspec.Struct):
+    extra: dict[str, Any] = {}
+
+
+_naming_decoder = msgspec.msgpack.Decoder(_Naming)
 _decoder = msgspec.msgpack.Decoder(_Traces)
 
 
@@ -51,6 +57,12 @@ def ownership_keys(event: bytes) -> tuple[str, ...]:
     if traces.session_id:
         keys.append(_key("session", traces.session_id))
     return tuple(keys)
+
+
+def named_owner(event: bytes) -> str | None:
+    """Return the user whom an encoded event of `system` names as the one that it belongs to."""
+    named = _naming_decoder.decode(event).extra.get(ON_BEHALF_OF)
+    return named if isinstance(named, str) and named else None
 
 
 def run_keys(run_id: str) -> tuple[str, ...]:
@@ -106,10 +118,14 @@ class Owners:
                 return owner.decode() or None
         return None
 
+    def owner_of(self, event: bytes, keys: tuple[str, ...] | None = None) -> str | None:
+        """Return whose an event of `system` is: whom it names, else who owns its run or session (`keys`), or None."""
+        return named_owner(event) or self.owner(ownership_keys(event) if keys is None else keys)
+
     def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
         """Whether an event of `system` is this user's, and `among` these runs and sessions where they are named."""
         keys = ownership_keys(event)
-        return (among is None or not among.isdisjoint(keys)) and self.owner(keys) == user_id
+        return (among is None or not among.isdisjoint(keys)) and self.owner_of(event, keys) == user_id
 
     def forget(self, user_id: str) -> None:
         """Forget a user's runs and sessions, and leave nothing of them in the file. Raises `StoreError`."""

@@ -44,7 +44,7 @@ from memory_agent.protocol import (
 from memory_agent.quarantine import describe
 from memory_agent.records import IngestReport, RecallResult
 from memory_agent.trajectory import Trajectory
-from relay import AsyncSubscriber, MalformedEventError, QuarantineEntry, RelayError, validate_user_id
+from relay import AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, validate_user_id
 
 log = structlog.get_logger()
 
@@ -69,11 +69,11 @@ class Service:
         self.eraser = DaemonEraser(hosts, dispatcher, journal)
         self.recall_latency = LatencyWindow()
 
-    async def handle(self, request: Request) -> bytes:
-        """Return the encoded reply; what goes wrong is in the reply."""
+    async def handle(self, request: Request, principal: Principal) -> bytes:
+        """Return the encoded reply to what `principal` may ask (`scopes`); what goes wrong is in the reply."""
         started_s = time.monotonic()
         try:
-            reply = await self._answer(request)
+            reply = await self._answer(request, principal)
         except MemoryAgentError as error:
             return encode_fault(error)
         except RelayError as error:
@@ -82,7 +82,7 @@ class Service:
             self._note_recall(request.user_id, (time.monotonic() - started_s) * 1000)
         return reply
 
-    async def _answer(self, request: Request) -> bytes:
+    async def _answer(self, request: Request, principal: Principal) -> bytes:
         user_id = _checked(request.user_id)
         if request.method == "recall":
             return await self._recall(user_id, request)
@@ -92,7 +92,8 @@ class Service:
         if request.method in USER_METHODS:
             reply = await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
             if request.method == "run_begin":
-                self._dispatcher.claim_run(decode_reply(reply, Trajectory).id, user_id)
+                run = decode_reply(reply, Trajectory)
+                self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
             return reply
         verb = _VERBS.get(request.method)
         if verb is None:

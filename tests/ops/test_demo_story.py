@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from memory_agent import Memory, MemoryFilter
-from memory_agent.daemon.owners import SYSTEM_USER, ownership_keys
+from memory_agent.daemon.owners import ownership_keys
 from memory_agent.errors import ModelMissingError
 from ops.demo.story import CONDUCTOR, Event, Request, Story, Week, workers_of
-from relay import EventLimits, MalformedEventError, decode_event, encode_event, event_from_mapping
+from relay import SYSTEM_USER, EventLimits, MalformedEventError, decode_event, encode_event, event_from_mapping
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 WEEKS: tuple[Week, ...] = (1, 2, 3)

@@ -17,7 +17,7 @@ from relay.admission import Admission, publisher_of, source_name
 from relay.answers import Answers
 from relay.config import RelaySettings
 from relay.intake import Intake, Parcel
-from relay.principal import ALL_SCOPES, Principal, Scope
+from relay.principal import ALL_SCOPES, Origin, Principal, Scope
 from relay.wire import Ack, Publish, Receipt, Refusal, RetryQuarantined
 
 ADMISSION = Admission(LIMITS)
@@ -76,6 +76,32 @@ def test_what_names_another_user_is_told_to_the_publisher_and_kept_nowhere(intak
     assert journal.quarantined(0, 10) == []
 
 
+def test_the_journal_keeps_which_key_an_event_came_by(intake: Intake, journal: Journal) -> None:
+    intake.take(
+        [Parcel(b"a", publish(told(), told(user_id="bob")), ALICE), Parcel(b"b", publish(told(user_id="bob")), LOCAL)],
+        NOW,
+    )
+    assert [(entry.user_id, entry.origin) for entry in journal.read(0, 10)] == [
+        ("alice", Origin("key-a", for_all=False)),
+        ("bob", Origin("local", for_all=True)),
+    ]
+
+
+@pytest.mark.parametrize("named", ["system", "a/b", 7, ["alice"]])
+def test_an_event_of_the_system_names_a_user_or_is_refused(named: object) -> None:
+    result = ADMISSION.sift(told(user_id="system", on_behalf_of=named), LOCAL, NOW)
+    assert isinstance(result, MalformedEventError)
+    assert result.field == "on_behalf_of"
+
+
+def test_whom_an_event_of_the_system_names_stays_with_it() -> None:
+    assert ADMISSION.admit(told(user_id="system", on_behalf_of="alice"), LOCAL, NOW).extra == {"on_behalf_of": "alice"}
+
+
+def test_what_others_call_on_behalf_of_is_theirs() -> None:
+    assert ADMISSION.admit(told(on_behalf_of=7), ALICE, NOW).extra == {"on_behalf_of": 7}
+
+
 def test_the_refusal_is_the_same_whether_the_user_exists_or_not(intake: Intake) -> None:
     receipts(intake, LOCAL, told(user_id="bob"))
     known, unknown = receipts(intake, ALICE, told(user_id="bob"), told(user_id="nobody-at-all"))
@@ -100,7 +126,7 @@ def test_bytes_of_one_users_key_are_tried_again_as_that_users(intake: Intake, jo
     patient = Admission(msgspec.structs.replace(LIMITS, max_future_s=1e12))
     answers = Answers(journal, RelaySettings(), patient, Counter())
     assert answers.answer(RetryQuarantined(id=entry.id), LOCAL)
-    assert [event.user_id for event in journal.read(0, 10)] == ["alice"]
+    assert [(event.user_id, event.is_vouched) for event in journal.read(0, 10)] == [("alice", False)]
 
 
 @given(producer=st.text(max_size=30), user=st.sampled_from(["alice", "a@b:c", "x.y"]), for_all=st.booleans())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from relays import NOW, event
 
@@ -23,6 +24,8 @@ from relay import (
     QuarantineEntryError,
     read_event,
 )
+from relay.entries import StoredEvent, number_key, open_event, seal
+from relay.principal import Origin
 
 
 def test_events_are_numbered_from_one_in_order(journal: Journal) -> None:
@@ -189,7 +192,7 @@ def test_what_is_quarantined_stays_until_it_is_dropped_or_released(journal: Jour
     assert journal.quarantined(after=first) == entries[1:]
     assert journal.quarantined(limit=1) == entries[:1]
     assert journal.quarantined_entry(first) == entries[0]
-    assert journal.release(first, event(1), NOW) == Appended(1, False)
+    assert journal.release(first, event(1), Origin("local", True), NOW) == Appended(1, False)
     journal.drop(second)
     assert journal.quarantined() == []
     for gone in (lambda: journal.drop(second), lambda: journal.quarantined_entry(first)):
@@ -231,3 +234,25 @@ def test_a_child_made_by_fork_is_refused(journal: Journal) -> None:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert journal.append([event(1)], NOW) == [Appended(1, False)]
+
+
+def test_an_entry_says_which_key_published_it_and_an_old_one_that_nobody_knows(journal: Journal) -> None:
+    everybodys, alices = Origin("local", True), Origin("of-alice", False)
+    journal.append([event(1), event(2)], NOW, origins=[everybodys, alices])
+    journal.append([event(3)], NOW)
+    entries = journal.read(0, 10)
+    assert [entry.origin for entry in entries] == [everybodys, alices, None]
+    assert [entry.is_vouched for entry in entries] == [True, False, False]
+
+
+def test_an_entry_from_before_origins_were_kept_is_read() -> None:
+    class Former(msgspec.Struct, array_like=True):
+        received_ms: int
+        user_id: str
+        event_id: str
+        event_type: str
+        data: bytes
+
+    key = number_key(7)
+    stored = open_event(key, seal(key, Former(1, "alice", "e", "a.b", b"\x80")))  # type: ignore[arg-type]
+    assert stored == StoredEvent(1, "alice", "e", "a.b", b"\x80", None)

@@ -1,0 +1,215 @@
+"""Whose a run or session is, that conductors publish under `system`: nobody gets another's by naming it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from served_gateway import Served, gateway_without_ray
+
+from memory_agent import MemoryClient
+from memory_agent.config import DaemonSettings, EmbedderSettings
+from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.owners import Owners
+from memory_agent.embedders import open_embedder
+from memory_agent.protocol import IngestBatch
+from memory_agent.records import IngestReport
+from relay import ALL_SCOPES, AsyncSubscriber, Broker, Identity, Publisher, create_key, identity_of, local_identity
+
+PATIENCE_S = 20.0
+
+
+class Memories:
+    """The users' memories, which note whose each event became."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, str] = {}
+
+    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
+        self.taken.update((seq, user_id) for seq, _ in batch.events)
+        return IngestReport(kept=len(batch.events))
+
+
+class World:
+    """A relay, a dispatcher behind it, and a key each for alice, mallory and the conductor."""
+
+    def __init__(self, broker: Broker, folder: Path, dispatcher: Dispatcher, memories: Memories) -> None:
+        self._broker = broker
+        self._folder = folder
+        self.dispatcher = dispatcher
+        self._memories = memories
+        self._keys = {"conductor": local_identity(broker.endpoints.ingest)}
+
+    async def tell(self, who: str, user_id: str, **fields: Any) -> int:
+        """Publish with the key of `who`, and return the event's number."""
+        return await asyncio.to_thread(self._publish, who, {"user_id": user_id, **fields})
+
+    def _publish(self, who: str, fields: dict[str, Any]) -> int:
+        with Publisher(self._broker.endpoints.ingest, identity=self._key(who)) as publisher:
+            publisher.publish({"event_type": "run.noted", **fields})
+            report = publisher.flush()
+        (seq,) = report.acked_through.values()
+        return seq
+
+    async def became(self, seq: int) -> str | None:
+        """Return whose an event became, None where it waits for an owner."""
+        async with asyncio.timeout(PATIENCE_S):
+            while seq not in self._memories.taken and seq not in self.dispatcher._parking:
+                await asyncio.sleep(0.005)
+        return self._memories.taken.get(seq)
+
+    async def found_its_owner(self, seq: int) -> str:
+        """Return whose an event became that may have waited."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (owner := await self.became(seq)) is None:
+                await asyncio.sleep(0.005)
+        return owner
+
+    def _key(self, who: str) -> Identity:
+        if who not in self._keys:
+            self._keys[who] = identity_of(create_key(self._folder, f"of-{who}", who, ALL_SCOPES))
+        return self._keys[who]
+
+
+@asynccontextmanager
+async def world(folder: Path, **settings: Any) -> AsyncIterator[World]:
+    memories = Memories()
+    with Broker(folder) as broker:
+        journal = AsyncSubscriber(*broker.endpoints, "memory")
+        owners = Owners(folder / "owners")
+        dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, DaemonSettings(owner_wait_s=3600.0, **settings))
+        task = asyncio.create_task(dispatcher.run())
+        try:
+            yield World(broker, folder, dispatcher, memories)
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await journal.close()
+            owners.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="whose-") as folder:
+        yield Path(folder)
+
+
+OF_RUN = {"payload": {"run_id": "run-alice-1"}}
+OF_SESSION = {"session_id": "s-alice"}
+
+
+def check(folder: Path, story: Callable[[World], Any], **settings: Any) -> None:
+    async def go() -> None:
+        async with world(folder, **settings) as here:
+            await story(here)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
+def test_who_names_anothers_run_or_session_first_gets_nothing_of_it(folder: Path, named: dict[str, Any]) -> None:
+    async def story(here: World) -> None:
+        guess = await here.tell("mallory", "mallory", **named)
+        early = await here.tell("conductor", "system", **named, event_id="early")
+        assert await here.became(guess) == "mallory"  # her own event is her own
+        assert await here.became(early) is None
+        told = await here.tell("conductor", "alice", **named)
+        late = await here.tell("conductor", "system", **named, event_id="late")
+        assert [await here.became(seq) for seq in (told, late)] == ["alice", "alice"]
+        assert await here.found_its_owner(early) == "alice"
+
+    check(folder, story)
+
+
+@pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
+def test_who_names_anothers_run_or_session_afterwards_takes_nothing_from_its_owner(
+    folder: Path, named: dict[str, Any]
+) -> None:
+    async def story(here: World) -> None:
+        await here.tell("conductor", "alice", **named)
+        await here.tell("mallory", "mallory", **named)
+        here.dispatcher.claim_run("run-alice-1", "mallory", is_vouched=False)
+        seq = await here.tell("conductor", "system", **named)
+        assert await here.became(seq) == "alice"
+
+    check(folder, story)
+
+
+def test_a_conductor_may_name_the_user_and_so_owns_up_for_its_run_and_session(folder: Path) -> None:
+    async def story(here: World) -> None:
+        await here.tell("mallory", "mallory", **OF_RUN, **OF_SESSION)
+        waiting = await here.tell("conductor", "system", **OF_SESSION)
+        assert await here.became(waiting) is None
+        naming = await here.tell("conductor", "system", **OF_RUN, **OF_SESSION, on_behalf_of="alice")
+        after = await here.tell("conductor", "system", **OF_RUN)
+        assert [await here.found_its_owner(seq) for seq in (waiting, naming, after)] == ["alice"] * 3
+
+    check(folder, story)
+
+
+def test_a_session_that_two_are_vouched_for_is_nobodys_but_what_names_its_user_is_that_users(folder: Path) -> None:
+    async def story(here: World) -> None:
+        for user_id in ("alice", "bob"):
+            await here.tell("conductor", user_id, **OF_SESSION)
+        unnamed = await here.tell("conductor", "system", **OF_SESSION)
+        named = await here.tell("conductor", "system", **OF_SESSION, on_behalf_of="bob")
+        assert [await here.became(seq) for seq in (unnamed, named)] == [None, "bob"]
+
+    check(folder, story)
+
+
+def test_where_a_setting_says_so_a_users_own_key_is_believed(folder: Path) -> None:
+    async def story(here: World) -> None:
+        await here.tell("alice", "alice", **OF_RUN)
+        seq = await here.tell("conductor", "system", **OF_RUN)
+        assert await here.became(seq) == "alice"
+
+    check(folder, story, owner_claims="any")
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[Served]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    with gateway_without_ray(folder, embedder) as served:
+        yield served
+    embedder.close()
+
+
+def test_two_users_who_guess_each_others_runs_see_none_of_them_in_any_answer(served: Served) -> None:
+    """Through the gateway: runs begun by hand, events by their keys, and a conductor that works for both."""
+    keys = {name: create_key(served.data_dir, f"of-{name}", name, ALL_SCOPES) for name in ("alice", "mallory")}
+    clients = {
+        name: MemoryClient(name, endpoint=served.gateway, token=key.token, data_dir=served.data_dir)
+        for name, key in keys.items()
+    }
+    other = {"alice": "mallory", "mallory": "alice"}
+    for name, client in clients.items():
+        client.runs.begin(f"something of {name}", run_id=f"run-{other[name]}")
+        with Publisher(served.relay.ingest, identity=identity_of(keys[name])) as publisher:
+            guess = {"run_id": f"run-{other[name]}", "text": f"{name} says something of its own"}
+            publisher.publish({"event_type": "chat.user_msg", "session_id": f"s-{other[name]}", "payload": guess})
+    with Publisher(served.relay.ingest, identity=local_identity(served.relay.ingest)) as conductor:
+        for name in clients:
+            of_run = {"run_id": f"run-{name}", "message": f"the secret plan of {name} is a walk in the park"}
+            report = {"event_type": "worker.report.received", "session_id": f"s-{name}", "payload": of_run}
+            conductor.publish({**report, "user_id": "system"})
+            request = {"run_id": f"run-{name}", "text": f"{name} asks the conductor for a plan"}
+            conductor.publish({"event_type": "chat.user_msg", "user_id": name, "payload": request})
+            conductor.publish({**report, "user_id": "system", "event_id": f"named-{name}", "on_behalf_of": name})
+        report = conductor.flush()
+    through = max(report.acked_through.values())
+    with MemoryClient(endpoint=served.gateway, data_dir=served.data_dir) as everybody:
+        everybody.wait(dict.fromkeys((*clients, "system"), through), PATIENCE_S)
+    for name, client in clients.items():
+        answers = [client.recall("the secret plan of a walk in the park", 50), client.runs.list()]
+        said = repr(answers)
+        assert f"the secret plan of {name}" in said
+        assert f"of {other[name]} is a walk" not in said
+        client.close()
