@@ -11,13 +11,13 @@ import msgspec
 
 from memory_agent.cli.event_lines import BadLine, EventLines
 from relay import (
+    BusSettings,
     FlushReport,
     Identity,
     MalformedEventError,
     Progress,
     Publisher,
     RelayError,
-    BusSettings,
     RelayUnavailableError,
 )
 
