@@ -88,6 +88,54 @@ class StoreDamagedError(StoreError):
     retryable = False
 
 
+class EncryptionKeyMissingError(StoreError):
+    """The key that a user's data is encrypted with is not there: destroyed, or its folder is another one."""
+
+    code = "encryption_key_missing"
+    retryable = False
+
+    def __init__(self, user_id: str, folder: str) -> None:
+        super().__init__(user_id, folder)
+        self.user_id = user_id
+        self.folder = folder
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder} does not hold the key that the data of user {self.user_id} is encrypted with: name the "
+            "folder that does in encryption.keys_folder, or remove the data with memory-agent forget --user"
+        )
+
+
+class StoreEncryptedError(StoreError):
+    """The store is encrypted, and no folder of keys is named."""
+
+    code = "store_encrypted"
+    retryable = False
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} is encrypted: name the folder of its key in encryption.keys_folder"
+
+
+class StoreNotEncryptedError(StoreError):
+    """The store is not encrypted, and a folder of keys is named: nothing is mixed."""
+
+    code = "store_not_encrypted"
+    retryable = False
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is not encrypted, and encryption.keys_folder is set: run memory-agent encrypt, without daemon"
+        )
+
+
 class StoreOwnedElsewhereError(StoreError):
     """Another process owns this user's store."""
 

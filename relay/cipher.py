@@ -4,18 +4,16 @@ A value is sealed under what it is about (its database and key, say), so that it
 has to be found again, so equal names give equal bytes: who reads the disk sees that two are the same, and how long they
 are. Both keys are derived from the user's (HKDF-SHA256), apart for each purpose. Nonces are random: 2^32 values with
 one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, which encodes in base 64 and costs a third more room.
+
+The package is optional (`memory-agent[encryption]`), and loaded with the first key.
 """
 
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
-from cryptography.hazmat.primitives.hashes import SHA256, Hash
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-from relay.errors import UndecipherableError
+from relay.errors import RelaySettingsError, UndecipherableError
 
 KEY_BYTES = 32
 SEAL_BYTES = 28
@@ -23,18 +21,27 @@ SEAL_BYTES = 28
 NAME_BYTES = 16
 """By how much an encrypted name is longer: its tag."""
 _NONCE_BYTES = 12
-_VALUE_KEY_BYTES, _NAME_KEY_BYTES = 32, 64
+_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES = 32, 64, 32
 
 
 class Cipher:
     """Encrypts for one user and one purpose. Threads may share it."""
 
     def __init__(self, key: bytes, purpose: str) -> None:
-        derived = HKDF(
-            SHA256(), length=_VALUE_KEY_BYTES + _NAME_KEY_BYTES, salt=None, info=b"memory-agent " + purpose.encode()
-        ).derive(key)
+        try:
+            from cryptography.exceptions import InvalidTag
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+            from cryptography.hazmat.primitives.hashes import SHA256
+            from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+        except ImportError as error:
+            raise RelaySettingsError("encryption.keys_folder", f"needs memory-agent[encryption]: {error}") from error
+        length = _VALUE_KEY_BYTES + _NAME_KEY_BYTES + _FILE_KEY_BYTES
+        derived = HKDF(SHA256(), length=length, salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
+        self._refusals = (InvalidTag, ValueError)
         self._values = AESGCM(derived[:_VALUE_KEY_BYTES])
-        self._names = AESSIV(derived[_VALUE_KEY_BYTES:])
+        self._names = AESSIV(derived[_VALUE_KEY_BYTES:-_FILE_KEY_BYTES])
+        self.file_key = derived[-_FILE_KEY_BYTES:]
+        """32 bytes for an engine that encrypts its files itself."""
         self.key_id = key_id(key)
 
     def seal(self, plain: bytes, about: bytes) -> bytes:
@@ -46,7 +53,7 @@ class Cipher:
         """Return what was sealed. Raises `UndecipherableError`: another key or place, or damaged."""
         try:
             return self._values.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about)
-        except (InvalidTag, ValueError) as error:
+        except self._refusals as error:
             raise UndecipherableError from error
 
     def name(self, plain: bytes) -> bytes:
@@ -57,12 +64,10 @@ class Cipher:
         """Return the name that `name` encrypted. Raises `UndecipherableError`."""
         try:
             return self._names.decrypt(encrypted, None)
-        except (InvalidTag, ValueError) as error:
+        except self._refusals as error:
             raise UndecipherableError from error
 
 
 def key_id(key: bytes) -> bytes:
     """Return 8 bytes that tell keys apart and say nothing about them."""
-    digest = Hash(SHA256())
-    digest.update(b"memory-agent key id" + key)
-    return digest.finalize()[:8]
+    return sha256(b"memory-agent key id" + key).digest()[:8]

@@ -23,10 +23,11 @@ from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import row_key, row_number, unseal_vector
-from memory_agent.storage.environment import Environment, Transaction
+from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import opening
 from memory_agent.storage.snapshot import DATABASES, EVENTS, VECTORS, Snapshot
 from memory_agent.storage.store import RECORDS_FOLDER
+from memory_agent.storage.transaction import Transaction
 
 _STEP = 1_000
 _MOST_NAMED = 5  # lines that are wrong

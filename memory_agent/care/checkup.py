@@ -16,12 +16,13 @@ from memory_agent.care.records_check import RecordsCheck
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
-from memory_agent.storage.environment import Environment, Transaction
+from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import opening
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon_look import HeldWords, look
 from memory_agent.storage.snapshot import DATABASES, RECORDS, Snapshot
 from memory_agent.storage.store import RECORDS_FOLDER
+from memory_agent.storage.transaction import Transaction
 from relay.checkup import check_journal
 from relay.config import JournalSettings
 

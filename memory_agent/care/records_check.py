@@ -24,7 +24,6 @@ from memory_agent.storage.codec import (
     unseal_vector,
     vectors_of,
 )
-from memory_agent.storage.environment import Transaction
 from memory_agent.storage.recall_notes import decode_note, note_entries
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
@@ -44,6 +43,7 @@ from memory_agent.storage.snapshot import (
     Snapshot,
 )
 from memory_agent.storage.trajectories import decode_trajectory, index_entries
+from memory_agent.storage.transaction import Transaction
 
 _UNREADABLE = "does not match its checksum"
 _ROW_BYTES = 8

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.storage.environment import Environment, Transaction
+from memory_agent.storage.environment import Environment
+from memory_agent.storage.transaction import Transaction
 from relay import ON_BEHALF_OF
 
 LIMIT = 500_000

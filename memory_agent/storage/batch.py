@@ -31,7 +31,6 @@ from memory_agent.storage.codec import (
     unit_vector,
     usage_of,
 )
-from memory_agent.storage.environment import Transaction
 from memory_agent.storage.recall_notes import RecallNote, decode_note, encode_note, note_entries, recall_key
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
@@ -52,6 +51,7 @@ from memory_agent.storage.snapshot import (
     Snapshot,
 )
 from memory_agent.storage.trajectories import StoredTrajectory, encode_trajectory, index_entries, trajectory_key
+from memory_agent.storage.transaction import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 

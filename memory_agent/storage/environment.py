@@ -4,6 +4,8 @@ sync and metasync on, writemap off (with writemap a full disk kills the process 
 once and never grown on the fly (growing from two processes corrupts), dead readers cleared at open. LMDB's errors
 leave this file as ours. It knows nothing about what is stored, nor who may write: that is `store` and `fence`.
 
+Given a key, it is marked with it, and what its transactions keep is encrypted.
+
 LMDB detects little damage: 0 of 15 bit flips inside values were noticed, a file that was cut short kills the reader by
 SIGBUS, and a page of zeros aborts the process. So callers keep a checksum in each value, and at open the pages are gone
 through (`relay.pages`) before LMDB follows one.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ import lmdb
 import xxhash
 
 from memory_agent.errors import DeadlineExceededError, StoreDamagedError, StoreError, StoreFullError
+from memory_agent.storage.encrypted import Encryption, agreed_mark
+from memory_agent.storage.transaction import Transaction
 from relay.disk_room import means_no_room, says_no_room
 from relay.first_file import make_first_file
 from relay.gate import Gate
@@ -42,114 +46,10 @@ _DAMAGE = (
     lmdb.CursorFullError,
     lmdb.BadValsizeError,
 )
+_MARKERS, _MARKER = "encryption", b"key"
 _ADVICE = (
     "nothing was changed; memory-agent verify tells more, and memory-agent restore brings a backup back in its place"
 )
-
-
-class Transaction:
-    """A consistent view of the environment, and in a write transaction the way to change it.
-
-    Databases are named; keys are 1 to 511 bytes and sorted as bytes.
-    """
-
-    def __init__(self, environment: Environment, transaction: Any, databases: Mapping[str, Any]) -> None:
-        self._environment = environment
-        self._transaction = transaction
-        self._databases = databases
-
-    def get(self, database: str, key: bytes) -> bytes | None:
-        """Return the value under `key`, or None."""
-        try:
-            value: bytes | None = self._transaction.get(key, db=self._databases[database])
-        except lmdb.Error as error:
-            raise self._environment.translate(error) from error
-        return value
-
-    def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
-        """Set `key` to `value`.
-
-        `append` is a hint that `key` is greater than every key there is: pages are then filled to the brim instead of
-        to the half. Where the hint is wrong it is ignored.
-        """
-        handle = self._databases[database]
-        try:
-            if append and self._transaction.put(key, value, db=handle, append=True, overwrite=False):
-                return
-        except lmdb.Error as error:
-            raise self._environment.translate(error) from error
-        self._put(handle, key, value)
-
-    def _put(self, handle: Any, key: bytes, value: bytes) -> None:
-        try:
-            self._transaction.put(key, value, db=handle)
-        except lmdb.Error as error:
-            raise self._environment.translate(error) from error
-
-    def delete(self, database: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
-        try:
-            return bool(self._transaction.delete(key, db=self._databases[database]))
-        except lmdb.Error as error:
-            raise self._environment.translate(error) from error
-
-    def clear(self, database: str) -> None:
-        """Remove every key of a database."""
-        try:
-            self._transaction.drop(self._databases[database], delete=False)
-        except lmdb.Error as error:
-            raise self._environment.translate(error) from error
-
-    def scan(
-        self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Go over keys and values in order, from the first key that is not less than `start`, to before `end`.
-
-        Reversed: from the last key below `end` down to `start`. In a write transaction, do not change the database
-        meanwhile.
-        """
-        try:
-            with self._transaction.cursor(db=self._databases[database]) as cursor:
-                yield from _down(cursor, start, end) if reverse else _up(cursor, start, end)
-        except lmdb.Error as error:
-            raise self._environment.translate(error) from error
-
-    def last_key(self, database: str) -> bytes | None:
-        """Return the greatest key, or None when the database is empty."""
-        return next((key for key, _ in self.scan(database, reverse=True)), None)
-
-    def count(self, database: str) -> int:
-        """Return the number of keys."""
-        return int(self._stat(database)["entries"])
-
-    def used_bytes(self) -> int:
-        """Return the bytes of the pages that hold something, over all databases; free pages are not counted."""
-        stats = [self._stat(name) for name in self._databases]
-        return sum(s["psize"] * (s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"]) for s in stats)
-
-    def _stat(self, database: str) -> dict[str, int]:
-        try:
-            stat: dict[str, int] = self._transaction.stat(self._databases[database])
-        except lmdb.Error as error:
-            raise self._environment.translate(error) from error
-        return stat
-
-
-def _up(cursor: Any, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    if cursor.set_range(start) if start else cursor.first():
-        for key, value in cursor:
-            if end is not None and key >= end:
-                return
-            yield key, value
-
-
-def _down(cursor: Any, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    is_above = end is not None and cursor.set_range(end)
-    if cursor.prev() if is_above else cursor.last():
-        for key, value in cursor.iterprev():
-            if key < start:
-                return
-            yield key, value
 
 
 class Environment:
@@ -158,22 +58,43 @@ class Environment:
     One process writes. Do not use it in a child made by fork: that corrupts, and is refused here.
     """
 
-    def __init__(self, environment: Any, path: Path, map_size_bytes: int, databases: Sequence[str]) -> None:
+    def __init__(
+        self,
+        environment: Any,
+        path: Path,
+        map_size_bytes: int,
+        databases: Sequence[str],
+        encryption: Encryption | None,
+        *,
+        readonly: bool,
+    ) -> None:
         self._environment = environment
         self._pid = os.getpid()
         self._gate = Gate()
         self.path = path
         self.map_size_bytes = map_size_bytes
+        self._encryption = encryption
         self._databases: dict[str, Any] = {name: self._open_database(name) for name in databases}
+        if databases:
+            self._agree(readonly)
 
     @classmethod
     def open(
-        cls, path: Path, map_size_bytes: int, databases: Sequence[str] = (), *, readonly: bool = False
+        cls,
+        path: Path,
+        map_size_bytes: int,
+        databases: Sequence[str] = (),
+        *,
+        readonly: bool = False,
+        encryption: Encryption | None = None,
     ) -> Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
-        The map is address space, not disk, and bounds the size for as long as the environment is open.
-        Raises `StoreDamagedError`, `StoreFullError`, `StoreError`.
+        The map is address space, not disk, and bounds the size for as long as the environment is open. With
+        `encryption` what is kept is encrypted, and without it is not: one that is otherwise is refused. Without
+        `databases` nothing can be read, and any may be opened, and copied.
+        Raises `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`,
+        `EncryptionKeyMissingError`.
         """
         try:
             if not readonly:
@@ -186,7 +107,7 @@ class Environment:
             raise _of_system(error, path, map_size_bytes) from error
         try:
             _require_sound(engine, path)
-            return cls(engine, path, map_size_bytes, databases)
+            return cls(engine, path, map_size_bytes, databases, encryption, readonly=readonly)
         except BaseException:
             engine.close()
             raise
@@ -215,9 +136,10 @@ class Environment:
     def _begin(self, *, write: bool) -> Iterator[Transaction]:
         if os.getpid() != self._pid:
             raise StoreError(f"{self.path} was opened before a fork; open it again in the child")
+        encrypted = None if self._encryption is None else self._encryption.begin()
         try:
             with self._gate.passing(), self._environment.begin(write=write) as engine_transaction:
-                yield Transaction(self, engine_transaction, self._databases)
+                yield Transaction(engine_transaction, self._databases, (lmdb.Error, self.translate), encrypted)
         except lmdb.Error as error:
             raise self.translate(error) from error
 
@@ -237,6 +159,27 @@ class Environment:
             raise self.translate(error) from error
         _require_sound(self._environment, self.path)
         self._databases = {name: self._open_database(name) for name in self._databases}
+
+    def _agree(self, readonly: bool) -> None:
+        """Raise where what is kept is encrypted in another way than is asked for; mark a new one."""
+        try:
+            markers = self._markers(create=False)
+            with self._environment.begin(write=False) as transaction:
+                kept = None if markers is None else transaction.get(_MARKER, db=markers)
+                is_empty = not any(transaction.stat(handle)["entries"] for handle in self._databases.values())
+            mark = agreed_mark(self._encryption, self.path, kept, is_empty=is_empty, may_create=not readonly)
+            if mark not in (None, kept) and not readonly:
+                markers = self._markers(create=True)
+                with self._environment.begin(write=True) as transaction:
+                    transaction.put(_MARKER, mark, db=markers)
+        except lmdb.Error as error:
+            raise self.translate(error) from error
+
+    def _markers(self, *, create: bool) -> Any:
+        try:
+            return self._environment.open_db(_MARKERS.encode(), create=create)
+        except lmdb.NotFoundError:
+            return None
 
     def _open_database(self, name: str) -> Any:
         try:
@@ -284,11 +227,13 @@ class Environment:
 
     def _require_equal(self, folder: Path) -> None:
         """Raise `StoreDamagedError` unless the copy holds the same keys and values."""
-        copy = Environment.open(folder, self.map_size_bytes, tuple(self._databases), readonly=True)
+        copy = Environment.open(
+            folder, self.map_size_bytes, tuple(self._databases), readonly=True, encryption=self._encryption
+        )
         try:
             with self.read() as ours, copy.read() as theirs:
                 for name in self._databases:
-                    if _digest(ours.scan(name)) != _digest(theirs.scan(name)):
+                    if _digest(ours.scan_kept(name)) != _digest(theirs.scan_kept(name)):
                         raise StoreDamagedError(f"{self.path}: the copy of {name} is not equal")
         finally:
             copy.close()
@@ -331,7 +276,7 @@ def _open_engine(path: Path, map_size_bytes: int, databases: int, readonly: bool
     engine = lmdb.open(
         str(path),
         map_size=map_size_bytes,
-        max_dbs=max(databases, 1),
+        max_dbs=databases + 1,  # and the marker's
         readonly=readonly,
         create=not readonly,
         sync=True,

@@ -23,7 +23,8 @@ from typing import Literal
 import msgspec
 
 from memory_agent.errors import FencedError, StoreDamagedError, StoreError, StoreOwnedElsewhereError
-from memory_agent.storage.environment import Environment, Transaction
+from memory_agent.storage.environment import Environment
+from memory_agent.storage.transaction import Transaction
 
 Role = Literal["library", "host"]
 

@@ -25,10 +25,11 @@ from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes, Rows
 from memory_agent.storage.codec import FORMAT, StoreState
-from memory_agent.storage.environment import Environment, Transaction
+from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import OwnerLock, Role
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import DATABASES, META, Snapshot
+from memory_agent.storage.transaction import Transaction
 from relay.disk_room import free_bytes
 
 RECORDS_FOLDER = "records"
