@@ -92,7 +92,7 @@ def from_bytes(data: bytes) -> Learner:
         raise DamagedStateError("checkpoint: does not match its checksum")
     try:
         return _restored(msgspec.msgpack.decode(body, type=_State))
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise DamagedStateError(f"checkpoint: {error}") from error
 
 
