@@ -84,6 +84,8 @@ class Service:
 
     async def _answer(self, request: Request, principal: Principal) -> bytes:
         user_id = _checked(request.user_id)
+        if request.method not in METHODS:
+            raise UnknownMethodError(request.method)
         if request.method == "recall":
             return await self._recall(user_id, request)
         if request.method == "erase":
@@ -95,10 +97,7 @@ class Service:
                 run = decode_reply(reply, Trajectory)
                 self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
             return reply
-        verb = _VERBS.get(request.method)
-        if verb is None:
-            raise UnknownMethodError(request.method)
-        params_type, answer = verb
+        params_type, answer = _VERBS[request.method]
         return encode_result(await answer(self, request, decode(request.params, params_type)))
 
     async def _recall(self, user_id: str, request: Request) -> bytes:
@@ -186,3 +185,5 @@ _VERBS: dict[str, tuple[type[Any], Callable[[Service, Request, Any], Awaitable[o
     "quarantine_retry": (QuarantineIdsParams, Service._quarantine_retry),
     "quarantine_drop": (QuarantineIdsParams, Service._quarantine_drop),
 }
+METHODS = USER_METHODS | frozenset(_VERBS) | {"erase"}
+"""All that can be asked of a daemon."""

@@ -22,7 +22,7 @@ from memory_agent.protocol import DaemonStatus, HostAddress, IngestBatch, decode
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.transport import AsyncReplySocket
-from relay import AsyncSubscriber, Broker, Credentials, CurveGate, Endpoints, curve_pair, server_pair
+from relay import AsyncSubscriber, Broker, Credentials, CurveGate, Endpoints, RelaySettings, curve_pair, server_pair
 
 
 class HostsHere:
@@ -52,12 +52,14 @@ class Served:
 
 
 @contextmanager
-def gateway_without_ray(data_dir: Path, embedder: Embedder) -> Iterator[Served]:
+def gateway_without_ray(
+    data_dir: Path, embedder: Embedder, relay_settings: RelaySettings | None = None
+) -> Iterator[Served]:
     """Serve `data_dir`, whose path must be short."""
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()
-    with Broker(data_dir) as broker:
+    with Broker(data_dir, relay_settings) as broker:
         listening: list[Served] = []
         ready, stop = threading.Event(), threading.Event()
         serving = _serve(layout, embedder, broker.endpoints, listening, ready, stop)

@@ -1,0 +1,238 @@
+"""Users who ask for everything that can be asked for: each with a key of its own, and all that only it may see.
+
+`OPERATIONS` has every verb of the daemon and every request of the relay; `test_users_apart` fails where one is missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from memory_agent.protocol import DEFAULT_USER, Request, encode_fields
+from memory_agent.transport import RequestSocket
+from relay import Erasable, Identity, Publisher, RelayError, Subscriber, wire
+
+NOW = "2026-11-21T09:00:00Z"
+USERS = ("alice", "bob", "carol")
+SHARED = "the deploy hangs until somebody restarts the proxy"  # so that everybody's memories match everybody's query
+_numbers = itertools.count(1)
+
+
+@dataclass(repr=False)
+class User:
+    """A user with a key of its own, and all that only it may see: words of its texts, and ids.
+
+    `conductor` publishes with a key for all users, for everybody alike.
+    """
+
+    name: str
+    identity: Identity
+    publisher: Publisher
+    conductor: Publisher
+    socket: RequestSocket
+    relay: Subscriber
+    private: set[str] = field(default_factory=set)
+    ids: list[str] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)
+    """Ids of others that it named itself, and may be told again: as the id of a run of its own, say."""
+    runs: int = 0
+    learnt: bytes = b""
+    """What it exported of its learner."""
+
+    def ask(self, method: str, params: dict[str, Any], named: str | None = None) -> bytes:
+        """Send a request as its bytes, so that nothing a client checks stands in the way; return the answer's."""
+        request = Request(
+            method=method,
+            user_id=named or DEFAULT_USER,
+            params=msgspec.Raw(msgspec.msgpack.encode(params)),
+            token=self.identity.token,
+            version=2,
+            deadline_ms=10_000.0,
+        )
+        return self.socket.request(encode_fields(request), 30.0)[0]
+
+    def ask_relay(self, request: wire.Request) -> bytes:
+        """Send a request to the relay; return its result, or its error, as bytes."""
+        try:
+            return msgspec.msgpack.encode({"result": self.relay._ask(request, Any)})
+        except RelayError as error:
+            return msgspec.msgpack.encode({"fault": {"code": error.code, "message": str(error)}})
+
+    def word(self) -> str:
+        """A new word that only this user knows."""
+        word = f"q{self.name}x{next(_numbers)}z"
+        self.private.add(word)
+        return word
+
+    def keep(self, id_: object) -> None:
+        if isinstance(id_, str) and id_ not in self.said:
+            self.private.add(id_)
+            self.ids.append(id_)
+
+    def await_events(self, publisher: Publisher, *others: str) -> bytes:
+        """Return when what was published is in the memories, with what its publisher was told."""
+        report = publisher.flush()
+        assert not report.pending
+        for seq in report.acked_through.values():
+            self.ask("wait", {"through": dict.fromkeys((self.name, *others), seq)})
+        return repr([report.acked_through, [one.code for one in report.rejections]]).encode()
+
+
+class Asked(NamedTuple):
+    """What an operation is given: the user that it may name, the id of something, and whose that is."""
+
+    named: str | None
+    id: str
+    other: User
+
+
+class Operation(NamedTuple):
+    """Something that a user does. `verb`: of the daemon; `op`: of the relay; none for what takes several."""
+
+    name: str
+    do: Callable[[User, Asked], bytes]
+    verb: str = ""
+    op: str = ""
+
+
+def remember(user: User, asked: Asked) -> bytes:
+    text = f"{SHARED} {user.word()}"
+    return user.ask("remember", {"text": text, "session_id": f"s-{user.name}", "tags": [user.word()]}, asked.named)
+
+
+def publish(user: User, asked: Asked) -> bytes:
+    """Publish of a run of its own, and guess the name of another's next run."""
+    for run_id in (f"run-{user.name}-{user.word()}", next_run(asked.other)):
+        payload = {"text": f"{SHARED} {user.word()}", "run_id": run_id, "objective": f"{SHARED} {user.word()}"}
+        event = {"event_type": "chat.user_msg", "session_id": "shared-session", "payload": payload}
+        user.publisher.publish({**event, "user_id": asked.named} if asked.named else event)
+    return user.await_events(user.publisher)
+
+
+def next_run(user: User) -> str:
+    return f"run-{user.runs}-of-{user.name}"
+
+
+def conduct(user: User, _: Asked) -> bytes:
+    """Have the conductor work for the user: under the name of `system`, in a run whose id everybody can guess."""
+    run_id = next_run(user)
+    user.runs += 1
+    for user_id, fields in (
+        ("system", {}),
+        (user.name, {}),
+        ("system", {}),
+        ("system", {"on_behalf_of": user.name}),
+    ):
+        payload = {"run_id": run_id, "text": f"{SHARED} {user.word()}", "message": f"{SHARED} {user.word()}"}
+        event_type = "worker.report.received" if user_id == "system" else "chat.user_msg"
+        user.conductor.publish({"event_type": event_type, "user_id": user_id, "payload": payload, **fields})
+    return user.await_events(user.conductor)
+
+
+def of_daemon(verb: str, params: Callable[[User, str], dict[str, Any]]) -> Operation:
+    return Operation(verb, lambda user, asked: user.ask(verb, params(user, asked.id), asked.named), verb=verb)
+
+
+def of_relay(request: type[wire.Request], fields: Callable[[User, Asked], dict[str, Any]]) -> Operation:
+    op = str(request.__struct_config__.tag)
+    return Operation(f"relay {op}", lambda user, asked: user.ask_relay(request(**fields(user, asked))), op=op)
+
+
+def own_bytes(user: User) -> bytes:
+    return msgspec.json.encode({"event_type": "a.b", "payload": {"text": user.word()}})
+
+
+def export_learnt(user: User, asked: Asked) -> bytes:
+    answer = user.ask("sona_export", {}, asked.named)
+    user.learnt = msgspec.msgpack.decode(answer).get("result") or user.learnt
+    return answer
+
+
+NOTHING: dict[str, Any] = {}
+OPERATIONS = (
+    Operation("remember", remember, verb="remember"),
+    Operation("publish", publish, op="publish"),
+    Operation("conduct", conduct),
+    of_daemon("recall", lambda _, id_: {"query": SHARED, "top_k": 50}),
+    of_daemon("recall", lambda _, id_: {"query": SHARED, "filter": {"session_id": "shared-session"}, "top_k": 50}),
+    of_daemon("recall", lambda _, id_: {"query": SHARED, "by_run": id_, "context_tokens": 500, "top_k": 50}),
+    of_daemon("get", lambda _, id_: {"ids": [id_]}),
+    of_daemon("forget", lambda _, id_: {"ids": [id_]}),
+    of_daemon("forget_session", lambda *_: {"session_id": "shared-session"}),
+    of_daemon("erase", lambda _, id_: {"selection": {"ids": [id_]}, "dry_run": True}),
+    of_daemon("erase", lambda _, id_: {"selection": {"ids": [id_]}}),
+    of_daemon("erase", lambda *_: {"selection": {"session_id": "shared-session"}}),
+    of_daemon("erase_begin", lambda _, id_: {"selection": {"ids": [id_]}}),
+    of_daemon("erase_finish", lambda _, id_: {"started_at": NOW, "record_ids": [id_]}),
+    of_daemon("feedback", lambda user, id_: {"recall_id": id_, "used": [id_], "quality": 1.0, "event_id": user.word()}),
+    of_daemon("stats", lambda *_: NOTHING),
+    of_daemon(
+        "run_begin",
+        lambda user, id_: {"objective": f"{SHARED} {user.word()}", "event_id": user.word(), "recall_ids": [id_]},
+    ),
+    of_daemon(
+        "run_begin",
+        lambda user, id_: {"objective": f"{SHARED} {user.word()}", "event_id": user.word(), "run_id": id_},
+    ),
+    of_daemon(
+        "run_step", lambda user, id_: {"run_id": id_, "text": user.word(), "event_id": user.word(), "memory_ids": [id_]}
+    ),
+    of_daemon(
+        "run_end",
+        lambda user, id_: {
+            "run_id": id_,
+            "summary": user.word(),
+            "event_id": user.word(),
+            "memory_ids": [id_],
+            "outcome": "completed",
+        },
+    ),
+    of_daemon("run_get", lambda _, id_: {"run_id": id_}),
+    of_daemon("run_list", lambda *_: NOTHING),
+    of_daemon("sona_status", lambda *_: NOTHING),
+    Operation("sona_export", export_learnt, verb="sona_export"),
+    of_daemon("sona_import", lambda user, _: {"data": user.learnt}),
+    of_daemon("sona_reset", lambda *_: NOTHING),
+    of_daemon("rebuild", lambda *_: NOTHING),
+    of_daemon("compact", lambda *_: NOTHING),
+    of_daemon("quarantine_list", lambda *_: {"after": 0, "limit": 100}),
+    of_daemon("quarantine_retry", lambda *_: {"ids": []}),
+    of_daemon("quarantine_drop", lambda *_: {"ids": []}),
+    of_daemon("address", lambda *_: NOTHING),
+    of_daemon("status", lambda *_: NOTHING),
+    of_daemon("wait", lambda *_: {"through": {"alice": 1, "bob": 1}}),
+    of_daemon("no_such_verb", lambda *_: NOTHING),
+    of_relay(
+        wire.Fetch, lambda user, asked: {"after_seq": 0, "limit": 500, "max_bytes": 1 << 20, "user_id": asked.named}
+    ),
+    of_relay(wire.Cursor, lambda *_: {"consumer": "memory"}),
+    of_relay(wire.Commit, lambda *_: {"consumer": "memory", "seq": 1}),
+    of_relay(wire.Consumers, lambda *_: NOTHING),
+    of_relay(wire.RemoveConsumer, lambda *_: {"consumer": "memory"}),
+    of_relay(wire.Quarantine, lambda user, _: {"data": own_bytes(user), "code": "c", "reason": "r", "source": "s"}),
+    of_relay(wire.Quarantined, lambda *_: {"after": 0, "limit": 100}),
+    of_relay(wire.QuarantinedEntry, lambda *_: {"id": 1}),
+    of_relay(wire.DropQuarantined, lambda *_: {"id": 1}),
+    of_relay(wire.RetryQuarantined, lambda *_: {"id": 1}),
+    of_relay(wire.Erase, lambda user, asked: {"wanted": Erasable(user_id=asked.other.name, everything=True)}),
+    of_relay(wire.Stats, lambda *_: NOTHING),
+    of_relay(wire.Ping, lambda *_: NOTHING),
+)
+
+
+MOST_TELLING = ("publish", "conduct", "recall")
+"""What a leak most likely takes: these come more often than the others."""
+
+
+def found_ids(answer: bytes) -> list[object]:
+    """The ids in a result, wherever a verb puts them."""
+    result = msgspec.msgpack.decode(answer).get("result")
+    if isinstance(result, dict):
+        memories = result.get("memories")
+        nested = [memory["record"]["id"] for memory in memories] if isinstance(memories, list) else []
+        return [result.get("id"), result.get("recall_id"), *nested]
+    return []
