@@ -19,12 +19,15 @@ from relay.config import (
     relay_endpoints,
 )
 from relay.credentials import Credentials
+from relay.encrypting import encrypt_journal
+from relay.encryption_mark import is_encrypted
 from relay.endpoints import CURVE, check_endpoint, is_curve
 from relay.errors import (
     ERRORS,
     ConsumerBehindError,
     CursorError,
     EncryptionKeyMissingError,
+    EncryptionMismatchError,
     EntryDamagedError,
     EventTooLargeError,
     JournalDamagedError,
@@ -82,6 +85,7 @@ __all__ = [
     "CurveGate",
     "CurvePair",
     "EncryptionKeyMissingError",
+    "EncryptionMismatchError",
     "EncryptionSettings",
     "Endpoints",
     "EntryDamagedError",
@@ -136,10 +140,12 @@ __all__ = [
     "curve_pair",
     "decode_event",
     "encode_event",
+    "encrypt_journal",
     "ensure_local_key",
     "event_from_mapping",
     "identity_of",
     "is_curve",
+    "is_encrypted",
     "journal_folder",
     "load_settings",
     "local_identity",

@@ -17,7 +17,13 @@ import structlog
 from relay import wire
 from relay.admission import Admission, publisher_of
 from relay.config import RelaySettings
-from relay.errors import EntryDamagedError, MalformedEventError, ProtocolError, QuarantineEntryError
+from relay.errors import (
+    EncryptionKeyMissingError,
+    EntryDamagedError,
+    MalformedEventError,
+    ProtocolError,
+    QuarantineEntryError,
+)
 from relay.journal import Journal
 from relay.principal import Principal, Scope
 from relay.validation import validate_user_id
@@ -82,6 +88,8 @@ class Answers:
     def retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
         """Decode an entry again, under the settings of now; True when it is an event, which is then journaled."""
         entry = self._journal.quarantined_entry(_natural("id", request.id))
+        if entry.code == EncryptionKeyMissingError.code:
+            return False
         if entry.seq is not None:
             raise QuarantineEntryError(entry.id, f"is event {entry.seq} of the journal: {entry.source} retries it")
         now = datetime.now(UTC)

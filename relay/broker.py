@@ -39,6 +39,7 @@ from relay.errors import (
 from relay.intake import Intake, Parcel
 from relay.journal import Journal
 from relay.key_file import ensure_local_key, server_pair
+from relay.key_ring import open_key_ring
 from relay.masking import Masker
 from relay.principal import Principal
 from relay.sockets import CurveGate, Letter, ServerSocket, curve_pair
@@ -67,7 +68,7 @@ class Broker:
         """Open the journal and listen.
 
         Raises `JournalInUseError` when another relay has the folder, other `JournalError`s, `RelaySettingsError`,
-        `RelayUnavailableError`.
+        `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError`.
         """
         self._settings = settings or RelaySettings()
         self._counts: Counter[str] = Counter()
@@ -77,7 +78,8 @@ class Broker:
         wanted = _endpoints(data_dir, self._settings)
         masker = Masker(self._settings.masking, self._counts)
         self._admission = Admission(self._settings.events, masker.event, masker.data)
-        self._journal = Journal.open(journal_folder(data_dir), self._settings.journal)
+        keys = open_key_ring(self._settings.encryption, data_dir)
+        self._journal = Journal.open(journal_folder(data_dir), self._settings.journal, keys=keys)
         try:
             ensure_local_key(data_dir)
             self._credentials = Credentials(data_dir)

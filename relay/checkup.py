@@ -1,7 +1,8 @@
 """Every entry of a journal against its checksum, and what points to it against what points back. Changes nothing.
 
 Works beside the relay: one snapshot of the file. What was set aside as damaged, and what retention deleted, may still
-be pointed to; everything else that leads nowhere is told. What this does not do: mend (`Journal.set_aside`).
+be pointed to; everything else that leads nowhere is told. No keys are needed: checksums are of what is on the disk.
+What this does not do: mend (`Journal.set_aside`).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Check:
             if stored is None:
                 self._add("events", _UNREADABLE, 1)
                 continue
-            size_bytes += len(stored.data)
+            size_bytes += stored.size_bytes
             self._require(self._get("users", user_key(stored.user_id, seq)) is not None, "users", "lacks an event")
             self._require(self._get("ids", stored.id_key) == key, "ids", "an event's id does not lead to it")
         self._report("events", total, total)
@@ -101,7 +102,7 @@ class _Check:
             if stored is None:
                 self._add("quarantine", _UNREADABLE, 1)
                 continue
-            size_bytes += len(stored.data)
+            size_bytes += stored.size_bytes
             if stored.seq is not None:
                 self._aside.add(stored.seq)
             self._require(self._get("unread", stored.digest) == key, "unread", "does not know an entry")

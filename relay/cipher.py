@@ -11,7 +11,9 @@ The package is optional (`memory-agent[encryption]`), and loaded with the first 
 from __future__ import annotations
 
 import os
-from hashlib import sha256
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b, sha256
+from itertools import accumulate
 
 from relay.errors import RelaySettingsError, UndecipherableError
 
@@ -21,7 +23,8 @@ SEAL_BYTES = 28
 NAME_BYTES = 16
 """By how much an encrypted name is longer: its tag."""
 _NONCE_BYTES = 12
-_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES = 32, 64, 32
+_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES = 32, 64, 32, 32
+_PRINT_BYTES = 16
 
 
 class Cipher:
@@ -35,12 +38,11 @@ class Cipher:
             from cryptography.hazmat.primitives.kdf.hkdf import HKDF
         except ImportError as error:
             raise RelaySettingsError("encryption.keys_folder", f"needs memory-agent[encryption]: {error}") from error
-        length = _VALUE_KEY_BYTES + _NAME_KEY_BYTES + _FILE_KEY_BYTES
-        derived = HKDF(SHA256(), length=length, salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
+        lengths = (_VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES)
+        derived = HKDF(SHA256(), length=sum(lengths), salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
         self._refusals = (InvalidTag, ValueError)
-        self._values = AESGCM(derived[:_VALUE_KEY_BYTES])
-        self._names = AESSIV(derived[_VALUE_KEY_BYTES:-_FILE_KEY_BYTES])
-        self.file_key = derived[-_FILE_KEY_BYTES:]
+        values, names, self.file_key, self._print_key = _cut(derived, lengths)
+        self._values, self._names = AESGCM(values), AESSIV(names)
         """32 bytes for an engine that encrypts its files itself."""
         self.key_id = key_id(key)
 
@@ -66,6 +68,16 @@ class Cipher:
             return self._names.decrypt(encrypted, None)
         except self._refusals as error:
             raise UndecipherableError from error
+
+    def fingerprint(self, plain: bytes) -> bytes:
+        """Return 16 bytes that stand for a text to be recognised, not read again; nobody else can guess at it."""
+        return blake2b(plain, digest_size=_PRINT_BYTES, key=self._print_key).digest()
+
+
+def _cut(derived: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
+    """Cut bytes into pieces of these lengths."""
+    ends = accumulate(lengths)
+    return (derived[end - length : end] for end, length in zip(ends, lengths, strict=True))
 
 
 def key_id(key: bytes) -> bytes:

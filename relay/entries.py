@@ -1,7 +1,8 @@
 """How entries, counters and times lie in the journal's databases: keys, values, checksums. Pure.
 
 A value is 8 bytes of XXH3 over key and content, then the content: a bit that flips in either, or an entry that turns
-up under another number, is noticed. Numbers are 8 bytes, big end first, so that LMDB sorts them.
+up under another number, is noticed. Numbers are 8 bytes, big end first, so that LMDB sorts them. What is encrypted
+(`sealing`) has its checksum outside, so that damage is told from a missing key.
 """
 
 from __future__ import annotations
@@ -38,6 +39,28 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     def id_key(self) -> bytes:
         return id_key(self.user_id, self.event_id)
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+
+class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
+    """An event encrypted: `name` is its id, `sealed` all of it. The rest is what deleting needs without a key."""
+
+    received_ms: int
+    user_id: str
+    name: bytes
+    key_id: bytes
+    sealed: bytes
+
+    @property
+    def id_key(self) -> bytes:
+        return user_key(self.user_id) + self.name
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.sealed)
+
 
 class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
     """An entry of the quarantine; `digest` is the key under which a repeat of it is recognised."""
@@ -50,10 +73,36 @@ class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
     seq: int | None
     digest: bytes
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
 
+
+class SealedQuarantine(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of the quarantine encrypted with the key of `user_id`."""
+
+    user_id: str
+    key_id: bytes
+    sealed: bytes
+    quarantined_ms: int
+    seq: int | None
+    digest: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.sealed)
+
+
+AnyEvent = StoredEvent | SealedEvent
+AnyQuarantine = StoredQuarantine | SealedQuarantine
+
+_SEALED = b"\xc1"
+"""Comes before what is encrypted; no MessagePack begins with it."""
 _encoder = msgspec.msgpack.Encoder()
 _event_decoder = msgspec.msgpack.Decoder(StoredEvent)
+_sealed_event_decoder = msgspec.msgpack.Decoder(SealedEvent)
 _quarantine_decoder = msgspec.msgpack.Decoder(StoredQuarantine)
+_sealed_quarantine_decoder = msgspec.msgpack.Decoder(SealedQuarantine)
 
 
 def id_key(user_id: str, event_id: str) -> bytes:
@@ -75,28 +124,52 @@ def number(key: bytes) -> int:
     return int.from_bytes(key[-8:], "big")
 
 
-def seal(key: bytes, content: StoredEvent | StoredQuarantine) -> bytes:
-    """Return the value to store under `key`."""
+def pack(content: AnyEvent | AnyQuarantine) -> bytes:
+    """Return what `open_event` and `open_quarantine` read, without a checksum."""
     encoded = _encoder.encode(content)
-    return xxhash.xxh3_64_digest(key + encoded) + encoded
+    return _SEALED + encoded if isinstance(content, (SealedEvent, SealedQuarantine)) else encoded
 
 
-def open_event(key: bytes, value: bytes) -> StoredEvent | None:
+def seal(key: bytes, content: AnyEvent | AnyQuarantine) -> bytes:
+    """Return the value to store under `key`."""
+    packed = pack(content)
+    return xxhash.xxh3_64_digest(key + packed) + packed
+
+
+def open_event(key: bytes, value: bytes) -> AnyEvent | None:
     """Return the event stored under `key`, or None when it does not match its checksum, or is no event behind it."""
-    return _opened(_event_decoder, key, value)
+    packed = _checked(key, value)
+    return None if packed is None else unpack_event(packed)
 
 
-def open_quarantine(key: bytes, value: bytes) -> StoredQuarantine | None:
+def open_quarantine(key: bytes, value: bytes) -> AnyQuarantine | None:
     """Return the quarantine entry stored under `key`, or None when it is damaged, as `open_event` does."""
-    return _opened(_quarantine_decoder, key, value)
+    packed = _checked(key, value)
+    return None if packed is None else unpack_quarantine(packed)
 
 
-def _opened(decoder: msgspec.msgpack.Decoder[T], key: bytes, value: bytes) -> T | None:
-    encoded = value[8:]
-    if value[:8] != xxhash.xxh3_64_digest(key + encoded):
-        return None
+def unpack_event(packed: bytes) -> AnyEvent | None:
+    """Return what `pack` packed, None when it is something else."""
+    if packed[:1] == _SEALED:
+        return _decoded(_sealed_event_decoder, packed[1:])
+    return _decoded(_event_decoder, packed)
+
+
+def unpack_quarantine(packed: bytes) -> AnyQuarantine | None:
+    """Return what `pack` packed, None when it is something else."""
+    if packed[:1] == _SEALED:
+        return _decoded(_sealed_quarantine_decoder, packed[1:])
+    return _decoded(_quarantine_decoder, packed)
+
+
+def _checked(key: bytes, value: bytes) -> bytes | None:
+    packed = value[8:]
+    return packed if value[:8] == xxhash.xxh3_64_digest(key + packed) else None
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], packed: bytes) -> T | None:
     try:
-        return decoder.decode(encoded)
+        return decoder.decode(packed)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
 

@@ -168,16 +168,32 @@ class Environment:
         try:
             with swapping(self.path, _PATIENCE_S), self._gate.alone(_PATIENCE_S):
                 self.copy(copy)
-                flush_copy(copy)
-                self._engine.close()
-                replace_by_copy(copy)
-                self._open_again()
+                self._swap(copy)
         except TimeoutError:
             raise
         except OSError as error:
             raise _of_system(error, self.path, self.map_size_bytes) from error
         finally:
             discard_copy(copy)
+
+    def put_in_place(self, copy: Path) -> None:
+        """Put the environment in `copy` (`room_for_copy`) in the place of this one, as `compact` does. Durable.
+
+        What was written here since the copy was made is lost. Raises `JournalError`, `TimeoutError`.
+        """
+        try:
+            with swapping(self.path, _PATIENCE_S), self._gate.alone(_PATIENCE_S):
+                self._swap(copy)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise _of_system(error, self.path, self.map_size_bytes) from error
+
+    def _swap(self, copy: Path) -> None:
+        flush_copy(copy)
+        self._engine.close()
+        replace_by_copy(copy)
+        self._open_again()
 
     def keep_disk_reserve(self, size_bytes: int) -> bool:
         """Occupy disk room that `give_up_disk_reserve` frees; False when there is none to be had now."""

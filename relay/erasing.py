@@ -2,7 +2,8 @@
 
 An erased entry is like one that retention deleted: gone, with its id known until the horizon of repeats, so whoever
 sends it again finds it known. `JournalSettings.repeat_horizon_s` bounds that. What lies in pages that were given up is
-gone with `Journal.compact`. What this does not do: reach what an emitter keeps, or backups.
+gone with `Journal.compact`. An event whose key is gone is erased with all of its user's, and by its number. What this
+does not do: reach what an emitter keeps, or backups.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import msgspec
 
 from relay.admission import publisher_of
 from relay.config import EventLimits
-from relay.entries import Counters, StoredEvent, number, number_key, open_event, user_key
+from relay.entries import AnyEvent, Counters, StoredEvent, number_key, open_event
 from relay.environment import Environment, Transaction
-from relay.errors import MalformedEventError
+from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
 from relay.quarantine import Quarantine
+from relay.reading import Reading
 from relay.retention import Retention
+from relay.sealing import Sealing
 from relay.validation import SYSTEM_USER
 from relay.wire import Erasable, Erased, QuarantineEntry
 
@@ -39,10 +42,19 @@ _traces = msgspec.msgpack.Decoder(_Traces)
 class Erasing:
     """Works on the databases of one journal."""
 
-    def __init__(self, environment: Environment, retention: Retention, quarantine: Quarantine) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        retention: Retention,
+        quarantine: Quarantine,
+        sealing: Sealing,
+        reading: Reading,
+    ) -> None:
         self._environment = environment
         self._retention = retention
         self._quarantine = quarantine
+        self._sealing = sealing
+        self._reading = reading
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
         """Erase what is wanted among the next `limit` events, in one transaction; durable on return.
@@ -57,7 +69,7 @@ class Erasing:
 
     def _part(self, transaction: Transaction, wanted: Erasable, now: datetime, limit: int, *, dry_run: bool) -> Erased:
         databases = self._environment.databases
-        found: list[tuple[int, StoredEvent]] = []
+        found: list[tuple[int, AnyEvent]] = []
         looked_at, after = 0, wanted.after_seq
         for seq in self._candidates(transaction, wanted):
             if looked_at >= limit:
@@ -66,7 +78,7 @@ class Erasing:
             key = number_key(seq)
             value: bytes | None = transaction.get(key, db=databases["events"])
             stored = None if value is None else open_event(key, value)
-            if stored is not None and _is_wanted(seq, stored, wanted):
+            if stored is not None and self._is_wanted(seq, stored, wanted):
                 found.append((seq, stored))
         else:
             after = -1
@@ -77,8 +89,19 @@ class Erasing:
             seqs=[seq for seq, _ in found], quarantined=len(quarantined), next_after=None if after < 0 else after
         )
 
+    def _is_wanted(self, seq: int, stored: AnyEvent, wanted: Erasable) -> bool:
+        if stored.user_id != wanted.user_id:
+            return stored.user_id == SYSTEM_USER and seq in wanted.system_seqs
+        if wanted.everything:
+            return True
+        try:
+            event = self._sealing.open_event(number_key(seq), stored)
+        except EncryptionKeyMissingError:
+            return False
+        return event is not None and _is_named(event, wanted)
+
     def _remove(
-        self, transaction: Transaction, found: list[tuple[int, StoredEvent]], quarantined: list[int], now: datetime
+        self, transaction: Transaction, found: list[tuple[int, AnyEvent]], quarantined: list[int], now: datetime
     ) -> None:
         for seq, stored in found:
             self._retention.delete_one(transaction, seq, stored, now)
@@ -90,16 +113,7 @@ class Erasing:
     def _candidates(self, transaction: Transaction, wanted: Erasable) -> Iterator[int]:
         """Go over the numbers of the user's events and of the named ones of `system`, in order."""
         seqs = {seq for seq in wanted.system_seqs if seq > wanted.after_seq}
-        yield from sorted(seqs.union(self._seqs_of(transaction, wanted.user_id, wanted.after_seq)))
-
-    def _seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
-        prefix = user_key(user_id)
-        with transaction.cursor(db=self._environment.databases["users"]) as cursor:
-            if cursor.set_range(user_key(user_id, after_seq + 1)):
-                for key in cursor.iternext(keys=True, values=False):
-                    if not key.startswith(prefix):
-                        return
-                    yield number(key)
+        yield from sorted(seqs.union(self._reading.seqs_of(transaction, wanted.user_id, wanted.after_seq)))
 
     def _quarantined(self, transaction: Transaction, wanted: Erasable) -> list[int]:
         found, after = [], 0
@@ -109,14 +123,12 @@ class Erasing:
         return found
 
 
-def _is_wanted(seq: int, stored: StoredEvent, wanted: Erasable) -> bool:
-    if stored.user_id != wanted.user_id:
-        return stored.user_id == SYSTEM_USER and seq in wanted.system_seqs
-    if wanted.everything or stored.event_id in wanted.event_ids:
+def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
+    if event.event_id in wanted.event_ids:
         return True
     if not wanted.session_ids and not wanted.run_ids:
         return False
-    traces = _traces.decode(stored.data)
+    traces = _traces.decode(event.data)
     return _is_of(traces.session_id, traces.payload.get("run_id"), traces.actor_id, wanted)
 
 

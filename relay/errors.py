@@ -92,6 +92,22 @@ class EncryptionKeyMissingError(RelayError):
         return f"{self.folder} holds no encryption key of user {self.user_id}"
 
 
+class EncryptionMismatchError(RelayError):
+    """A folder is encrypted and the settings name no keys, or they name keys and the folder is not encrypted."""
+
+    code = "encryption_mismatch"
+
+    def __init__(self, path: str, is_encrypted: bool) -> None:
+        super().__init__(path, is_encrypted)
+        self.path = path
+        self.is_encrypted = is_encrypted
+
+    def __str__(self) -> str:
+        if self.is_encrypted:
+            return f"{self.path} is encrypted: set encryption.keys_folder to the folder of its keys"
+        return f"{self.path} is not encrypted: run `memory-agent encrypt`, or leave encryption.keys_folder empty"
+
+
 class UndecipherableError(RelayError):
     """What was encrypted with another key or for another place, or is damaged."""
 

@@ -9,7 +9,7 @@ de-duplication, each of which LMDB's one transaction gives (`ops/decisions/0001-
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -18,25 +18,33 @@ from typing import NamedTuple, Self
 import msgspec
 
 from relay.config import JournalSettings
+from relay.encryption_mark import require_mode
 from relay.entries import (
     DATABASES,
     Counters,
     StoredEvent,
-    id_key,
     milliseconds,
     number,
     number_key,
-    open_event,
     seal,
     user_key,
 )
 from relay.environment import Environment, Transaction
 from relay.erasing import Erasing
-from relay.errors import ConsumerBehindError, CursorError, EntryDamagedError, JournalFullError, QuarantineEntryError
+from relay.errors import (
+    ConsumerBehindError,
+    CursorError,
+    EntryDamagedError,
+    JournalFullError,
+    QuarantineEntryError,
+)
 from relay.event import Event, encode_event
+from relay.key_ring import KeyRing
 from relay.principal import Origin
 from relay.quarantine import Quarantine, Suspect
+from relay.reading import Reading
 from relay.retention import Retention, RetentionReport
+from relay.sealing import Sealing
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -52,27 +60,42 @@ class Appended(NamedTuple):
 class Journal:
     """One journal in one folder. Threads share it; writes wait for each other."""
 
-    def __init__(self, environment: Environment, settings: JournalSettings) -> None:
+    def __init__(self, environment: Environment, settings: JournalSettings, keys: KeyRing | None = None) -> None:
         self._environment = environment
         self._settings = settings
         self._databases = environment.databases
         self._counters = Counters(self._databases)
-        self._quarantine = Quarantine(environment, settings)
+        self._sealing = Sealing(keys)
+        self._reading = Reading(environment, self._sealing)
+        self._quarantine = Quarantine(environment, settings, self._sealing)
         self._retention = Retention(environment, settings)
-        self._erasing = Erasing(environment, self._retention, self._quarantine)
+        self._erasing = Erasing(environment, self._retention, self._quarantine, self._sealing, self._reading)
         self._reserve_bytes = min(settings.reserve_bytes, settings.map_size_bytes // 2)
 
     @classmethod
-    def open(cls, path: Path, settings: JournalSettings | None = None, *, readonly: bool = False) -> Self:
-        """Open the journal in folder `path`; a writer creates it and holds it alone.
+    def open(
+        cls,
+        path: Path,
+        settings: JournalSettings | None = None,
+        *,
+        readonly: bool = False,
+        keys: KeyRing | None = None,
+    ) -> Self:
+        """Open the journal in folder `path`; a writer creates it and holds it alone. With `keys` it is encrypted.
 
-        Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`.
+        Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`,
+        `EncryptionMismatchError`, `EncryptionKeyMissingError`.
         """
         settings = settings or JournalSettings()
         environment = Environment.open(path, settings.map_size_bytes, DATABASES, readonly=readonly)
+        try:
+            require_mode(environment, keys, readonly=readonly)
+        except BaseException:
+            environment.close()
+            raise
         if not readonly and settings.disk_reserve_bytes:
             environment.keep_disk_reserve(settings.disk_reserve_bytes)
-        return cls(environment, settings)
+        return cls(environment, settings, keys)
 
     def append(
         self,
@@ -87,8 +110,9 @@ class Journal:
 
         `origins` are those of the events, one for each where they are known. In the same transaction `suspects` go to
         quarantine, and `source` (a name and how far it was read) is noted.
-        Raises `JournalFullError` (nothing was written), `JournalError`.
+        Raises `JournalFullError` (nothing was written), `JournalError`, `EncryptionKeyMissingError`.
         """
+        self._sealing.require_keys()
         with self._environment.write() as transaction:
             if events:
                 self._require_room(transaction)
@@ -108,16 +132,17 @@ class Journal:
     def fetch(self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None) -> Batch:
         """Return at most `limit` entries after `after_seq`, and where the journal ends, from one snapshot.
 
-        Stops before `max_bytes` of event data, except that the first entry always fits. Raises `EntryDamagedError`
-        when the first entry is damaged; a later one ends the batch before it.
+        Stops before `max_bytes` of event data, except that the first entry always fits; passes what no key is left for.
+        Raises `EntryDamagedError` when the first entry is damaged; a later one ends the batch before it;
+        `EncryptionKeyMissingError` when all keys are gone.
         """
+        self._sealing.require_keys()
         entries: list[JournalEntry] = []
         size_bytes = 0
         with self._environment.read() as transaction:
             last_seq = self._counters.get(transaction, "last_seq")
             first_seq = self._first_seq(transaction, last_seq)
-            seqs = self._seqs_of(transaction, user_id, after_seq) if user_id else None
-            for entry in self._entries(transaction, after_seq, seqs) if limit > 0 else ():
+            for entry in self._reading.entries(transaction, after_seq, user_id) if limit > 0 else ():
                 size_bytes += len(entry.data)
                 if entries and size_bytes > max_bytes:
                     break
@@ -284,6 +309,7 @@ class Journal:
                 quarantine_refused=self._quarantine.refused(transaction),
                 consumers=self._consumers(transaction),
                 uncompacted=self._counters.get(transaction, "uncompacted"),
+                locked=self._reading.locked,
             )
 
     def close(self) -> None:
@@ -310,7 +336,7 @@ class Journal:
         size_bytes = 0
         appended = []
         for event, origin in zip_longest(events, origins):
-            key = id_key(event.user_id, event.event_id)
+            key = self._sealing.id_key(event.user_id, event.event_id)
             known: bytes | None = transaction.get(key, db=ids)
             if known is not None:
                 appended.append(Appended(number(known), duplicate=True))
@@ -318,40 +344,20 @@ class Journal:
             seq += 1
             data = encode_event(event)
             stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data, origin)
-            size_bytes += self._put(transaction, seq, stored)
+            size_bytes += self._put(transaction, seq, key, stored)
             appended.append(Appended(seq, duplicate=False))
         if seq > before:
             self._counters.set(transaction, "last_seq", seq)
             self._counters.add(transaction, "event_bytes", size_bytes)
         return appended
 
-    def _put(self, transaction: Transaction, seq: int, stored: StoredEvent) -> int:
+    def _put(self, transaction: Transaction, seq: int, event_key: bytes, stored: StoredEvent) -> int:
         key = number_key(seq)
-        transaction.put(key, seal(key, stored), db=self._databases["events"], append=True)
+        kept = self._sealing.event(key, stored, event_key)
+        transaction.put(key, seal(key, kept), db=self._databases["events"], append=True)
         transaction.put(user_key(stored.user_id, seq), b"", db=self._databases["users"])
-        transaction.put(stored.id_key, key, db=self._databases["ids"])
-        return len(stored.data)
-
-    def _entries(self, transaction: Transaction, after_seq: int, seqs: Iterator[int] | None) -> Iterator[JournalEntry]:
-        """Go over the entries after a number, or over those with the given numbers; a damaged one ends it."""
-        first = True
-        for key, value in _values(transaction, self._databases["events"], after_seq, seqs):
-            stored = open_event(key, value)
-            if stored is None and not first:
-                return
-            if stored is None:
-                raise EntryDamagedError(str(self._environment.path), number(key))
-            first = False
-            yield JournalEntry(number(key), stored.user_id, stored.event_type, stored.data, stored.origin)
-
-    def _seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
-        prefix = user_key(user_id)
-        with transaction.cursor(db=self._databases["users"]) as cursor:
-            if cursor.set_range(user_key(user_id, after_seq + 1)):
-                for key in cursor.iternext(keys=True, values=False):
-                    if not key.startswith(prefix):
-                        return
-                    yield number(key)
+        transaction.put(event_key, key, db=self._databases["ids"])
+        return kept.size_bytes
 
     def _first_seq(self, transaction: Transaction, last_seq: int) -> int:
         with transaction.cursor(db=self._databases["events"]) as cursor:
@@ -372,17 +378,3 @@ def _consumer_key(name: str) -> bytes:
     if not _NAME.fullmatch(name):
         raise CursorError(f"consumer {name[:40]!r}: 1 to 128 letters, digits and _.:- are allowed")
     return name.encode()
-
-
-def _values(
-    transaction: Transaction, events: object, after_seq: int, seqs: Iterator[int] | None
-) -> Iterator[tuple[bytes, bytes]]:
-    if seqs is not None:
-        for key in map(number_key, seqs):
-            value: bytes | None = transaction.get(key, db=events)
-            if value is not None:
-                yield key, value
-        return
-    with transaction.cursor(db=events) as cursor:
-        if cursor.set_range(number_key(after_seq + 1)):
-            yield from cursor

@@ -13,6 +13,7 @@ import base64
 import binascii
 import os
 import threading
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -26,10 +27,9 @@ from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsE
 from relay.flushing import flush
 from relay.validation import validate_user_id
 
-SYSTEM_USER = "system"
-"""Whose key encrypts what belongs to no user yet."""
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
+_LOOKS, _LOOK_S = 10, 0.01  # destroying a key takes two flushes
 _Sign = tuple[int, int]
 
 
@@ -45,7 +45,7 @@ class KeyRing:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._guard = threading.Lock()
-        self._ciphers: dict[tuple[str, str], tuple[_Sign, Cipher]] = {}
+        self._ciphers: dict[tuple[str, str], tuple[_Sign, Cipher, str]] = {}
 
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
         """Return what encrypts for a user and a purpose; `create` makes a key for a user without one.
@@ -53,21 +53,20 @@ class KeyRing:
         Asks the file system each time (2 us), so that no process goes on with a key that was destroyed.
         Raises `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
         """
-        path = self._path(user_id)
-        sign = _sign(path)
-        if sign is None and create:
-            self._create(user_id)
-            sign = _sign(path)
-        if sign is None:
-            self._forget(user_id)
-            raise EncryptionKeyMissingError(user_id, str(self.folder))
         with self._guard:
             known = self._ciphers.get((user_id, purpose))
-        if known is not None and known[0] == sign:
+        if known is not None and _sign(known[2]) == known[0]:
             return known[1]
-        cipher = Cipher(self._read(path), purpose)
+        path = str(self._path(user_id))
+        while (read := self._read_as_it_is(path)) is None:
+            if not create:
+                self._forget(user_id)
+                raise EncryptionKeyMissingError(user_id, str(self.folder))
+            self._create(user_id)
+        sign, key = read
+        cipher = Cipher(key, purpose)
         with self._guard:
-            self._ciphers[user_id, purpose] = sign, cipher
+            self._ciphers[user_id, purpose] = sign, cipher, path
         return cipher
 
     def has(self, user_id: str) -> bool:
@@ -121,6 +120,16 @@ class KeyRing:
         except OSError as error:
             raise KeyFileError(str(path), str(error.strerror)) from error
 
+    def _read_as_it_is(self, path: str) -> tuple[_Sign, bytes] | None:
+        """Return a key and the sign of its file; None where there is none, or it is just being destroyed."""
+        while (sign := _sign(path)) is not None:
+            try:
+                return sign, self._read(Path(path))
+            except KeyFileError:
+                if _stays(path, sign):
+                    raise
+        return None
+
     def _read(self, path: Path) -> bytes:
         try:
             key = base64.b64decode(_decode(path).key, validate=True)
@@ -163,12 +172,21 @@ def _decode(path: Path) -> _KeyFile:
         raise KeyFileError(str(path), "is damaged") from None  # what the decoder says may hold a part of the key
 
 
-def _sign(path: Path) -> _Sign | None:
+def _sign(path: str) -> _Sign | None:
     """What tells this file from one that takes its place."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise KeyFileError(str(path), str(error.strerror)) from error
+        raise KeyFileError(path, str(error.strerror)) from error
     return status.st_ino, status.st_ctime_ns
+
+
+def _stays(path: str, sign: _Sign) -> bool:
+    """Say whether a file that cannot be read is damaged, and not about to be gone."""
+    for _ in range(_LOOKS):
+        if _sign(path) != sign:
+            return False
+        time.sleep(_LOOK_S)
+    return True

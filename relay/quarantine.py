@@ -12,8 +12,10 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from relay.admission import source_name
 from relay.config import JournalSettings
 from relay.entries import (
+    AnyQuarantine,
     Counters,
     StoredQuarantine,
     milliseconds,
@@ -24,6 +26,9 @@ from relay.entries import (
     seal,
 )
 from relay.environment import Environment, Transaction
+from relay.errors import EncryptionKeyMissingError
+from relay.principal import Principal
+from relay.sealing import Sealing, user_of
 from relay.wire import QuarantineEntry
 
 REFUSED = 0
@@ -43,10 +48,11 @@ class Suspect(NamedTuple):
 class Quarantine:
     """Works inside transactions of the journal."""
 
-    def __init__(self, environment: Environment, settings: JournalSettings) -> None:
+    def __init__(self, environment: Environment, settings: JournalSettings, sealing: Sealing) -> None:
         self._databases = environment.databases
         self._counters = Counters(environment.databases)
         self._settings = settings
+        self._sealing = sealing
 
     @property
     def _entries(self) -> Any:
@@ -58,7 +64,8 @@ class Quarantine:
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
         """Store `suspect` and return its id, the old one when it is there already, or `REFUSED`."""
-        digest = _digest(suspect)
+        user_id = user_of(suspect.data, suspect.source)
+        digest = self._sealing.digest(user_id, _digest(suspect))
         known: bytes | None = transaction.get(digest, db=self._digests)
         if known is not None:
             return number(known)
@@ -67,10 +74,11 @@ class Quarantine:
             return REFUSED
         entry_id = self._counters.add(transaction, "quarantine_last_id", 1)
         key = number_key(entry_id)
-        stored = StoredQuarantine(*suspect[:4], milliseconds(now), suspect.seq, digest)
+        plain = StoredQuarantine(*suspect[:4], milliseconds(now), suspect.seq, digest)
+        stored = self._sealing.quarantine(key, user_id, plain)
         transaction.put(key, seal(key, stored), db=self._entries, append=True)
         transaction.put(digest, key, db=self._digests)
-        self._counters.add(transaction, "quarantine_bytes", len(suspect.data))
+        self._counters.add(transaction, "quarantine_bytes", stored.size_bytes)
         return entry_id
 
     def after(self, transaction: Transaction, after: int, limit: int) -> list[QuarantineEntry]:
@@ -80,7 +88,7 @@ class Quarantine:
     def get(self, transaction: Transaction, entry_id: int) -> QuarantineEntry | None:
         key = number_key(entry_id)
         value: bytes | None = transaction.get(key, db=self._entries)
-        return None if value is None else _opened(key, value)
+        return None if value is None else self._opened(key, value)
 
     def remove(self, transaction: Transaction, entry_id: int) -> bool:
         """Remove an entry; False when it was not there."""
@@ -91,7 +99,7 @@ class Quarantine:
         stored = open_quarantine(key, value)
         if stored is not None:
             transaction.delete(stored.digest, db=self._digests)
-            self._counters.add(transaction, "quarantine_bytes", -len(stored.data))
+            self._counters.add(transaction, "quarantine_bytes", -stored.size_bytes)
         return True
 
     def count(self, transaction: Transaction) -> int:
@@ -107,7 +115,26 @@ class Quarantine:
         with transaction.cursor(db=self._entries) as cursor:
             if cursor.set_range(number_key(after + 1)):
                 for key, value in cursor:
-                    yield _opened(key, value)
+                    yield self._opened(key, value)
+
+    def _opened(self, key: bytes, value: bytes) -> QuarantineEntry:
+        kept = open_quarantine(key, value)
+        try:
+            stored = None if kept is None else self._sealing.open_quarantine(key, kept)
+        except EncryptionKeyMissingError as error:
+            assert kept is not None
+            return _locked(number(key), kept, error)
+        if stored is None:
+            return _damaged(number(key), value)
+        return QuarantineEntry(
+            id=number(key),
+            data=stored.data,
+            code=stored.code,
+            reason=stored.reason,
+            source=stored.source,
+            quarantined_at=moment(stored.quarantined_ms),
+            seq=stored.seq,
+        )
 
     def _is_full(self, transaction: Transaction, more_bytes: int) -> bool:
         return (
@@ -116,26 +143,27 @@ class Quarantine:
         )
 
 
-def _opened(key: bytes, value: bytes) -> QuarantineEntry:
-    stored = open_quarantine(key, value)
-    if stored is None:
-        reason = "the quarantine entry does not match its checksum"
-        return QuarantineEntry(
-            id=number(key),
-            data=value,
-            code="entry_damaged",
-            reason=reason,
-            source="quarantine",
-            quarantined_at=moment(0),
-        )
+def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
     return QuarantineEntry(
-        id=number(key),
-        data=stored.data,
-        code=stored.code,
-        reason=stored.reason,
-        source=stored.source,
-        quarantined_at=moment(stored.quarantined_ms),
-        seq=stored.seq,
+        id=entry_id,
+        data=value,
+        code="entry_damaged",
+        reason="the quarantine entry does not match its checksum",
+        source="quarantine",
+        quarantined_at=moment(0),
+    )
+
+
+def _locked(entry_id: int, kept: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
+    """Return what may be told of an entry without its key: whose it is, so that it can be erased with the rest."""
+    return QuarantineEntry(
+        id=entry_id,
+        data=b"",
+        code=error.code,
+        reason=str(error),
+        source=source_name("locked", "", Principal("", error.user_id, frozenset())),
+        quarantined_at=moment(kept.quarantined_ms),
+        seq=kept.seq,
     )
 
 

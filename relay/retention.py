@@ -2,7 +2,7 @@
 
 Deleting goes in bounded transactions, so that appends get in between. An id outlives its event by the horizon of the
 settings, counted from when the event was received. What this does not do: compact the file; LMDB uses freed pages
-again. Deleting out of order is for erasure alone (`erasing`).
+again. Deleting out of order is for erasure alone (`erasing`). No keys are needed: times and sizes stay readable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from relay.config import JournalSettings
-from relay.entries import Counters, StoredEvent, milliseconds, number, number_key, open_event, user_key
+from relay.entries import AnyEvent, Counters, milliseconds, number, number_key, open_event, user_key
 from relay.environment import Environment, Transaction
 from relay.errors import JournalFullError
 
@@ -62,7 +62,7 @@ class Retention:
             while found and number(cursor.key()) <= through_seq and limit > 0:
                 stored = open_event(cursor.key(), cursor.value())
                 if stored is not None:
-                    deleted_bytes += len(stored.data)
+                    deleted_bytes += stored.size_bytes
                     self._forget(transaction, number(cursor.key()), stored, now)
                 limit -= 1
                 cursor.delete()
@@ -71,11 +71,11 @@ class Retention:
             self._counters.add(transaction, "event_bytes", -deleted_bytes)
         return deleted_bytes
 
-    def delete_one(self, transaction: Transaction, seq: int, stored: StoredEvent, now: datetime) -> None:
+    def delete_one(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
         """Delete one entry out of order; its id is known until the horizon."""
         transaction.delete(number_key(seq), db=self._databases["events"])
         self._forget(transaction, seq, stored, now)
-        self._counters.add(transaction, "event_bytes", -len(stored.data))
+        self._counters.add(transaction, "event_bytes", -stored.size_bytes)
 
     def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
         """Delete an entry that cannot be read and return its bytes. What points to it finds nothing, and is skipped."""
@@ -110,7 +110,7 @@ class Retention:
                 too_much = self._settings.retention_bytes > 0 and excess > 0
                 if not (too_old or too_much):
                     break
-                excess -= len(stored.data)
+                excess -= stored.size_bytes
                 wanted = number(key)
         return first, wanted
 
@@ -138,7 +138,7 @@ class Retention:
     def _count(self, transaction: Transaction) -> int:
         return int(transaction.stat(self._databases["events"])["entries"])
 
-    def _forget(self, transaction: Transaction, seq: int, stored: StoredEvent, now: datetime) -> None:
+    def _forget(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
         transaction.delete(user_key(stored.user_id, seq), db=self._databases["users"])
         if stored.received_ms <= milliseconds(now) - int(self._settings.repeat_horizon_s * 1000):
             transaction.delete(stored.id_key, db=self._databases["ids"])

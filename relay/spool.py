@@ -1,7 +1,8 @@
 """A bounded queue of events on disk, for a publisher whose relay is away: a journal of its own.
 
 What `add` took is on disk. It is drained in order, by this process or by the next that opens the folder; one process at
-a time has it. What this does not do: drop anything; a full spool refuses.
+a time has it. What this does not do: drop anything; a full spool refuses. Nor encrypt: it lies with the emitter, whose
+machine has no keys of users, and what is in it is gone as soon as the relay has it.
 """
 
 from __future__ import annotations

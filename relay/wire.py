@@ -237,7 +237,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a journal."""
+    """Figures of a journal. `locked`: how often readers passed an entry whose key is gone, since it was opened."""
 
     first_seq: int
     last_seq: int
@@ -250,6 +250,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_refused: int
     consumers: list[ConsumerState]
     uncompacted: int = 0
+    locked: int = 0
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,3 +63,11 @@ def test_a_name_of_another_key_is_refused() -> None:
 def test_keys_are_told_apart_by_an_id_that_does_not_hold_them() -> None:
     assert CIPHER.key_id == Cipher(KEY, "journal").key_id != Cipher(OTHER, "memory").key_id
     assert CIPHER.key_id not in KEY
+
+
+def test_a_fingerprint_is_the_same_each_time_and_another_ones_differs() -> None:
+    prints = {cipher.fingerprint(b"s-1") for cipher in (CIPHER, Cipher(KEY, "memory"))}
+    assert len(prints) == 1
+    assert {len(one) for one in prints} == {16}
+    others = {Cipher(OTHER, "memory").fingerprint(b"s-1"), Cipher(KEY, "journal").fingerprint(b"s-1")}
+    assert not prints & (others | {CIPHER.fingerprint(b"s-2")})

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from relays import event, later
 
-from relay import Appended, Journal, JournalSettings, read_event
+from relay import Appended, Journal, JournalSettings, KeyRing, read_event
 
 USERS = ("a", "b", "ab")
 CONSUMERS = ("slow", "fast")
@@ -24,6 +24,8 @@ events = st.tuples(st.integers(0, 30), st.sampled_from(USERS))
 class JournalMachine(RuleBasedStateMachine):
     """`kept`: what must be readable. `known`: every id that must be recognised, with its number and time."""
 
+    is_encrypted = False
+
     @initialize(ignores_consumers=st.booleans())
     def open(self, ignores_consumers: bool) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="journal-model-"))
@@ -33,7 +35,8 @@ class JournalMachine(RuleBasedStateMachine):
             retention_ignores_consumers=ignores_consumers,
             disk_reserve_bytes=0,
         )
-        self.journal = Journal.open(self.folder, self.settings)
+        self.keys = KeyRing(self.folder / "keys") if self.is_encrypted else None
+        self.journal = Journal.open(self.folder / "journal", self.settings, keys=self.keys)
         self.clock_s = 0
         self.last_seq = 0
         self.kept: dict[int, tuple[int, str, int]] = {}
@@ -99,7 +102,7 @@ class JournalMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.journal.close()
-        self.journal = Journal.open(self.folder, self.settings)
+        self.journal = Journal.open(self.folder / "journal", self.settings, keys=self.keys)
 
     @invariant()
     def agrees_on_its_ends(self) -> None:
@@ -120,3 +123,15 @@ JournalMachine.TestCase.settings = settings(
     max_examples=40, stateful_step_count=30, deadline=None, derandomize=True, print_blob=False
 )
 TestTheJournalBehavesLikeADict = JournalMachine.TestCase
+
+
+class EncryptedJournalMachine(JournalMachine):
+    """The same of an encrypted one."""
+
+    is_encrypted = True
+
+
+EncryptedJournalMachine.TestCase.settings = settings(
+    max_examples=10, stateful_step_count=30, deadline=None, derandomize=True, print_blob=False
+)
+TestAnEncryptedJournalBehavesLikeADict = EncryptedJournalMachine.TestCase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -112,3 +113,18 @@ def test_keys_lie_outside_of_what_they_encrypt(tmp_path: Path) -> None:
 def test_a_folder_that_depends_on_who_looks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RelaySettingsError, match="absolute"):
         open_key_ring(EncryptionSettings(keys_folder="keys"), tmp_path)
+
+
+def test_who_meets_a_key_while_it_is_destroyed_finds_none(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path)
+    ring.cipher("alice", "memory", create=True)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(bytes(100))  # overwritten, and not yet removed
+    remover = threading.Timer(0.03, file.unlink)
+    remover.start()
+    with pytest.raises(EncryptionKeyMissingError):
+        KeyRing(tmp_path).cipher("alice", "memory")
+    remover.join()
+    file.write_bytes(bytes(100))
+    with pytest.raises(KeyFileError, match="is damaged"):
+        KeyRing(tmp_path).cipher("alice", "memory")

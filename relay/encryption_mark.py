@@ -1,0 +1,73 @@
+"""Whether a journal is encrypted, which is said once for all of it.
+
+An encrypted journal notes the system's key. So a folder of keys that is away, or another one, is told from users' keys
+that were destroyed: nothing is read or written then, and no keys are made in its stead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from relay.config import JournalSettings
+from relay.entries import DATABASES, Counters
+from relay.environment import Environment, Transaction
+from relay.errors import EncryptionKeyMissingError, EncryptionMismatchError
+from relay.key_ring import KeyRing
+from relay.sealing import PURPOSE
+from relay.validation import SYSTEM_USER
+
+_MARK = b"encrypted"
+
+
+def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> None:
+    """Hold what a journal is against what it is opened as; a new one becomes what it is opened as.
+
+    Raises `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+    """
+    with environment.read() as transaction:
+        mark, is_new = _mark(environment, transaction), _is_new(environment, transaction)
+    if keys is None:
+        if mark is not None:
+            raise EncryptionMismatchError(str(environment.path), True)
+    elif mark is not None:
+        if keys.cipher(SYSTEM_USER, PURPOSE).key_id != mark:
+            raise EncryptionKeyMissingError(SYSTEM_USER, str(keys.folder))
+    elif not is_new:
+        raise EncryptionMismatchError(str(environment.path), False)
+    elif not readonly:
+        with environment.write() as transaction:
+            set_mark(environment, transaction, keys)
+
+
+def set_mark(environment: Environment, transaction: Transaction, keys: KeyRing) -> None:
+    """Note that a journal is encrypted, and by which ring. Makes the system's key when there is none."""
+    key_id = keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
+    transaction.put(_MARK, key_id, db=environment.databases["counters"])
+
+
+def is_encrypted(folder: Path, settings: JournalSettings) -> bool | None:
+    """Return whether the journal in `folder` is encrypted, None where it is new or there is none.
+
+    Raises `JournalError`.
+    """
+    if not folder.exists():
+        return None
+    environment = Environment.open(folder, settings.map_size_bytes, DATABASES, readonly=True)
+    try:
+        with environment.read() as transaction:
+            if _mark(environment, transaction) is not None:
+                return True
+            return None if _is_new(environment, transaction) else False
+    finally:
+        environment.close()
+
+
+def _mark(environment: Environment, transaction: Transaction) -> bytes | None:
+    mark: bytes | None = transaction.get(_MARK, db=environment.databases["counters"])
+    return mark
+
+
+def _is_new(environment: Environment, transaction: Transaction) -> bool:
+    """Say whether nothing was ever written that is encrypted elsewhere."""
+    counters = Counters(environment.databases)
+    return not counters.get(transaction, "last_seq") and not counters.get(transaction, "quarantine_last_id")

@@ -1,0 +1,113 @@
+"""What of a journal is encrypted, and with whose key: entries, the ids of events, the quarantine.
+
+User ids, numbers, times and sizes stay readable, which is what deleting and counting need: an entry whose key is gone
+can still be retained, erased and checked, and readers pass it as one that was erased. A journal is encrypted from its
+beginning or not at all (`encryption_mark`). What this does not do: sockets, databases.
+"""
+
+from __future__ import annotations
+
+from relay.admission import publisher_of
+from relay.cipher import Cipher
+from relay.config import EventLimits
+from relay.entries import (
+    AnyEvent,
+    AnyQuarantine,
+    SealedEvent,
+    SealedQuarantine,
+    StoredEvent,
+    StoredQuarantine,
+    id_key,
+    pack,
+    unpack_event,
+    unpack_quarantine,
+    user_key,
+)
+from relay.errors import EncryptionKeyMissingError, MalformedEventError, UndecipherableError
+from relay.event import decode_mapping
+from relay.key_ring import KeyRing
+from relay.validation import SYSTEM_USER, validate_user_id
+
+PURPOSE = "journal"
+_OF_MEMORY = "memory:"
+_LIMITS = EventLimits(max_bytes=16 << 20)
+
+
+class Sealing:
+    """Encrypts the entries of one journal with the keys of a ring; without one they stay as they are."""
+
+    def __init__(self, keys: KeyRing | None) -> None:
+        self._keys = keys
+
+    def require_keys(self) -> None:
+        """Raise `EncryptionKeyMissingError` where the folder of keys is gone, and not just a user's key."""
+        if self._keys is not None:
+            self._keys.cipher(SYSTEM_USER, PURPOSE)
+
+    def id_key(self, user_id: str, event_id: str) -> bytes:
+        """Return the key under which an event's id is found again. Makes the user's key when there is none."""
+        if self._keys is None:
+            return id_key(user_id, event_id)
+        return user_key(user_id) + self._own(user_id).name(event_id.encode())
+
+    def event(self, key: bytes, stored: StoredEvent, event_key: bytes) -> AnyEvent:
+        """Return an event as it is to be stored under `key`; `event_key` is what `id_key` returned for it."""
+        if self._keys is None:
+            return stored
+        cipher = self._own(stored.user_id)
+        name = event_key[len(user_key(stored.user_id)) :]
+        sealed = cipher.seal(pack(stored), key + name)
+        return SealedEvent(stored.received_ms, stored.user_id, name, cipher.key_id, sealed)
+
+    def open_event(self, key: bytes, stored: AnyEvent) -> StoredEvent | None:
+        """Return the event, None when it is not what was stored there. Raises `EncryptionKeyMissingError`."""
+        if not isinstance(stored, SealedEvent):
+            return stored if self._keys is None else None
+        plain = self._open(stored, key + stored.name)
+        opened = None if plain is None else unpack_event(plain)
+        return opened if isinstance(opened, StoredEvent) else None
+
+    def digest(self, user_id: str, digest: bytes) -> bytes:
+        """Return under what quarantined bytes with a `digest` are recognised: who has no key cannot guess at them."""
+        return digest if self._keys is None else self._own(user_id).fingerprint(digest)
+
+    def quarantine(self, key: bytes, user_id: str, stored: StoredQuarantine) -> AnyQuarantine:
+        """Return an entry of the quarantine as it is to be stored under `key`."""
+        if self._keys is None:
+            return stored
+        cipher = self._own(user_id)
+        sealed = cipher.seal(pack(stored), key)
+        return SealedQuarantine(user_id, cipher.key_id, sealed, stored.quarantined_ms, stored.seq, stored.digest)
+
+    def open_quarantine(self, key: bytes, stored: AnyQuarantine) -> StoredQuarantine | None:
+        """As `open_event`."""
+        if not isinstance(stored, SealedQuarantine):
+            return stored if self._keys is None else None
+        plain = self._open(stored, key)
+        opened = None if plain is None else unpack_quarantine(plain)
+        return opened if isinstance(opened, StoredQuarantine) else None
+
+    def _own(self, user_id: str) -> Cipher:
+        assert self._keys is not None
+        return self._keys.cipher(user_id, PURPOSE, create=True)
+
+    def _open(self, stored: SealedEvent | SealedQuarantine, about: bytes) -> bytes | None:
+        if self._keys is None:
+            return None
+        cipher = self._keys.cipher(stored.user_id, PURPOSE)
+        if cipher.key_id != stored.key_id:
+            raise EncryptionKeyMissingError(stored.user_id, str(self._keys.folder))
+        try:
+            return cipher.open(stored.sealed, about)
+        except UndecipherableError:
+            return None
+
+
+def user_of(data: bytes, source: str) -> str:
+    """Return whose key encrypts bytes that are no event: of whom the source speaks, or they do, or the system's."""
+    named = source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
+    try:
+        told = named or decode_mapping(data, _LIMITS)
+        return validate_user_id(told.get("user_id") if isinstance(told, dict) else told)
+    except MalformedEventError:
+        return SYSTEM_USER

@@ -1,0 +1,281 @@
+"""An encrypted journal: nothing of what it was told lies on the disk, and a key that is gone holds nobody up."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import lmdb
+import pytest
+from relays import NOW, entries, event, later, wait_until
+
+from relay import (
+    Broker,
+    EncryptionKeyMissingError,
+    EncryptionMismatchError,
+    EncryptionSettings,
+    EntryDamagedError,
+    Journal,
+    JournalSettings,
+    Publisher,
+    RelaySettings,
+    RelayUnavailableError,
+    Subscriber,
+    encrypt_journal,
+    is_encrypted,
+    read_event,
+)
+from relay.checkup import check_journal
+from relay.entries import SealedEvent, number_key, open_event, seal
+from relay.key_ring import KeyRing
+from relay.quarantine import Suspect
+from relay.wire import Erasable
+
+TEXT, ID, TYPE = "zanzibarquokka", "kakapo-17", "numbat.seen"
+GUESSED = b"no event, and short enough to guess"
+SHORT = JournalSettings(repeat_horizon_s=100, retention_age_s=50, disk_reserve_bytes=0)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyRing:
+    return KeyRing(tmp_path / "keys")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "journal"
+
+
+@pytest.fixture
+def journal(folder: Path, keys: KeyRing) -> Iterator[Journal]:
+    with Journal.open(folder, keys=keys) as journal:
+        yield journal
+
+
+def told(number: int, user_id: str = "alice", **fields: object) -> object:
+    """An event all of whose parts can be found again among bytes."""
+    payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
+    fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
+    return event(number, user_id, payload=payload, extra={"k": TEXT}, **fields)
+
+
+def fill(journal: Journal) -> None:
+    """Have something of everything: events kept, deleted, erased and set aside, and a quarantine of all sorts."""
+    journal.append([told(number) for number in range(1, 9)], NOW)  # type: ignore[misc]
+    journal.append([told(9, "bob"), told(10, "system")], NOW, source=("table:t", 3))  # type: ignore[list-item]
+    journal.commit("memory", 0)
+    journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
+    journal.quarantine(TEXT.encode(), "unhandled_event", TEXT, "memory:alice", NOW, seq=2)
+    unread = f'{{"user_id": "alice", "event_type": " ", "x": "{TEXT}"}}'.encode()
+    journal.append([], NOW, suspects=[Suspect(unread, "malformed_event", TEXT, f"publisher@bob/{ID}")])
+    journal.append([], NOW, suspects=[Suspect(unread, "malformed_event", TEXT, "pub")])
+    journal.discard(1, "reader", NOW)
+    journal.erase(Erasable(user_id="alice", event_ids=frozenset({f"{ID}-3"})), NOW)
+    journal.erase(Erasable(user_id="alice", session_ids=frozenset({"s-other"})), NOW)
+
+
+def marks() -> set[bytes]:
+    texts = {TEXT, ID, "kakapo", TYPE, "numbat", "malformed_event", "unhandled", "is wrong"}
+    plain = {text.encode() for text in texts} | {GUESSED}
+    source = blake2b(f"publisher:{ID}".encode(), digest_size=32).digest()
+    digests = {blake2b(GUESSED, digest_size=16, key=source).digest(), blake2b(GUESSED, digest_size=16).digest()}
+    return plain | {base64.b64encode(text)[:-4] for text in plain} | digests
+
+
+def found_below(folder: Path) -> set[bytes]:
+    held = b"\n".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    return {mark for mark in marks() if mark in held}
+
+
+def faults(folder: Path) -> list[object]:
+    found: list[object] = []
+    check_journal(folder, JournalSettings(), lambda *fault: found.append(fault), lambda *_: None)  # type: ignore[arg-type]
+    return found
+
+
+def ids(journal: Journal, user_id: str | None = None) -> list[str]:
+    return [read_event(entry.data).event_id for entry in journal.read(0, 1_000, user_id=user_id)]
+
+
+def test_nothing_of_what_it_was_told_lies_on_the_disk(journal: Journal, folder: Path, tmp_path: Path) -> None:
+    fill(journal)
+    assert found_below(folder) == set()
+    with Journal.open(tmp_path / "plain") as plain:
+        fill(plain)
+        assert found_below(tmp_path / "plain") >= {TEXT.encode(), ID.encode(), TYPE.encode(), GUESSED}
+        assert ids(plain) == ids(journal)
+        assert plain.quarantined() == journal.quarantined()
+    journal.close()
+    assert faults(folder) == []
+
+
+def test_what_was_sent_before_is_recognised(journal: Journal) -> None:
+    fill(journal)
+    again = [told(number) for number in range(1, 9)]
+    assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 8  # type: ignore[arg-type]
+    before = journal.stats().quarantined
+    journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
+    assert journal.stats().quarantined == before
+
+
+def test_whose_key_is_gone_is_passed_and_others_are_read(journal: Journal, keys: KeyRing) -> None:
+    fill(journal)
+    assert keys.destroy("alice")
+    assert ids(journal) == [f"{ID}-9", f"{ID}-10"]
+    assert ids(journal, "alice") == []
+    assert journal.stats().locked == 6 * 2
+    assert [entry.seq for entry in journal.read(2, 1)] == [9], "a reader gets past in one step"
+    codes = {entry.id: (entry.code, entry.data) for entry in journal.quarantined()}
+    locked = (EncryptionKeyMissingError.code, b"")
+    assert codes[2] == codes[4] == locked
+    assert codes[1] == ("malformed_event", GUESSED), "it was nobody's"
+    assert codes[3][0] == "malformed_event", "bob's publisher sent it"
+
+
+def test_what_nobody_can_read_is_still_deleted_and_counted(folder: Path, keys: KeyRing) -> None:
+    with Journal.open(folder, SHORT, keys=keys) as journal:
+        fill(journal)
+        keys.destroy("alice")
+        erased = journal.erase_all(Erasable(user_id="alice", everything=True), NOW)
+        assert (erased.seqs, erased.quarantined) == ([2, 4, 5, 6, 7, 8], 3)
+        assert [entry.data for entry in journal.quarantined()] == [GUESSED]
+        journal.append([told(11), told(12)], NOW)  # type: ignore[list-item]
+        keys.destroy("alice")
+        journal.remove_consumer("memory")
+        journal.remove_consumer("reader")
+        assert journal.retain(later(60)).deleted == 4
+        assert journal.stats().event_bytes == 0
+        journal.retain(later(200))
+    assert faults(folder) == []
+
+
+def test_who_comes_back_gets_a_new_key_that_does_not_read_the_old(journal: Journal, keys: KeyRing) -> None:
+    fill(journal)
+    keys.destroy("alice")
+    assert not journal.append([told(4)], NOW)[0].duplicate  # type: ignore[list-item]
+    assert ids(journal, "alice") == [f"{ID}-4"]
+    assert ids(journal)[-1] == f"{ID}-4"
+
+
+def test_without_the_folder_of_keys_nothing_goes_on_and_no_keys_are_made(
+    journal: Journal, folder: Path, keys: KeyRing
+) -> None:
+    fill(journal)
+    keys.folder.rename(away := keys.folder.with_name("away"))
+    for action in (lambda: journal.append([event(1, "carol")], NOW), lambda: journal.read(0, 10)):
+        with pytest.raises(EncryptionKeyMissingError):
+            action()
+    journal.close()
+    with pytest.raises(EncryptionKeyMissingError):
+        Journal.open(folder, keys=keys)
+    other = KeyRing(keys.folder)
+    other.cipher("system", "journal", create=True)
+    with pytest.raises(EncryptionKeyMissingError):
+        Journal.open(folder, keys=other)
+    assert other.users() == ["system"]
+    assert faults(folder) == [], "checksums need no key"
+    with Journal.open(folder, keys=KeyRing(away)) as again:
+        assert len(ids(again)) == 8
+
+
+def test_plain_and_encrypted_are_never_taken_for_each_other(tmp_path: Path, keys: KeyRing) -> None:
+    plain, sealed = tmp_path / "plain", tmp_path / "sealed"
+    with Journal.open(plain) as journal:
+        journal.commit("reader", 0)
+    assert is_encrypted(plain, JournalSettings()) is None
+    with Journal.open(plain) as journal:
+        journal.append([event(1)], NOW)
+    Journal.open(sealed, keys=keys).close()
+    assert (is_encrypted(plain, JournalSettings()), is_encrypted(sealed, JournalSettings())) == (False, True)
+    assert is_encrypted(tmp_path / "none", JournalSettings()) is None
+    for readonly in (False, True):
+        with pytest.raises(EncryptionMismatchError, match="memory-agent encrypt"):
+            Journal.open(plain, keys=keys, readonly=readonly)
+        with pytest.raises(EncryptionMismatchError, match=r"set encryption\.keys_folder"):
+            Journal.open(sealed, readonly=readonly)
+    with Journal.open(plain) as journal:
+        assert ids(journal) == ["event-000001"]
+
+
+def change(folder: Path, seq: int, value: bytes) -> None:
+    with lmdb.open(str(folder), max_dbs=16) as engine, engine.begin(write=True) as transaction:
+        transaction.put(number_key(seq), value, db=engine.open_db(b"events", transaction))
+
+
+def kept(folder: Path, seq: int) -> SealedEvent:
+    with lmdb.open(str(folder), max_dbs=16) as engine, engine.begin() as transaction:
+        value = transaction.get(number_key(seq), db=engine.open_db(b"events", transaction))
+    stored = open_event(number_key(seq), value)
+    assert isinstance(stored, SealedEvent)
+    return stored
+
+
+@pytest.mark.parametrize("how", ["moved", "changed", "plain"])
+def test_what_was_put_there_by_somebody_without_the_key_is_damage(folder: Path, keys: KeyRing, how: str) -> None:
+    with Journal.open(folder, keys=keys) as journal:
+        journal.append([told(1), told(2), told(3)], NOW)  # type: ignore[list-item]
+    if how == "moved":
+        forged: object = kept(folder, 3)
+    elif how == "changed":
+        fields = kept(folder, 2)
+        forged = SealedEvent(*[getattr(fields, name) for name in fields.__struct_fields__[:-1]], fields.sealed[:-1])
+    else:
+        with Journal.open(folder.with_name("other")) as other:
+            other.append([event(1), event(2)], NOW)
+        with lmdb.open(str(other._environment.path), max_dbs=16) as engine, engine.begin() as transaction:
+            value = transaction.get(number_key(2), db=engine.open_db(b"events", transaction))
+        forged = open_event(number_key(2), value)
+    change(folder, 2, seal(number_key(2), forged))  # type: ignore[arg-type]
+    with Journal.open(folder, keys=keys) as journal:
+        assert [entry.seq for entry in journal.read(0, 10)] == [1]
+        with pytest.raises(EntryDamagedError):
+            journal.read(1, 10)
+        journal.set_aside(2, NOW)
+        assert [entry.seq for entry in journal.read(0, 10)] == [1, 3]
+
+
+def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -> None:
+    with Journal.open(folder) as plain:
+        fill(plain)
+        before = plain.read(0, 100), plain.quarantined(), plain.consumers(), plain.source_cursor("table:t")
+        last_seq = plain.last_seq
+    change(folder, 7, b"damaged")
+    assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7
+    assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7, "said again, it changes nothing"
+    assert found_below(folder) == set()
+    assert faults(folder) == []
+    with Journal.open(folder, keys=keys) as journal:
+        after = journal.read(0, 100), journal.quarantined(), journal.consumers(), journal.source_cursor("table:t")
+        assert [entry for entry in before[0] if entry.seq != 7] == after[0]
+        assert before[1] == after[1][:-1]
+        assert after[1][-1].seq == 7
+        assert before[2:] == after[2:]
+        assert journal.last_seq == last_seq
+        again = [told(number) for number in (1, 2, 3, 8)]
+        assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 4  # type: ignore[arg-type]
+        journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
+        assert len(journal.quarantined()) == len(after[1])
+
+
+def test_a_relay_encrypts_and_ends_when_all_keys_are_gone(data_dir: Path, keys: KeyRing) -> None:
+    settings = RelaySettings(encryption=EncryptionSettings(keys_folder=str(keys.folder)))
+    broker = Broker(data_dir, settings).start()
+    with Publisher(broker.endpoints.ingest) as publisher, Subscriber(*broker.endpoints, "r") as subscriber:
+        publisher.publish(told(1))  # type: ignore[arg-type]
+        publisher.publish(told(2, "bob"))  # type: ignore[arg-type]
+        publisher.flush()
+        keys.destroy("alice")
+        assert entries(subscriber) == [(2, f"{ID}-2")]
+        assert subscriber.stats().journal.locked > 0
+        assert found_below(data_dir) == set()
+        keys.destroy("system")
+        publisher.publish(told(3, "bob"))  # type: ignore[arg-type]
+        assert broker._thread is not None
+        wait_until(lambda: not broker._thread.is_alive())  # type: ignore[union-attr]
+        with pytest.raises(EncryptionKeyMissingError):
+            broker.stop()
+        with pytest.raises(RelayUnavailableError, match="not acknowledged"):
+            publisher.close(timeout_s=0)
+    assert keys.users() == ["bob"]
