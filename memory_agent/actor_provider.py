@@ -30,7 +30,7 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
     also where Ray was imported before this package without its token mode (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
-    with MemoryClient(data_dir=data_dir) as client:
+    with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # whoever may join is the folder's owner
         address = client.status().endpoints["ray"]
     join(str(address), ray_token(layout.run), **options)
 
@@ -45,10 +45,11 @@ class ActorMemoryProvider:
         data_dir: Path | str | None = None,
         endpoint: str | None = None,
         token: str | None = None,
+        key_file: Path | str | None = None,
     ) -> None:
         """The arguments are those of `MemoryClient`; the caller has joined the daemon's Ray (`join_ray`)."""
         self._user_id = user_id
-        self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token)
+        self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token, key_file=key_file)
         self._address: HostAddress | None = None
         self.runs = ClientRuns(self._send)
 

@@ -6,6 +6,7 @@ this machine, or the endpoint and token of one elsewhere.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from memory_agent.client_erasure import ClientErasure
 from memory_agent.client_runs import AsyncClientRuns, ClientRuns, feedback_call
 from memory_agent.client_sona import AsyncClientSona, ClientSona
 from memory_agent.errors import DeadlineExceededError, UnavailableError
-from memory_agent.layout import Layout, default_data_dir
+from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
 from memory_agent.protocol import (
     DEFAULT_USER,
     DaemonStatus,
@@ -89,10 +90,14 @@ def find_daemon(
 ) -> Address:
     """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and what to show there.
 
-    Raises `RelaySettingsError` for a key file that cannot be read.
+    Where neither token nor key file is named, $MEMORY_AGENT_KEY_FILE is obeyed, then $MEMORY_AGENT_TOKEN, as by the
+    command line. Raises `RelaySettingsError` for a key file that cannot be read.
     """
     layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
-    identity = Identity() if key_file is None else identity_of(read_key_file(Path(key_file)))
+    if token is None and key_file is None:
+        key_file = os.environ.get(KEY_FILE_VARIABLE) or None
+        token = None if key_file else os.environ.get(TOKEN_VARIABLE) or None
+    identity = Identity() if key_file is None else identity_of(read_key_file(Path(key_file).expanduser()))
     named = identity.token if token is None and key_file is not None else token
     return Address(endpoint or layout.gateway, layout, endpoint is None, named, identity)
 
@@ -112,8 +117,9 @@ class MemoryClient:
         """Ask the daemon that serves `data_dir` (default: $MEMORY_AGENT_DATA_DIR, else the platform's
         folder), or the one at `endpoint`.
 
-        Who asks is shown by a `token` or by the file that `keys create` wrote; without either by the data folder's own
-        token. A key for one user need not be told which; `curve+tcp://` endpoints need the file of a CURVE key.
+        Who asks is shown by a `token` or by the file that `keys create` wrote; without either by what
+        $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN names, else by the data folder's own token. A key for one user
+        need not be told which; `curve+tcp://` endpoints need the file of a CURVE key.
         """
         self.user_id = user_id
         self._address = find_daemon(data_dir, endpoint, token, key_file)

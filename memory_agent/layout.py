@@ -26,6 +26,8 @@ from relay import ensure_local_key
 CONSUMER = "memory"
 """The name under which the journal keeps how far the daemon is."""
 DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
+TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
+KEY_FILE_VARIABLE = "MEMORY_AGENT_KEY_FILE"
 _GLANCE_S = 0.5
 _GLANCE_PAUSE_S = 0.002
 

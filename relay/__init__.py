@@ -51,7 +51,17 @@ from relay.errors import (
 from relay.event import ON_BEHALF_OF, Event, decode_event, encode_event, event_from_mapping, read_event
 from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
-from relay.key_file import StoredKey, create_key, ensure_local_key, read_keys, revoke_key, server_pair, write_private
+from relay.key_file import (
+    LOCAL,
+    StoredKey,
+    create_key,
+    ensure_local_key,
+    read_keys,
+    revoke_key,
+    rotate_key,
+    server_pair,
+    write_private,
+)
 from relay.key_ring import KeyRing, open_key_ring
 from relay.masking import Masker
 from relay.principal import ALL_SCOPES, Origin, Principal, Scope
@@ -68,6 +78,7 @@ __all__ = [
     "ALL_SCOPES",
     "CURVE",
     "ERRORS",
+    "LOCAL",
     "ON_BEHALF_OF",
     "SYSTEM_USER",
     "TOKEN_FILE",
@@ -157,6 +168,7 @@ __all__ = [
     "read_keys",
     "relay_endpoints",
     "revoke_key",
+    "rotate_key",
     "server_pair",
     "show_curve",
     "validate_user_id",

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from relay.config import EventLimits
-from relay.errors import MalformedEventError, UserNotAllowedError
+from relay.errors import MalformedEventError
 from relay.event import Event, decode_mapping, event_from_mapping
 from relay.principal import Principal, Scope
 
@@ -104,5 +104,5 @@ def _with_user(mapping: Mapping[Any, Any], principal: Principal) -> Mapping[Any,
     if named is None or named == "":
         return {**mapping, "user_id": principal.user_id}
     if named != principal.user_id:
-        raise UserNotAllowedError("user_id", "is not the user that this key is for")
+        raise principal.not_for_user()
     return mapping

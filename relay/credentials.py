@@ -27,9 +27,11 @@ class _Table(NamedTuple):
     version: _Version | None
     by_digest: dict[str, StoredKey]
     by_curve: dict[str, StoredKey]
+    revoked: dict[str, str]
+    """The names of revoked keys, by digest or CURVE public key."""
 
 
-_NOBODY = _Table(None, {}, {})
+_NOBODY = _Table(None, {}, {}, {})
 
 
 class Credentials:
@@ -43,17 +45,21 @@ class Credentials:
 
     def of_token(self, token: bytes) -> Principal:
         """Return whose token this is. Raises `UnauthorizedError`."""
+        if not token:
+            raise UnauthorizedError("a token is missing")
         digest = digest_of(token)
-        key = self._current().by_digest.get(digest)
-        if not token or key is None or not compare_digest(key.token_sha256, digest):
-            raise UnauthorizedError("the token is not known here, or was revoked" if token else "a token is missing")
+        table = self._current()
+        key = table.by_digest.get(digest)
+        if key is None or not compare_digest(key.token_sha256, digest):
+            raise UnauthorizedError(_refused(table, digest, "token"))
         return key.principal
 
     def of_curve(self, public: str) -> Principal:
         """Return whose CURVE public key this is. Raises `UnauthorizedError`."""
-        key = self._current().by_curve.get(public)
+        table = self._current()
+        key = table.by_curve.get(public)
         if key is None:
-            raise UnauthorizedError("the key is not known here, or was revoked")
+            raise UnauthorizedError(_refused(table, public, "key"))
         return key.principal
 
     def knows_curve(self, public: str) -> bool:
@@ -71,16 +77,24 @@ class Credentials:
         if version is None:
             return _NOBODY
         try:
-            valid = [key for key in read_keys(self._data_dir) if key.revoked is None]
+            keys = read_keys(self._data_dir)
         except KeyFileError as error:
             if self._table.version != version:
                 log.error("keys.unreadable", reason=str(error))
-            return _Table(version, {}, {})
+            return _Table(version, {}, {}, {})
+        valid = [key for key in keys if key.revoked is None]
         return _Table(
             version,
             {key.token_sha256: key for key in valid if key.token_sha256},
             {key.curve_public: key for key in valid if key.curve_public},
+            {key.token_sha256 or key.curve_public: key.id for key in keys if key.revoked is not None},
         )
+
+
+def _refused(table: _Table, shown: str, what: str) -> str:
+    """Say why: who shows what a revoked key was knows that key, so its name tells nothing new."""
+    revoked = table.revoked.get(shown)
+    return f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
 
 
 def _version(path: Path) -> _Version | None:

@@ -50,12 +50,15 @@ class ScopeMissingError(RelayError):
 
     code = "scope_missing"
 
-    def __init__(self, scope: str) -> None:
-        super().__init__(scope)
+    def __init__(self, scope: str, key_id: str = "") -> None:
+        super().__init__(scope, key_id)
         self.scope = scope
+        self.key_id = key_id
 
     def __str__(self) -> str:
-        return f"the key has no scope {self.scope}"
+        return (
+            f"the key {self.key_id} has no scope {self.scope}" if self.key_id else f"the key has no scope {self.scope}"
+        )
 
 
 class UnauthorizedError(RelayError):

@@ -124,7 +124,7 @@ class Intake:
     def _advance(self, parcel: Parcel, places: dict[Producer, _Place]) -> RelayError | None:
         """Move the producer's place behind what is published, or say why it cannot be taken."""
         if Scope.PUBLISH not in parcel.principal.scopes:
-            return ScopeMissingError(Scope.PUBLISH.value)
+            return ScopeMissingError(Scope.PUBLISH.value, parcel.principal.key_id)
         publish, producer = parcel.publish, parcel.producer
         place = places.get(producer) or self._places.get(producer)
         if place is not None and publish.epoch < place.epoch:

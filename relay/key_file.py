@@ -29,7 +29,7 @@ _TOKEN_BYTES = 32
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One key. `user_id` None: for all users. It has a token, or a CURVE public key."""
+    """One key. `user_id` None: for all users. It has a token, or a CURVE public key, `created` then."""
 
     id: str
     created: datetime
@@ -86,10 +86,8 @@ def ensure_local_key(data_dir: Path) -> str:
         token = _local_token(data_dir)
         keys = read_keys(data_dir)
         digest = digest_of(token.encode())
-        if not any(key.id == LOCAL and key.token_sha256 == digest for key in keys):
-            scopes = tuple(sorted(ALL_SCOPES))
-            local = StoredKey(id=LOCAL, created=_now(), scopes=scopes, token_sha256=digest)
-            _write_keys(data_dir, (local, *(key for key in keys if key.id != LOCAL)))
+        if [key.token_sha256 for key in keys if key.id == LOCAL] != [digest]:
+            _write_keys(data_dir, (_local_key(digest), *(key for key in keys if key.id != LOCAL)))
         return token
 
 
@@ -124,17 +122,42 @@ def create_key(
 def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
     """Make a key worth nothing from now on, also for those who are connected. Raises `KeyFileError`."""
     if key_id == LOCAL:
-        raise KeyFileError(LOCAL, f"is this folder's own: remove {data_dir / TOKEN_FILE} and start again for another")
+        raise KeyFileError(LOCAL, "is this folder's own: replace its token with `memory-agent keys rotate local`")
     with _locked(data_dir):
         keys = read_keys(data_dir)
-        found = next((key for key in keys if key.id == key_id), None)
-        if found is None:
-            raise KeyFileError(key_id, "there is no such key")
+        found = _find(keys, key_id)
         if found.revoked is None:
             revoked = msgspec.structs.replace(found, revoked=_now())
             _write_keys(data_dir, tuple(revoked if key is found else key for key in keys))
             found = revoked
         return found
+
+
+def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> KeyDocument:
+    """Give a key another secret and return it with that: a new token, or what `make` gives where it is a CURVE key.
+
+    The former one is worth nothing from the next request on. That of the key `local` is put into DATA/token; whoever
+    reads that file never finds one there that is refused. Raises `KeyFileError`.
+    """
+    with _locked(data_dir):
+        keys = read_keys(data_dir)
+        found = _find(keys, key_id)
+        if found.revoked is not None:
+            raise KeyFileError(key_id, "was revoked, for good: create another key")
+        pair = make() if found.curve_public else None
+        token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+        rotated = msgspec.structs.replace(
+            found,
+            created=_now(),
+            token_sha256=digest_of(token.encode()) if token else "",
+            curve_public=pair.public if pair is not None else "",
+        )
+        if key_id == LOCAL:
+            _write_keys(data_dir, (rotated, *keys))  # both, while clients read the one or the other
+            write_private(data_dir / TOKEN_FILE, token.encode())
+        _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
+    halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
+    return KeyDocument(id=key_id, user_id=found.user_id, token=token, **halves)
 
 
 def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
@@ -172,6 +195,17 @@ def validate_key_id(key_id: str) -> str:
     if not key_id or len(key_id) > 64 or not all(letter.isalnum() or letter in "._-" for letter in key_id):
         raise KeyFileError(key_id[:64], "a key's name is 1 to 64 letters, digits and ._-")
     return key_id
+
+
+def _find(keys: tuple[StoredKey, ...], key_id: str) -> StoredKey:
+    found = next((key for key in keys if key.id == key_id), None)
+    if found is None:
+        raise KeyFileError(key_id, "there is no such key")
+    return found
+
+
+def _local_key(digest: str) -> StoredKey:
+    return StoredKey(id=LOCAL, created=_now(), scopes=tuple(sorted(ALL_SCOPES)), token_sha256=digest)
 
 
 def _local_token(data_dir: Path) -> str:

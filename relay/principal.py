@@ -53,9 +53,13 @@ class Principal(NamedTuple):
         `ScopeMissingError` or `UserNotAllowedError`; neither tells whether the user exists.
         """
         if scope not in self.scopes:
-            raise ScopeMissingError(scope.value)
+            raise ScopeMissingError(scope.value, self.key_id)
         if self.user_id not in (None, user_id):
-            raise UserNotAllowedError("user_id", "is not the user that this key is for")
+            raise self.not_for_user()
+
+    def not_for_user(self) -> UserNotAllowedError:
+        """Return the refusal of a user that this key is not for: it names the key, and tells nothing of users."""
+        return UserNotAllowedError("user_id", f"is not the user that the key {self.key_id} is for")
 
 
 def everybody(key_id: str) -> Principal:

@@ -1,4 +1,4 @@
-"""`keys create|list|revoke`: who may ask the daemon of this data folder, for whose memory and what for."""
+"""`keys create|list|rotate|revoke`: who may ask the daemon of this data folder, for whose memory and what for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.render import print_document, print_table
 from relay import (
     ALL_SCOPES,
+    LOCAL,
+    TOKEN_FILE,
     KeyDocument,
     Scope,
     StoredKey,
     create_key,
     curve_pair,
     ensure_local_key,
+    read_key_file,
     read_keys,
     revoke_key,
+    rotate_key,
     server_pair,
     write_private,
 )
@@ -33,7 +37,7 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     return frozenset(map(Scope, names))
 
 
-@click.group(short_help="Who may ask: create, list, revoke keys.")
+@click.group(short_help="Who may ask: create, list, rotate, revoke keys.")
 def keys() -> None:
     """Keys for others than whoever owns the data folder: each for one user or all, and for what its scopes say.
 
@@ -51,6 +55,7 @@ def keys() -> None:
       memory-agent keys create alice-laptop --user alice --scope publish,recall
       memory-agent keys create planner --all-users --curve --out planner.key
       memory-agent keys list
+      memory-agent keys rotate local
       memory-agent keys revoke alice-laptop
     """
 
@@ -85,6 +90,36 @@ def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope],
     if curve:
         document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
     _hand_out(target, document, out)
+
+
+@keys.command(short_help="Give a key another secret; the former is worth nothing.")
+@click.argument("name")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write the key there (0600) instead of printing it; over the key's former file, too.")  # fmt: skip
+@common_options
+def rotate(target: Target, name: str, out: Path | None) -> None:
+    """Give the key NAME another secret, and print it this once. The former is worth nothing from the next request on.
+
+    NAME local is the data folder's own: its new token is put into the file `token`, where clients on this machine, and
+    the daemon, find it.
+
+    \b
+    Examples:
+      memory-agent keys rotate local
+      memory-agent keys rotate conductor --out conductor.key
+    """
+    if out is not None and out.exists() and read_key_file(out).id != name:
+        raise click.UsageError(f"{out} is not a file of the key {name}; choose another")
+    if out is not None and name == LOCAL:
+        raise click.UsageError(f"the key {LOCAL} has its file: {target.data_dir / TOKEN_FILE}")
+    document = rotate_key(target.data_dir, name, curve_pair)
+    if document.public:
+        document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
+    if name == LOCAL:
+        shown = {"id": name, "file": str(target.data_dir / TOKEN_FILE)}
+        print_document(shown) if target.as_json else click.echo(f"rotated {name}: its token is in {shown['file']}")
+    else:
+        _hand_out(target, document, out)
 
 
 def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:

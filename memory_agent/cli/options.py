@@ -17,13 +17,10 @@ import click
 from click.core import ParameterSource
 
 from memory_agent.cli.failure import JSON_KEY
-from memory_agent.layout import Layout, default_data_dir, platform_data_dir
+from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
 from relay import TOKEN_FILE, Identity, identity_of, read_key_file
-
-TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
-KEY_FILE_VARIABLE = "MEMORY_AGENT_KEY_FILE"
 
 Verb = Callable[..., Any]
 
@@ -126,7 +123,7 @@ def common_options(verb: Verb) -> Verb:
             settings_named=bool(settings) or config is not None,
             data_dir=_data_dir(data_dir, loaded),
             endpoint=endpoint,
-            token=os.environ.get(TOKEN_VARIABLE),
+            token=os.environ.get(TOKEN_VARIABLE) if key_file is None else None,
             key_file=key_file,
             as_json=as_json,
         )

@@ -48,7 +48,7 @@ def permitted(request: Request, principal: Principal) -> Request:
     try:
         _check(request, principal, user_id)
     except ScopeMissingError as error:
-        raise errors.ScopeMissingError(error.scope) from error
+        raise errors.ScopeMissingError(error.scope, error.key_id) from error
     except UserNotAllowedError as error:
         raise errors.UserNotAllowedError(error.field, error.reason) from error
     return msgspec.structs.replace(request, user_id=user_id)
@@ -58,7 +58,7 @@ def _check(request: Request, principal: Principal, user_id: str) -> None:
     scope = scope_of(request.method)
     if request.method == "wait":
         if scope not in principal.scopes:
-            raise ScopeMissingError(scope.value)
+            raise ScopeMissingError(scope.value, principal.key_id)
         for waited_for in decode(request.params, WaitParams).through:
             principal.require(scope, waited_for)
     else:

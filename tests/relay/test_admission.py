@@ -142,7 +142,7 @@ def test_a_key_that_is_not_for_publishing_is_refused_by_name(intake: Intake, jou
     reader = Principal("key-r", None, frozenset({Scope.RECALL, Scope.ADMIN}))
     (reply,) = intake.take([Parcel(b"peer", publish(told(user_id="alice")), reader)], NOW)
     assert isinstance(reply.message, Refusal)
-    assert (reply.message.code, reply.message.arguments) == ("scope_missing", ["publish"])
+    assert (reply.message.code, reply.message.arguments) == ("scope_missing", ["publish", "key-r"])
     assert list(journal.read(0, 10)) == []
 
 

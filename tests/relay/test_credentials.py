@@ -20,7 +20,9 @@ from relay import (
     ensure_local_key,
     read_keys,
     revoke_key,
+    rotate_key,
     server_pair,
+    write_private,
 )
 
 READER = frozenset({Scope.RECALL})
@@ -94,7 +96,7 @@ def test_nobody_gets_a_key_as_the_system(tmp_path: Path) -> None:
 
 def test_the_folders_own_key_is_not_revoked_but_replaced(tmp_path: Path) -> None:
     old = ensure_local_key(tmp_path)
-    with pytest.raises(KeyFileError, match="remove"):
+    with pytest.raises(KeyFileError, match="keys rotate local"):
         revoke_key(tmp_path, "local")
     (tmp_path / "token").unlink()
     new = ensure_local_key(tmp_path)
@@ -138,3 +140,79 @@ def test_keys_made_at_once_are_all_there(tmp_path: Path) -> None:
     credentials = Credentials(tmp_path)
     assert [credentials.of_token(key.token.encode()).user_id for key in made] == [f"user-{n}" for n in range(12)]
     assert msgspec.json.decode((tmp_path / "keys.json").read_bytes())["version"] == 1
+
+
+def test_a_rotated_key_opens_the_same_with_another_token_alone(tmp_path: Path) -> None:
+    ensure_local_key(tmp_path)
+    former = create_key(tmp_path, "reader", "alice", READER)
+    credentials = Credentials(tmp_path)
+    assert credentials.of_token(former.token.encode()).user_id == "alice"
+    latter = rotate_key(tmp_path, "reader", curve_pair)
+    assert credentials.of_token(latter.token.encode()) == ("reader", "alice", READER)
+    with pytest.raises(UnauthorizedError):
+        credentials.of_token(former.token.encode())
+    assert [key.id for key in read_keys(tmp_path)] == ["local", "reader"]
+
+
+def test_a_rotated_curve_key_stays_one(tmp_path: Path) -> None:
+    former = create_key(tmp_path, "far", "alice", READER, curve_pair())
+    latter = rotate_key(tmp_path, "far", curve_pair)
+    credentials = Credentials(tmp_path)
+    assert credentials.of_curve(latter.public).key_id == "far"
+    assert not credentials.knows_curve(former.public)
+    assert latter.token == ""
+
+
+def test_the_folders_own_token_is_replaced_in_its_file(tmp_path: Path) -> None:
+    former = ensure_local_key(tmp_path)
+    latter = rotate_key(tmp_path, "local", curve_pair).token
+    assert (tmp_path / "token").read_text() == latter == ensure_local_key(tmp_path) != former
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    credentials = Credentials(tmp_path)
+    assert credentials.of_token(latter.encode()).scopes == ALL_SCOPES
+    with pytest.raises(UnauthorizedError):
+        credentials.of_token(former.encode())
+
+
+@pytest.mark.parametrize("dies_at", [1, 2])
+def test_a_rotation_that_a_crash_broke_off_leaves_a_token_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
+) -> None:
+    """Each of its writes is whole; before any of them the folder's file holds a token that counts."""
+    ensure_local_key(tmp_path)
+    writes = iter(range(3))
+
+    def dying(path: Path, content: bytes) -> None:
+        if next(writes) == dies_at:
+            raise RuntimeError("power cut")
+        write_private(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("relay.key_file.write_private", dying)
+        with pytest.raises(RuntimeError):
+            rotate_key(tmp_path, "local", curve_pair)
+    shown = (tmp_path / "token").read_bytes()
+    assert Credentials(tmp_path).of_token(shown).key_id == "local"
+    assert ensure_local_key(tmp_path).encode() == shown
+    assert [key.id for key in read_keys(tmp_path)] == ["local"]  # the next start leaves one
+
+
+def test_what_cannot_be_rotated_is_said(tmp_path: Path) -> None:
+    ensure_local_key(tmp_path)
+    create_key(tmp_path, "gone", "alice", READER)
+    revoke_key(tmp_path, "gone")
+    for name, reason in (("gone", "revoked"), ("never", "no such key")):
+        with pytest.raises(KeyFileError, match=reason):
+            rotate_key(tmp_path, name, curve_pair)
+
+
+def test_a_revoked_key_is_named_to_who_shows_it(tmp_path: Path) -> None:
+    made = create_key(tmp_path, "gone", "alice", READER)
+    far = create_key(tmp_path, "far", "alice", READER, curve_pair())
+    for name in ("gone", "far"):
+        revoke_key(tmp_path, name)
+    credentials = Credentials(tmp_path)
+    with pytest.raises(UnauthorizedError, match="the key gone was revoked"):
+        credentials.of_token(made.token.encode())
+    with pytest.raises(UnauthorizedError, match="the key far was revoked"):
+        credentials.of_curve(far.public)

@@ -63,7 +63,8 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
         (["create", "a", "--user", "system"], "only a key for all users"),
         (["create", "local", "--all-users"], "there is a key of this name"),
         (["revoke", "a"], "there is no such key"),
-        (["revoke", "local"], "remove"),
+        (["revoke", "local"], "keys rotate local"),
+        (["rotate", "a"], "there is no such key"),
     ],
 )
 def test_what_cannot_be_is_said(run: Run, words: list[str], reason: str) -> None:
@@ -84,6 +85,31 @@ def test_events_are_published_with_a_key_file_of_one_user(run: Run, run_json: Ru
         refused = run("publish", "--key-file", str(data_dir / "no.key"), input=lines)
     document = json.loads(result.stdout)
     assert document["acked_through"] == {"bob": 1}
-    assert [line["reason"] for line in document["bad_lines"]] == ["is not the user that this key is for"]
+    assert [line["reason"] for line in document["bad_lines"]] == ["is not the user that the key bob is for"]
     assert refused.exit_code == 1
     assert "no.key cannot be read" in refused.stderr
+
+
+def test_a_rotated_key_is_printed_or_put_over_its_file(run: Run, data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bob.key"
+    run("keys", "create", "bob", "--user", "bob", "--out", str(file))
+    former = read_key_file(file).token
+    assert run("keys", "rotate", "bob", "--out", str(file)).exit_code == 0
+    latter = read_key_file(file).token
+    assert Credentials(data_dir).of_token(latter.encode()).user_id == "bob"
+    with pytest.raises(UnauthorizedError):
+        Credentials(data_dir).of_token(former.encode())
+    printed = run("keys", "rotate", "bob").stdout.strip()
+    assert Credentials(data_dir).of_token(printed.encode()).user_id == "bob"
+    run("keys", "create", "eve", "--user", "eve")
+    assert "not a file of the key eve" in run("keys", "rotate", "eve", "--out", str(file)).stderr
+
+
+def test_the_folders_own_key_is_rotated_into_its_file_and_not_printed(
+    run: Run, run_json: RunJson, data_dir: Path
+) -> None:
+    run("keys", "create", "bob", "--user", "bob")  # makes the folder's own key as well
+    assert run_json("keys", "rotate", "local") == {"id": "local", "file": str(data_dir / "token")}
+    token = (data_dir / "token").read_bytes()
+    assert Credentials(data_dir).of_token(token).key_id == "local"
+    assert token.decode() not in run("keys", "rotate", "local").stdout

@@ -1,0 +1,125 @@
+"""What clients show to a daemon when nobody says, and what they are told of it: the key's name, never what opens."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from served_gateway import Served, gateway_without_ray
+from served_host import absent_embedder
+
+from memory_agent import ActorMemoryProvider, AsyncMemoryClient, MemoryClient
+from memory_agent.errors import ScopeMissingError, UnauthorizedError, UserNotAllowedError
+from relay import (
+    ALL_SCOPES,
+    LOCAL,
+    KeyDocument,
+    Publisher,
+    RelaySettingsError,
+    Scope,
+    create_key,
+    curve_pair,
+    local_identity,
+    revoke_key,
+    rotate_key,
+    write_private,
+)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="shown-") as folder:
+        data_dir = Path(folder)
+        with absent_embedder(data_dir) as embedder, gateway_without_ray(data_dir, embedder) as served:
+            yield served
+
+
+@pytest.fixture(autouse=True)
+def _nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MEMORY_AGENT_KEY_FILE", "MEMORY_AGENT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def key_file(served: Served, name: str, user_id: str, *scopes: Scope) -> tuple[Path, KeyDocument]:
+    made = create_key(served.data_dir, name, user_id, frozenset(scopes or ALL_SCOPES))
+    file = served.data_dir / f"{name}.key"
+    write_private(file, msgspec.json.encode(made))
+    return file, made
+
+
+def whose(client: MemoryClient) -> str:
+    with client:
+        return client.stats().user_id
+
+
+async def whose_async(client: AsyncMemoryClient) -> str:
+    async with client:
+        return (await client.stats()).user_id
+
+
+def test_both_clients_obey_the_variable_of_a_key_file_and_the_command_lines_order(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alices, _ = key_file(served, "alices", "alice")
+    bobs, bob = key_file(served, "bobs", "bob")
+    own = {"data_dir": served.data_dir, "endpoint": served.gateway}
+    assert whose(MemoryClient("carol", **own)) == "carol"  # type: ignore[arg-type]  # the folder's own key
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", bob.token)
+    assert whose(MemoryClient(**own)) == "bob"  # type: ignore[arg-type]
+    monkeypatch.setenv("MEMORY_AGENT_KEY_FILE", str(alices))
+    assert whose(MemoryClient(**own)) == "alice"  # type: ignore[arg-type]
+    assert asyncio.run(whose_async(AsyncMemoryClient(**own))) == "alice"  # type: ignore[arg-type]
+    assert whose(MemoryClient(**own, key_file=bobs)) == "bob"  # type: ignore[arg-type]
+    assert whose(MemoryClient(**own, token=bob.token)) == "bob"  # type: ignore[arg-type]
+
+
+def test_a_key_file_that_is_not_there_is_named_by_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RelaySettingsError, match=r"none\.key"):
+        ActorMemoryProvider("alice", data_dir=tmp_path, key_file=tmp_path / "none.key")
+    monkeypatch.setenv("MEMORY_AGENT_KEY_FILE", str(tmp_path / "none.key"))
+    for client in (MemoryClient, AsyncMemoryClient, ActorMemoryProvider):
+        with pytest.raises(RelaySettingsError, match=r"none\.key"):
+            client("alice", data_dir=tmp_path)
+
+
+def test_a_refusal_names_the_key_and_never_its_token(served: Served) -> None:
+    _, made = key_file(served, "dora-reads", "dora", Scope.RECALL)
+    refusals = []
+    with MemoryClient("dora", endpoint=served.gateway, token=made.token) as dora:
+        with pytest.raises(ScopeMissingError) as scope:
+            dora.remember("a key that reads does not write")
+        refusals.append(scope.value)
+    with MemoryClient("erin", endpoint=served.gateway, token=made.token) as other:
+        with pytest.raises(UserNotAllowedError) as user:
+            other.recall("anything")
+        refusals.append(user.value)
+        revoke_key(served.data_dir, "dora-reads")
+        with pytest.raises(UnauthorizedError) as revoked:
+            other.recall("anything")
+        refusals.append(revoked.value)
+    for refusal in refusals:
+        assert "dora-reads" in str(refusal)
+        assert made.token not in repr(refusal)
+
+
+def test_who_reads_the_folders_token_goes_on_when_it_is_rotated_and_the_former_opens_nothing(served: Served) -> None:
+    former = (served.data_dir / "token").read_text()
+    publisher = Publisher(served.relay.ingest, identity=local_identity(served.relay.ingest))
+    event = {"event_type": "a.b", "user_id": "fred"}
+    with MemoryClient("fred", data_dir=served.data_dir, endpoint=served.gateway) as client:
+        publisher.publish({**event, "event_id": "before"})
+        assert not publisher.flush().pending
+        client.stats()
+        rotate_key(served.data_dir, LOCAL, curve_pair)
+        client.stats()
+        publisher.publish({**event, "event_id": "after"})
+        report = publisher.flush()
+        assert (report.pending, report.rejections) == (0, ())
+        client.wait({"fred": max(report.acked_through.values())}, 20.0)  # the daemon reads the journal with it, too
+    publisher.close()
+    with MemoryClient("fred", endpoint=served.gateway, token=former) as late, pytest.raises(UnauthorizedError):
+        late.stats()
