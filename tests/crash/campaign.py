@@ -45,14 +45,18 @@ class Fault(NamedTuple):
     may_end: bool
 
 
+FULL, FAILED = ("enospc", "quota", "brim"), ("eio", "short")
+"""What a process goes on after by itself, and what ends one that must not trust what it holds in memory then."""
 FAULTS = (
-    *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in ("eio", "enospc", "short")),
+    *(Fault("relay", kind, "write", "journal/data.mdb", False) for kind in FULL),
+    *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in FAILED),
     Fault("relay", "eio", "sync", "journal/data.mdb", True),
-    *(Fault("owner", kind, "write", "records/data.mdb", False) for kind in ("eio", "enospc", "short")),
+    *(Fault("owner", kind, "write", "records/data.mdb", False) for kind in FULL + FAILED),
     Fault("owner", "eio", "sync", "records/data.mdb", False),
-    *(Fault("owner", kind, "write", "index.usearch", False) for kind in ("eio", "enospc", "short")),
-    *(Fault("owner", kind, "write", "lexicon.sqlite", False) for kind in ("eio", "enospc", "short")),
-    *(Fault("spooling", kind, "write", "/spool/data.mdb", True) for kind in ("eio", "enospc")),
+    *(Fault("owner", kind, "write", "index.usearch", False) for kind in FULL + FAILED),
+    *(Fault("owner", kind, "write", "lexicon.sqlite", False) for kind in FULL + FAILED),
+    *(Fault("spooling", kind, "write", "/spool/data.mdb", False) for kind in FULL),
+    *(Fault("spooling", kind, "write", "/spool/data.mdb", True) for kind in FAILED),
 )
 
 

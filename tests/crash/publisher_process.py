@@ -14,7 +14,7 @@ import os
 import time
 from pathlib import Path
 
-from relay import Publisher, PublisherSettings, relay_endpoints
+from relay import Publisher, PublisherSettings, SpoolFullError, relay_endpoints
 
 from .events import event
 
@@ -40,7 +40,7 @@ def main() -> None:
         file.open("a", encoding="utf-8") as acked,
     ):
         while not (options.notes / "stop").exists():
-            ids = [publisher.publish(event(options.name, number + place)) for place in range(CHUNK)]
+            ids = [_publish(publisher, event(options.name, number + place)) for place in range(CHUNK)]
             number += CHUNK
             report = publisher.flush(0.3)
             while report.pending:
@@ -55,6 +55,15 @@ def main() -> None:
         report = publisher.flush(120.0)
         assert not report.pending, report
         assert not report.spooled, report
+
+
+def _publish(publisher: Publisher, mapping: dict[str, object]) -> str:
+    """Publish, as often as a spool without room asks for it."""
+    while True:
+        try:
+            return publisher.publish(mapping)
+        except SpoolFullError:
+            time.sleep(SETTINGS.full_pause_s)
 
 
 def _is_unbounded(notes: Path) -> bool:
