@@ -1,7 +1,8 @@
 """The keys of one data folder, on disk: who may ask, what for, and since when no more.
 
 DATA/keys.json holds no token, only its SHA-256: a token is 256 random bits, so there is nothing to guess, and salt and
-stretching add nothing. It is replaced whole (temporary file, fsync, rename), so that a reader never sees half of it.
+stretching add nothing. It is replaced whole (temporary file, fsync, rename), so that a reader never sees half of it,
+and sealed (`sealed`), so that no flipped bit makes a key another user's.
 DATA/token holds the one token of the key `local`, for whoever may read this folder; DATA/curve.json the key pair by
 which remote clients know this daemon. All are 0600. What this does not do: look up who asks (`credentials`).
 """
@@ -22,6 +23,7 @@ import msgspec
 from relay.errors import KeyFileError
 from relay.identity import TOKEN_FILE, CurvePair, KeyDocument
 from relay.principal import ALL_SCOPES, Principal, Scope
+from relay.sealed import sealed, unsealed
 from relay.validation import SYSTEM_USER, validate_user_id
 
 LOCAL = "local"
@@ -68,12 +70,12 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
     """Return all keys, revoked ones too; none before the first start. Raises `KeyFileError`."""
     path = keys_path(data_dir)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Document).keys
+        return msgspec.json.decode(unsealed(path.read_bytes()), type=_Document).keys
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise KeyFileError(str(path), f"is damaged: {error}") from error
 
 
@@ -165,12 +167,12 @@ def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
     path = server_pair_path(data_dir)
     with _locked(data_dir):
         try:
-            return CurvePair(*msgspec.json.decode(path.read_bytes(), type=tuple[str, str]))
+            return CurvePair(*msgspec.json.decode(unsealed(path.read_bytes()), type=tuple[str, str]))
         except FileNotFoundError:
             made = make()
-            write_private(path, msgspec.json.encode(tuple(made)))
+            write_private(path, sealed(msgspec.json.encode(tuple(made))))
             return made
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
             raise KeyFileError(str(path), f"cannot be used: {error}") from error
 
 
@@ -224,7 +226,7 @@ def _local_token(data_dir: Path) -> str:
 
 def _write_keys(data_dir: Path, keys: tuple[StoredKey, ...]) -> None:
     encoded = msgspec.json.encode(_Document(keys=keys))
-    write_private(keys_path(data_dir), msgspec.json.format(encoded, indent=1))
+    write_private(keys_path(data_dir), sealed(msgspec.json.format(encoded, indent=1)))
 
 
 @contextmanager

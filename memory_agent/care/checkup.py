@@ -12,6 +12,7 @@ import msgspec
 
 from memory_agent.care.derived_check import check_index, check_lexicon
 from memory_agent.care.findings import Finding, Findings, Report
+from memory_agent.care.owners_check import check_pairs
 from memory_agent.care.records_check import RecordsCheck
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
@@ -30,7 +31,7 @@ PAGES = f"{RECORDS_FOLDER}/data.mdb"
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in one part: a user's store, or the journal. `entries`: memories, or events."""
+    """What was found in a part: a user's store, the owners of runs, the journal. `entries`: memories, pairs, events."""
 
     part: str
     entries: int
@@ -72,6 +73,17 @@ def check_events(folder: Path, settings: JournalSettings, report: Report) -> Par
     findings = Findings()
     entries = check_journal(folder, settings, findings.add, report)
     return PartReport(part="journal", entries=entries, findings=findings.listed())
+
+
+def check_owners(folder: Path) -> PartReport:
+    """Check the map of whose a run or session is. Raises `StoreError` where it cannot be read at all."""
+    findings = Findings()
+    try:
+        entries = check_pairs(folder, findings)
+    except StoreDamagedError as error:
+        findings.add("owners/data.mdb", str(error))
+        entries = 0
+    return PartReport(part="owners", entries=entries, findings=findings.listed())
 
 
 def _truth_is_damaged(findings: Findings) -> bool:

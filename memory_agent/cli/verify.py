@@ -12,6 +12,7 @@ from memory_agent.care.findings import Report
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_table
+from memory_agent.layout import Layout
 from memory_agent.storage.folders import known_users, user_folder
 from relay import journal_folder
 
@@ -28,10 +29,10 @@ _FEW = 3  # users
 def verify(context: click.Context, target: Target) -> None:
     """Check everything that is kept: each record and event against its checksum, each index against the records.
 
-    Without --user, all users and the journal. Works beside a daemon, and changes nothing. What is wrong is named by
-    file and class of keys, and counted. Exit code 2: something was found. What is found in index.usearch or
-    lexicon.sqlite costs nothing: they are built anew (now: `memory-agent rebuild`). Anything else is restored from a
-    backup: `memory-agent restore`.
+    Without --user, all users, whose runs are whose, and the journal. Works beside a daemon, and changes nothing. What
+    is wrong is named by file and class of keys, and counted. Exit code 2: something was found. What is found in
+    index.usearch or lexicon.sqlite costs nothing: they are built anew (now: `memory-agent rebuild`). Anything else is
+    restored from a backup: `memory-agent restore`.
 
     \b
     Examples:
@@ -51,7 +52,7 @@ def verify(context: click.Context, target: Target) -> None:
 
 
 def _checked(target: Target, report: Report) -> Iterator[PartReport]:
-    from memory_agent.care.checkup import check_events, check_user  # engines
+    from memory_agent.care.checkup import check_events, check_owners, check_user  # engines
 
     users = [target.user_id] if target.user_named else list(known_users(target.data_dir))
     for done, user_id in enumerate(users):
@@ -60,7 +61,9 @@ def _checked(target: Target, report: Report) -> Iterator[PartReport]:
         report("users", done, len(users))
         yield check_user(folder, user_id, target.settings.store, told)
     report("users", len(users), len(users))
-    journal = journal_folder(target.data_dir)
+    owners, journal = Layout(target.data_dir).owners, journal_folder(target.data_dir)
+    if not target.user_named and owners.exists():
+        yield check_owners(owners)
     if not target.user_named and journal.exists():
         yield check_events(journal, target.settings.relay.journal, partial(_report, report, "journal"))
 

@@ -19,16 +19,14 @@ from typing import Any
 import msgspec
 
 from memory_agent.storage.environment import Environment
+from memory_agent.storage.ownership import MAP_SIZE_BYTES, NOBODY, ORDER, PAIRS, opened_owner, seal_owner
 from memory_agent.storage.transaction import Transaction
 from relay import ON_BEHALF_OF
 
 LIMIT = 500_000
 """Pairs on disk: with the longest ids about half of the map."""
-_DATABASE = "owners"
-_ORDER = "order"  # a number that grows -> the key that was learnt then
-_MAP_SIZE_BYTES = 2 << 30
+_UNSEALED = "owners"  # of a map from before pairs had a checksum
 _UNSAVED = 10_000
-_CONTESTED = b""
 _LONGEST_ID_BYTES = 200  # LMDB's keys end at 511
 
 
@@ -87,13 +85,13 @@ def _key(kind: str, id_: str) -> str:
 class Owners:
     """A durable map from runs and sessions to users."""
 
-    def __init__(self, path: Path, limit: int = LIMIT, map_size_bytes: int = _MAP_SIZE_BYTES) -> None:
+    def __init__(self, path: Path, limit: int = LIMIT, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
         """Open the map in the folder `path`; it keeps the newest `limit` pairs. Raises `StoreError`."""
-        self._environment = Environment.open(path, map_size_bytes, databases=(_DATABASE, _ORDER))
+        self._environment = Environment.open(path, map_size_bytes, databases=(_UNSEALED, PAIRS, ORDER))
         self._limit = limit
         self._unsaved: dict[bytes, bytes] = {}
         try:
-            self._number_older_ones()
+            self._take_over_older_ones()
         except BaseException:
             self._environment.close()
             raise
@@ -107,8 +105,8 @@ class Owners:
         """Note that `keys` belong to `user_id`; True if that was news. Durable after `save`."""
         news = {}
         for key, known in self._known(keys):
-            if known not in (user_id.encode(), _CONTESTED):
-                news[key] = user_id.encode() if known is None else _CONTESTED
+            if known not in (user_id.encode(), NOBODY):
+                news[key] = user_id.encode() if known is None else NOBODY
         self._unsaved.update(news)
         return bool(news)
 
@@ -129,21 +127,25 @@ class Owners:
         return (among is None or not among.isdisjoint(keys)) and self.owner_of(event, keys) == user_id
 
     def forget(self, user_id: str) -> None:
-        """Forget a user's runs and sessions, and leave nothing of them in the file. Raises `StoreError`."""
+        """Forget a user's runs and sessions, and leave nothing of them in the file. Raises `StoreError`.
+
+        Damaged pairs go as well: they may be this user's.
+        """
         self.save()
-        doomed = {key for key, owner in self._all() if owner == user_id.encode()}
+        doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
         if not doomed:
             return
         with self._environment.write() as transaction:
-            for number in [number for number, key in transaction.scan(_ORDER) if key in doomed]:
-                transaction.delete(_ORDER, number)
+            for number in [number for number, key in transaction.scan(ORDER) if key in doomed]:
+                transaction.delete(ORDER, number)
             for key in doomed:
-                transaction.delete(_DATABASE, key)
+                transaction.delete(PAIRS, key)
         self._environment.compact(nullcontext)
 
-    def _all(self) -> list[tuple[bytes, bytes]]:
+    def _all(self) -> list[tuple[bytes, bytes | None]]:
+        """Return every saved pair; None is the owner of a damaged one."""
         with self._environment.read() as transaction:
-            return list((dict(transaction.scan(_DATABASE)) | self._unsaved).items())
+            return [(key, opened_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
     def save(self) -> None:
         """Make what was learnt durable. Raises `StoreError`."""
@@ -153,9 +155,9 @@ class Owners:
             self._forget_oldest(transaction)
             numbers = _numbers_after(transaction)
             for key, value in self._unsaved.items():
-                if transaction.get(_DATABASE, key) is None:
-                    transaction.put(_ORDER, next(numbers), key, append=True)
-                transaction.put(_DATABASE, key, value)
+                if transaction.get(PAIRS, key) is None:
+                    transaction.put(ORDER, next(numbers), key, append=True)
+                transaction.put(PAIRS, key, seal_owner(key, value))
         self._unsaved.clear()
 
     def close(self) -> None:
@@ -167,33 +169,43 @@ class Owners:
 
     def _forget_oldest(self, transaction: Transaction) -> None:
         """Make room for what is unsaved; what is claimed anew meanwhile is the newest again."""
-        surplus = transaction.count(_DATABASE) + len(self._unsaved) - self._limit
+        surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return
-        oldest = [pair for pair, _ in zip(transaction.scan(_ORDER), range(surplus), strict=False)]
+        oldest = [pair for pair, _ in zip(transaction.scan(ORDER), range(surplus), strict=False)]
         for number, key in oldest:
-            transaction.delete(_ORDER, number)
-            transaction.delete(_DATABASE, key)
+            transaction.delete(ORDER, number)
+            transaction.delete(PAIRS, key)
 
-    def _number_older_ones(self) -> None:
-        """Give numbers to pairs of a map from before there was an order."""
+    def _take_over_older_ones(self) -> None:
+        """Seal and number the pairs of a map from before there were checksums."""
         with self._environment.read() as transaction:
-            if transaction.count(_ORDER) == transaction.count(_DATABASE):
-                return
+            older = dict(transaction.scan(_UNSEALED))
+        if not older:
+            return
         with self._environment.write() as transaction:
-            keys = [key for key, _ in transaction.scan(_DATABASE)]
-            transaction.clear(_ORDER)
-            for number, key in zip(_numbers_after(transaction), keys, strict=False):
-                transaction.put(_ORDER, number, key, append=True)
+            transaction.clear(_UNSEALED)
+            transaction.clear(ORDER)
+            for number, (key, user) in zip(_numbers_after(transaction), older.items(), strict=False):
+                transaction.put(ORDER, number, key, append=True)
+                transaction.put(PAIRS, key, seal_owner(key, user), append=True)
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
+        """Return the owner of each key, and None for one that nobody has named. A damaged pair is nobody's."""
         encoded = [key.encode() for key in keys]
         with self._environment.read() as transaction:
-            return [(key, self._unsaved.get(key, transaction.get(_DATABASE, key))) for key in encoded]
+            return [(key, self._unsaved.get(key, _opened(key, transaction.get(PAIRS, key)))) for key in encoded]
+
+
+def _opened(key: bytes, value: bytes | None) -> bytes | None:
+    if value is None:
+        return None
+    user = opened_owner(key, value)
+    return NOBODY if user is None else user
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
     """Go on counting where the order ends."""
-    last = transaction.last_key(_ORDER)
+    last = transaction.last_key(ORDER)
     first = int.from_bytes(last, "big") + 1 if last is not None else 1
     return (number.to_bytes(8, "big") for number in count(first))

@@ -1,6 +1,7 @@
 """What an erasure is about to do, on the disk before it begins, so that a crash half way does not end it.
 
-Ids only, no text. The steps are idempotent: who finds the file does all of them again.
+Ids only, no text, and sealed: with one flipped bit it would erase something else. The steps are idempotent: who finds
+the file does all of them again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.errors import StoreError
+from relay.sealed import sealed, unsealed
 
 LEDGER_FILE = "erasing.json"
 
@@ -62,7 +64,7 @@ def _write(folder: Path, intent: Intent) -> None:
     draft = folder / f"{LEDGER_FILE}.new"
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(intent))
+            file.write(sealed(msgspec.json.encode(intent)))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(folder / LEDGER_FILE)
@@ -74,10 +76,10 @@ def _write(folder: Path, intent: Intent) -> None:
 def read_intent(folder: Path) -> Intent | None:
     """Return the erasure that was begun and is not through, or None. Raises `StoreError` for one that is unreadable."""
     try:
-        return msgspec.json.decode((folder / LEDGER_FILE).read_bytes(), type=Intent)
+        return msgspec.json.decode(unsealed((folder / LEDGER_FILE).read_bytes()), type=Intent)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise StoreError(f"{folder / LEDGER_FILE} cannot be read: {error}") from error
 
 

@@ -21,6 +21,7 @@ from .figures import Figures
 from .world import ROOT
 
 KINDS = ("flip", "cut", "zero tail")
+_DONE = {"flip": "with a bit flipped", "cut": "cut off", "zero tail": "zeroed"}
 _IGNORED = {"reserve"}  # room that is kept free: it holds nothing
 _PAGE_BYTES = 4096
 
@@ -32,6 +33,17 @@ class Damage(NamedTuple):
     kind: str
     at: int
     size_bytes: int
+
+    @property
+    def harmed_bytes(self) -> int:
+        """How many bytes it changes or takes away."""
+        return 1 if self.kind == "flip" else self.size_bytes - self.at
+
+    @property
+    def of(self) -> str:
+        """The file, whoever's it is."""
+        parts = Path(self.file).parts
+        return "/".join("*" if before == "users" else part for before, part in zip(("", *parts), parts, strict=False))
 
     def inflict(self, folder: Path) -> None:
         file = folder / self.file
@@ -119,6 +131,7 @@ def inspect(
             shutil.rmtree(work)
             outcome = _outcome(sound, found)
             tell()
+            figures.bytes[f"{damage.of}, {_DONE[damage.kind]}"] += damage.harmed_bytes
             figures.damages[f"{damage.kind}: {outcome.partition(':')[0]}"] += 1
             if outcome.partition(":")[0] not in ("as before", "refused by name", "seen by verification"):
                 yield f"{damage}: {outcome}"

@@ -1,26 +1,49 @@
-"""A data folder to damage: written by the relay and by the host, in this process, and closed in order."""
+"""A data folder to damage: one of every file that a daemon writes, made by the product's own code in this process."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from memory_agent.config import LearningSettings
 from memory_agent.daemon.host import MemoryHost
+from memory_agent.daemon.owners import Owners, run_keys
+from memory_agent.erasure.ledger import Intent, write_intent
+from memory_agent.layout import Layout
+from memory_agent.memory import Memory
 from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
-from relay import Event, EventLimits, Journal, event_from_mapping, journal_folder
+from memory_agent.storage.folders import user_folder
+from relay import (
+    Event,
+    EventLimits,
+    Journal,
+    Scope,
+    create_key,
+    curve_pair,
+    ensure_local_key,
+    event_from_mapping,
+    journal_folder,
+    revoke_key,
+)
+from relay.key_file import server_pair
 
-from .events import USERS, event
+from .events import ROOMS, USERS, event
 from .owner_process import STORE
 from .word_vectors import WordVectors
 
 EVENTS = 150
+LEARNT, ERASED = "alice", "bob"
+"""Who has a learner in a file, and whose erasure was begun and is not through."""
+LEARNING = LearningSettings(mode="on")
+RUNS = {f"run-{number:02d}": USERS[number % len(USERS)] for number in range(24)}
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 
 def make_data_folder(folder: Path) -> None:
-    """Journal, consumers, a quarantined event, a spool with events in it, and every user's memories of the journal."""
+    """Journal, consumers, a quarantined event, a spool, every user's memories with what is derived and learnt, an
+    erasure half way, whose runs are whose, and the keys."""
     data_dir = folder / "data"
     with Journal.open(journal_folder(data_dir)) as journal:
         journal.append([_checked("p", number) for number in range(EVENTS)], NOW)
@@ -33,6 +56,61 @@ def make_data_folder(folder: Path) -> None:
         host.close()
     with Journal.open(folder / "spool") as spool:
         spool.append([_checked("q", number) for number in range(30)], NOW)
+    _teach(data_dir)
+    _begin_erasure(data_dir)
+    _own(data_dir)
+    _make_keys(data_dir)
+
+
+def _teach(data_dir: Path) -> None:
+    """Let runs end well that used the second of what they were shown."""
+    with open_memory(data_dir, LEARNT) as memory:
+        for number in range(12):
+            now, run_id = NOW + timedelta(hours=1, minutes=number), f"taught-{number}"
+            result = memory.recall(
+                f"who looks after the {ROOMS[number % 3]}", 3, by_run=run_id, now=now, deadline_ms=30_000.0
+            )
+            used = [result.memories[1].record.id]
+            memory.runs.begin("look after", run_id, now=now)
+            memory.runs.end(run_id, quality=1.0, memory_ids=used, now=now)
+
+
+def _begin_erasure(data_dir: Path) -> None:
+    """Write down what a daemon would do next, of which some is already done when the folder is opened."""
+    folder = user_folder(data_dir, ERASED)
+    with open_memory(data_dir, ERASED) as memory:
+        chosen = [record for _, record in memory._archive.store.scan()][:3]
+    events = tuple(str(record.event_id) for record in chosen)
+    ids = tuple(record.id for record in chosen)
+    write_intent(folder, Intent(started_at=NOW, record_ids=ids, event_ids=events, with_journal=True))
+
+
+def _own(data_dir: Path) -> None:
+    owners = Owners(Layout(data_dir).owners)
+    for run_id, user_id in RUNS.items():
+        owners.learn(run_keys(run_id), user_id)
+    owners.close()
+
+
+def _make_keys(data_dir: Path) -> None:
+    """A key for each way in, one of them revoked."""
+    ensure_local_key(data_dir)
+    create_key(data_dir, "planner", "alice", frozenset({Scope.RECALL}))
+    create_key(data_dir, "elsewhere", "bob", frozenset({Scope.PUBLISH}), curve_pair())
+    create_key(data_dir, "former", "carol", frozenset({Scope.RECALL}))
+    revoke_key(data_dir, "former")
+    server_pair(data_dir, curve_pair)
+
+
+def open_memory(data_dir: Path, user_id: str) -> Memory:
+    """Open one user's memory as the laboratory does."""
+    return Memory.open(
+        user_folder(data_dir, user_id),
+        user_id=user_id,
+        embedder=WordVectors(),
+        store_settings=STORE,
+        learning_settings=LEARNING,
+    )
 
 
 def _checked(publisher: str, number: int) -> Event:

@@ -20,6 +20,7 @@ class Figures:
     kills: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     damages: Counter[str] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
     totals: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
 
@@ -32,7 +33,10 @@ class Figures:
         self.broken.update(finding.kind for finding in findings)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        groups = {name: dict(sorted(getattr(self, name).items())) for name in ("totals", "kills", "faults", "damages")}
+        groups = {
+            name: dict(sorted(getattr(self, name).items()))
+            for name in ("totals", "kills", "faults", "damages", "bytes")
+        }
         return {**groups, "broken": {kind: self.broken[kind] for kind in BROKEN}}
 
     def write(self, file: Path) -> None:
@@ -45,5 +49,8 @@ class Figures:
             for group, counts in self.as_dict().items()
             for name, count in counts.items()
         ]
-        total = f"| kills | **in all** | **{sum(self.kills.values()):,}** |"
-        return "\n".join(["| | what | number |", "|---|---|---:|", *rows, total]) + "\n"
+        totals = [
+            f"| {name} | **in all** | **{getattr(self, name).total():,}** |"
+            for name in ("kills", "faults", "damages", "bytes")
+        ]
+        return "\n".join(["| | what | number |", "|---|---|---:|", *rows, *totals]) + "\n"

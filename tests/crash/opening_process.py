@@ -12,14 +12,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memory_agent.care.checkup import check_events, check_user
+from memory_agent.care.checkup import check_events, check_owners, check_user
+from memory_agent.daemon.owners import Owners, run_keys
+from memory_agent.erasure.ledger import read_intent
 from memory_agent.errors import MemoryAgentError
+from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import known_users, user_folder
-from relay import Journal, JournalSettings, RelayError, journal_folder
+from relay import (
+    Credentials,
+    Journal,
+    JournalSettings,
+    RelayError,
+    curve_pair,
+    ensure_local_key,
+    journal_folder,
+    read_keys,
+)
+from relay.key_file import server_pair
 
+from .data_folder import RUNS, open_memory
+from .events import ROOMS
 from .owner_process import STORE
-from .word_vectors import WordVectors
 
 QUESTIONS = 6
 
@@ -35,6 +49,8 @@ def _parts(folder: Path) -> dict[str, Callable[[], dict[str, Any]]]:
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "journal": lambda: _journal(journal_folder(folder / "data")),
         "spool": lambda: _journal(folder / "spool"),
+        "owners": lambda: _owners(folder / "data"),
+        "keys": lambda: _keys(folder / "data"),
     }
     for user_id in known_users(folder / "data"):
         parts[f"user {user_id}"] = lambda user_id=user_id: _user(folder / "data", user_id)  # type: ignore[misc]
@@ -71,17 +87,39 @@ def _entries(journal: Journal) -> list[Any]:
 
 def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
     """Every memory, what each of some questions finds first, and the figures."""
-    embedder = WordVectors()
-    with Memory.open(
-        user_folder(data_dir, user_id), user_id=user_id, embedder=embedder, store_settings=STORE
-    ) as memory:
+    folder = user_folder(data_dir, user_id)
+    intent = repr(read_intent(folder))  # what is still to be erased from the journal
+    with open_memory(data_dir, user_id) as memory:
         store = memory._archive.store
         records = [(row, record.id, record.event_id, record.text) for row, record in store.scan()]
         known = [store.row_of_event(event_id) for _, _, event_id, _ in records if event_id]
         found = [_first(memory, text) for _, _, _, text in records[:: max(1, len(records) // QUESTIONS)]]
-        answers = [records, known, found, store.cursor, len(memory._archive.index), len(memory._archive.lexicon)]
-    report = check_user(user_folder(data_dir, user_id), user_id, STORE, _quietly)
+        status = memory.sona.status()
+        learnt = [status.credited, status.exemplars, [_first(memory, f"the {room}") for room in ROOMS[:3]]]
+        lengths = [len(memory._archive.index), len(memory._archive.lexicon)]
+        answers = [intent, records, known, found, store.cursor, lengths, learnt]
+    report = check_user(folder, user_id, STORE, _quietly)
     return {"answers": answers, "verified": not report.findings}
+
+
+def _owners(data_dir: Path) -> dict[str, Any]:
+    """Whose each run is, and who learns to be the owner of one that nobody has named."""
+    owners = Owners(Layout(data_dir).owners)
+    try:
+        answers = [owners.owner(run_keys(run_id)) for run_id in (*RUNS, "run-unknown")]
+    finally:
+        owners.close()
+    report = check_owners(Layout(data_dir).owners)
+    return {"answers": answers, "verified": not report.findings}
+
+
+def _keys(data_dir: Path) -> dict[str, Any]:
+    """Who may do what. Another token of the folder's own is as good: who reads the file shows it."""
+    token = ensure_local_key(data_dir)
+    own = Credentials(data_dir).of_token(token.encode())
+    others = [str(key) for key in read_keys(data_dir) if key.id != own.key_id]
+    pair = server_pair(data_dir, curve_pair)
+    return {"answers": [str(own), others, pair], "verified": True}
 
 
 def _first(memory: Memory, text: str) -> str:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a journal, a spool and three users' stores, indexes and all, closed in order."""
+    """A folder with one of everything that a daemon writes, closed in order."""
     folder = tmp_path_factory.mktemp("damage") / "base"
     make_data_folder(folder)
     return folder
@@ -33,9 +33,16 @@ def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_nobody
         "data/users/alice/records/data.mdb",
         "data/users/alice/index.usearch",
         "data/users/alice/lexicon.sqlite",
+        "data/users/alice/sona.state",
+        "data/users/bob/erasing.json",
+        "data/owners/data.mdb",
+        "data/keys.json",
+        "data/curve.json",
+        "data/token",
     }
     assert list(inspect(base, tmp_path / "work", todo, figures)) == [], f"seed {seed}"
-    assert sum(figures.damages.values()) == len(todo)
+    assert figures.damages.total() == len(todo)
+    assert figures.bytes.total() == sum(damage.harmed_bytes for damage in todo) > len(todo)
 
 
 def test_the_reader_of_damaged_folders_sees_what_changed(base: Path) -> None:
@@ -44,9 +51,9 @@ def test_the_reader_of_damaged_folders_sees_what_changed(base: Path) -> None:
     try:
         before = opening.read(base)
         assert before is not None
-        assert set(before) == {"journal", "spool", "user alice", "user bob", "user carol"}
+        assert set(before) == {"journal", "spool", "owners", "keys", "user alice", "user bob", "user carol"}
         assert all(part["verified"] for part in before.values())
-        assert len(before["user alice"]["answers"][0]) > 30
+        assert len(before["user alice"]["answers"][1]) > 30
         assert opening.read(base) == before
     finally:
         opening.close()

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from memory_agent.care.checkup import check_owners
 from memory_agent.daemon.owners import Owners, ownership_keys
 from memory_agent.storage.environment import Environment
+from memory_agent.storage.ownership import PAIRS
 
 
 @pytest.fixture
@@ -94,7 +96,37 @@ def test_a_full_map_forgets_what_was_learnt_first_and_goes_on(tmp_path: Path) ->
     again.close()
 
 
-def test_a_map_from_before_there_was_an_order_is_numbered_and_forgets_too(tmp_path: Path) -> None:
+def test_a_damaged_pair_is_nobodys_is_found_by_the_check_and_goes_with_whoever_is_forgotten(tmp_path: Path) -> None:
+    folder = tmp_path / "owners"
+    owners = Owners(folder)
+    for number in range(6):
+        owners.learn((f"run:{number}",), "alice" if number % 2 else "bob")
+    owners.close()
+    assert check_owners(folder).findings == ()
+    flip(folder, b"run:1", b"alice", b"clice")
+    assert [(found.place, found.count) for found in check_owners(folder).findings] == [("pairs", 1)]
+    owners = Owners(folder)
+    assert [owners.owner((f"run:{number}",)) for number in range(4)] == ["bob", None, "bob", "alice"]
+    assert not owners.learn(("run:1",), "mallory")
+    owners.forget("alice")
+    assert owners.learn(("run:1",), "alice")
+    assert owners.owner(("run:4",)) == "bob"
+    owners.close()
+    assert check_owners(folder).findings == ()
+
+
+def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
+    """Change what a pair holds, as damage would, and leave its checksum."""
+    environment = Environment.open(folder, 1 << 20, databases=(PAIRS,))
+    with environment.write() as transaction:
+        value = transaction.get(PAIRS, key)
+        assert value is not None
+        assert old in value
+        transaction.put(PAIRS, key, value.replace(old, new))
+    environment.close()
+
+
+def test_a_map_from_before_there_were_checksums_is_taken_over_and_forgets_too(tmp_path: Path) -> None:
     environment = Environment.open(tmp_path / "owners", 1 << 20, databases=("owners",))
     with environment.write() as transaction:
         for number in range(20):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from relay import (
     server_pair,
     write_private,
 )
+from relay.sealed import unsealed
 
 READER = frozenset({Scope.RECALL})
 
@@ -126,6 +128,28 @@ def test_a_damaged_key_file_lets_nobody_in_and_is_named(tmp_path: Path, damage: 
     assert credentials.of_token(token).key_id == "local"
 
 
+def test_no_flipped_bit_makes_a_key_another_users_or_the_daemon_another_one(tmp_path: Path) -> None:
+    create_key(tmp_path, "planner", "alice", READER)
+    server_pair(tmp_path, curve_pair)
+    keys, pair = read_keys(tmp_path), server_pair(tmp_path, curve_pair)
+    for name in ("keys.json", "curve.json"):
+        whole = (tmp_path / name).read_bytes()
+        for place in range(len(whole)):
+            (tmp_path / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with suppress(KeyFileError):
+                assert (read_keys(tmp_path), server_pair(tmp_path, curve_pair)) == (keys, pair), place
+        (tmp_path / name).write_bytes(whole)
+
+
+def test_files_of_keys_from_before_they_were_sealed_are_read(tmp_path: Path) -> None:
+    create_key(tmp_path, "planner", "alice", READER)
+    server_pair(tmp_path, curve_pair)
+    kept = read_keys(tmp_path), server_pair(tmp_path, curve_pair)
+    for name in ("keys.json", "curve.json"):
+        (tmp_path / name).write_bytes(unsealed((tmp_path / name).read_bytes()))
+    assert (read_keys(tmp_path), server_pair(tmp_path, curve_pair)) == kept
+
+
 def test_a_key_file_that_is_gone_lets_nobody_in(tmp_path: Path) -> None:
     token = ensure_local_key(tmp_path).encode()
     credentials = Credentials(tmp_path)
@@ -216,3 +240,4 @@ def test_a_revoked_key_is_named_to_who_shows_it(tmp_path: Path) -> None:
         credentials.of_token(made.token.encode())
     with pytest.raises(UnauthorizedError, match="the key far was revoked"):
         credentials.of_curve(far.public)
+    assert msgspec.json.decode(unsealed((tmp_path / "keys.json").read_bytes()))["version"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.ledger import LEDGER_FILE, read_intent
+from memory_agent.erasure.ledger import LEDGER_FILE, Intent, read_intent, write_intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
@@ -105,6 +106,23 @@ def test_the_receipt_counts_and_hashes_without_text(tmp_path: Path, embedder: Em
         assert (receipt.memories, receipt.complete, receipt.reason) == (2, True, None)
         assert receipt.ids_sha256 == sha256("".join(f"{one}\n" for one in sorted(ids)).encode()).hexdigest()
         assert not (tmp_path / "alice" / LEDGER_FILE).exists()
+
+
+def test_an_intent_with_a_flipped_bit_is_refused_and_erases_nothing_else(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "alice"
+    with Memory.open(folder, embedder=embedder) as memory:
+        kept = memory.remember(OTHER)
+    ledger = folder / LEDGER_FILE
+    intent = write_intent(folder, Intent(started_at=datetime(2026, 2, 1, tzinfo=UTC), record_ids=(kept.id[:-1] + "~",)))
+    whole = ledger.read_bytes()
+    for place in range(len(whole)):
+        for bit in (1, 0x80):
+            ledger.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+            with suppress(StoreError):
+                assert read_intent(folder) == intent, place
+    ledger.write_bytes(whole[:-20])
+    with pytest.raises(StoreError, match=LEDGER_FILE):
+        Memory.open(folder, embedder=embedder)
 
 
 def test_a_filter_says_what_goes(tmp_path: Path, embedder: Embedder) -> None:
