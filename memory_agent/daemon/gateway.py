@@ -1,20 +1,20 @@
 """The daemon's verbs over ZeroMQ: finds out who asks, bounds how many requests are under way, writes replies.
 
 Who asks follows from the token in the request, or from the CURVE key of the connection, never from what the request
-says (`scopes`). A request over the bound is refused at once with a retryable error. A key for one user has a share of
-the bound, so that one which floods, or waits for what never comes, leaves places to the others; who holds several such
-keys, or one for all users, can fill them all. Anything that is no request gets a fault, never silence.
+says (`scopes`). A request over the bound is refused at once with a retryable error. A user has a share of the bound,
+with however many keys, so that one who floods, or waits for what never comes, leaves places to the others; and neither
+keys of users nor keys for all users, all together, can take the last share from the other kind. Anything that is no
+request gets a fault, never silence.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import structlog
 
+from memory_agent.daemon.places import Places
 from memory_agent.daemon.scopes import permitted
 from memory_agent.daemon.service import Service
 from memory_agent.errors import MemoryAgentError, UnauthorizedError, UnavailableError
@@ -25,9 +25,6 @@ from relay import Credentials, Principal, RelayError
 
 log = structlog.get_logger()
 
-_SHARES = 4
-_SMALLEST_SHARE = 8
-
 
 class Gateway:
     """Serves one service at some sockets."""
@@ -35,14 +32,13 @@ class Gateway:
     def __init__(
         self, service: Service, sockets: Sequence[AsyncReplySocket], credentials: Credentials, limit: int
     ) -> None:
-        """Answer at most `limit` requests at a time, of those whom `credentials` know, and of a key for one user a
-        quarter of them (8 at least). `run` closes the sockets."""
+        """Answer at most `limit` requests at a time, of those whom `credentials` know, and of one user a quarter of
+        them (8 at least). `run` closes the sockets."""
         self._credentials = credentials
         self._service = service
         self._sockets = sockets
         self._limit = limit
-        self._limit_of_a_key = max(limit // _SHARES, _SMALLEST_SHARE)
-        self._under_way: Counter[str] = Counter()  # by the id of the key
+        self._places = Places(limit)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -73,7 +69,7 @@ class Gateway:
         try:
             request = decode_request(message.frames[0])
             principal = self._principal(message, request)
-            with self._place(principal):
+            with self._places.taken_by(principal):
                 reply = await self._service.handle(permitted(request, principal), principal)
         except MemoryAgentError as error:
             reply = encode_fault(error)
@@ -81,20 +77,6 @@ class Gateway:
             log.exception("request.failed")
             reply = encode_fault(MemoryAgentError("internal error; the daemon's log has the traceback"))
         await socket.reply(message, [reply])
-
-    @contextlib.contextmanager
-    def _place(self, principal: Principal) -> Iterator[None]:
-        """Count a request as under way. Raises `UnavailableError` where its key has as many as it may."""
-        key_id = principal.key_id
-        if principal.user_id is not None and self._under_way[key_id] >= self._limit_of_a_key:
-            raise UnavailableError("too many requests of this key under way")
-        self._under_way[key_id] += 1
-        try:
-            yield
-        finally:
-            self._under_way[key_id] -= 1
-            if not self._under_way[key_id]:
-                del self._under_way[key_id]
 
     def _principal(self, message: Message, request: Request) -> Principal:
         try:

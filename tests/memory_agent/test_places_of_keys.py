@@ -1,10 +1,11 @@
-"""The places of the gateway are shared out by key: whoever floods fills its own share."""
+"""The places of the gateway are shared out by user: whoever floods fills its own share, with however many keys."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from served_gateway import Served, gateway_without_ray
 
 from memory_agent.config import EmbedderSettings
+from memory_agent.daemon.places import Places
 from memory_agent.embedders import open_embedder
+from memory_agent.errors import UnavailableError
 from memory_agent.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
 from memory_agent.transport import AsyncRequestSocket
-from relay import ALL_SCOPES, Scope, create_key, identity_of
+from relay import ALL_SCOPES, Principal, create_key, identity_of
 
 PLACES = 64  # of the gateway that is served here
 SHARE = PLACES // 4
@@ -44,34 +47,55 @@ async def fault_of(socket: AsyncRequestSocket, asked: bytes) -> dict[str, Any] |
     return fault
 
 
-def test_a_key_that_waits_for_ever_leaves_places_to_the_others(served: Served) -> None:
-    bob = identity_of(create_key(served.data_dir, "of-bob", "bob", ALL_SCOPES)).token
-    flooder = identity_of(create_key(served.data_dir, "emitter", "alice", frozenset({Scope.PUBLISH}))).token
+async def flood(served: Served, tokens: list[str], left: int, others: list[str]) -> None:
+    """Ask for what never comes with these keys in turn until `left` requests wait; the others are answered."""
+    socket, other = AsyncRequestSocket(served.gateway), AsyncRequestSocket(served.gateway)
+    asked = [request(token, "wait", {"through": {"alice": NEVER}}, 1e12) for token in tokens]
+    waiting = {asyncio.create_task(fault_of(socket, asked[number % len(asked)])) for number in range(2 * PLACES)}
+    refused: set[asyncio.Task[dict[str, Any] | None]] = set()
+    while len(refused) < 2 * PLACES - left:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        refused |= done
+    faults = [task.result() for task in refused]
+    assert all(fault is not None and fault["code"] == "unavailable" and fault["retryable"] for fault in faults)
+    assert len(waiting) == left
+    for token in others:
+        for _ in range(SHARE):
+            assert await fault_of(other, request(token, "stats", {})) is None
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await socket.close()
+    await other.close()
+
+
+def made(served: Served, name: str, user_id: str | None) -> str:
+    return identity_of(create_key(served.data_dir, name, user_id, ALL_SCOPES)).token
+
+
+@pytest.mark.parametrize("keys", [1, 5])
+def test_a_user_who_waits_for_ever_with_many_keys_leaves_places_to_the_others(served: Served, keys: int) -> None:
+    alices = [made(served, f"alice-{number}", "alice") for number in range(keys)]
     local = (served.data_dir / "token").read_text().strip()
+    asyncio.run(flood(served, alices, SHARE, [made(served, "bob", "bob"), local]))
 
-    async def flood() -> None:
-        socket, other = AsyncRequestSocket(served.gateway), AsyncRequestSocket(served.gateway)
-        waiting = {
-            asyncio.create_task(fault_of(socket, request(flooder, "wait", {"through": {"alice": NEVER}}, 1e12)))
-            for _ in range(2 * PLACES)
-        }
-        refused: set[asyncio.Task[dict[str, Any] | None]] = set()
-        while len(refused) < 2 * PLACES - SHARE:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            refused |= done
-        faults = [task.result() for task in refused]
-        assert all(fault is not None and fault["code"] == "unavailable" and fault["retryable"] for fault in faults)
-        assert len(waiting) == SHARE
-        assert await fault_of(other, request(bob, "recall", {"query": "hello"})) is None
-        for _ in range(SHARE):  # whoever runs the daemon has no share to fill
-            assert await fault_of(other, request(local, "stats", {})) is None
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await socket.close()
-        await other.close()
 
-    asyncio.run(flood())
+def test_keys_for_all_users_leave_a_share_to_users(served: Served) -> None:
+    planners = [made(served, f"planner-{number}", None) for number in range(3)]
+    asyncio.run(flood(served, planners, PLACES - SHARE, [made(served, "bob", "bob")]))
+
+
+def test_users_all_together_leave_a_share_to_keys_for_all_users() -> None:
+    places = Places(PLACES)
+    with ExitStack() as taken:
+        for number in range(PLACES - SHARE):
+            taken.enter_context(places.taken_by(Principal("k", f"user-{number % 9}", ALL_SCOPES)))
+        with pytest.raises(UnavailableError), places.taken_by(Principal("k", "another", ALL_SCOPES)):
+            pass
+        for _ in range(SHARE):
+            taken.enter_context(places.taken_by(Principal("local", None, ALL_SCOPES)))
+    with places.taken_by(Principal("k", "another", ALL_SCOPES)):
+        pass
 
 
 def test_a_place_is_free_again_when_its_request_is_answered(served: Served) -> None:

@@ -33,6 +33,7 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "store_owned_elsewhere": errors.StoreOwnedElsewhereError("users/a", "process 7"),
     "fenced": errors.FencedError("users/a", 1, 2),
     "model_checksum": errors.ModelChecksumError("model", "aa", "bb"),
+    "encryption_key_missing": errors.EncryptionKeyMissingError("alice", "keys"),
 }
 
 
