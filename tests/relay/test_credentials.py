@@ -163,7 +163,7 @@ def test_keys_made_at_once_are_all_there(tmp_path: Path) -> None:
         made = list(threads.map(lambda n: create_key(tmp_path, f"key-{n}", f"user-{n}", READER), range(12)))
     credentials = Credentials(tmp_path)
     assert [credentials.of_token(key.token.encode()).user_id for key in made] == [f"user-{n}" for n in range(12)]
-    assert msgspec.json.decode((tmp_path / "keys.json").read_bytes())["version"] == 1
+    assert msgspec.json.decode(unsealed((tmp_path / "keys.json").read_bytes()))["version"] == 1
 
 
 def test_a_rotated_key_opens_the_same_with_another_token_alone(tmp_path: Path) -> None:
