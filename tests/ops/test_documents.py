@@ -96,7 +96,7 @@ def test_every_command_is_in_the_readme(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("line", example_commands())
-def test_every_command_that_is_shown_can_be_typed(line: str) -> None:
+def test_every_command_that_is_shown_can_be_typed(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(line)[1:]
     if not words or words[0] == "…":
         pytest.skip("names the program, no verb")
@@ -110,7 +110,7 @@ def test_every_command_that_is_shown_can_be_typed(line: str) -> None:
         command, words = found, words[1:]
     for parameter in command.params:
         if isinstance(parameter.type, click.File | click.Path):
-            parameter.type = click.STRING
+            monkeypatch.setattr(parameter, "type", click.STRING)  # the files of an example are not there
     command.make_context(command.name, words, parent=context)
 
 
