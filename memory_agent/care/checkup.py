@@ -24,6 +24,7 @@ from memory_agent.storage.lexicon_look import HeldWords, look
 from memory_agent.storage.snapshot import DATABASES, RECORDS, Snapshot
 from memory_agent.storage.store import RECORDS_FOLDER
 from memory_agent.storage.transaction import Transaction
+from memory_agent.storage.user_key import UserKey
 from relay.checkup import check_journal
 from relay.config import JournalSettings
 
@@ -75,11 +76,11 @@ def check_events(folder: Path, settings: JournalSettings, report: Report) -> Par
     return PartReport(part="journal", entries=entries, findings=findings.listed())
 
 
-def check_owners(folder: Path) -> PartReport:
-    """Check the map of whose a run or session is. Raises `StoreError` where it cannot be read at all."""
+def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
+    """Check the map of whose a run or session is. Raises `StoreError` where it, or its `key`, cannot be read at all."""
     findings = Findings()
     try:
-        entries = check_pairs(folder, findings)
+        entries = check_pairs(folder, findings, key)
     except StoreDamagedError as error:
         findings.add("owners/data.mdb", str(error))
         entries = 0

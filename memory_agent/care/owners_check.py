@@ -6,12 +6,17 @@ from pathlib import Path
 
 from memory_agent.care.findings import Findings
 from memory_agent.storage.environment import Environment
-from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, opened_owner
+from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, opened_owner, owners_encryption
+from memory_agent.storage.user_key import UserKey
 
 
-def check_pairs(folder: Path, findings: Findings) -> int:
-    """Check the map in `folder` and return how many pairs it holds. Raises `StoreError`."""
-    environment = Environment.open(folder, MAP_SIZE_BYTES, (PAIRS, ORDER), readonly=True)
+def check_pairs(folder: Path, findings: Findings, key: UserKey | None = None) -> int:
+    """Check the map in `folder`, encrypted with the system's `key`, and return how many pairs it holds.
+
+    Raises `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
+    """
+    encryption = owners_encryption(key)
+    environment = Environment.open(folder, MAP_SIZE_BYTES, (PAIRS, ORDER), readonly=True, encryption=encryption)
     try:
         with environment.read() as transaction:
             pairs = dict(transaction.scan(PAIRS))

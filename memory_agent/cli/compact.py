@@ -38,5 +38,5 @@ def compact(target: Target) -> None:
 def _compact_journal(target: Target) -> None:
     folder = journal_folder(target.data_dir)
     if folder.exists():
-        with Journal.open(folder, target.settings.relay.journal) as journal:
+        with Journal.open(folder, target.settings.relay.journal, keys=target.keys) as journal:
             journal.compact()

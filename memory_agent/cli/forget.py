@@ -18,7 +18,7 @@ from memory_agent.cli.values import Moment
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
 from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
-from relay import Erasable, Erased, Journal, journal_folder
+from relay import SYSTEM_USER, Erasable, Erased, Journal, journal_folder
 
 if TYPE_CHECKING:
     from memory_agent.daemon.owners import Owners
@@ -140,11 +140,13 @@ def _erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
 def _owners(target: Target) -> Iterator[Owners | None]:
     """What a daemon learnt here of whose runs and sessions those are; None where there never was one."""
     from memory_agent.daemon.owners import Owners
+    from memory_agent.storage.user_key import open_user_key
 
     if not target.layout.owners.exists():
         yield None
         return
-    with closing(Owners(target.layout.owners)) as owners:
+    key = open_user_key(target.settings.encryption, target.data_dir, SYSTEM_USER)
+    with closing(Owners(target.layout.owners, key=key)) as owners:
         yield owners
 
 
@@ -155,7 +157,7 @@ def _ownership(target: Target, owners: Owners | None, among: frozenset[str] | No
 
 def _system_events(journal: Journal, is_owned: Callable[[bytes], bool]) -> Iterator[int]:
     after = 0
-    while page := journal.read(after, _PAGE, user_id="system"):
+    while page := journal.read(after, _PAGE, user_id=SYSTEM_USER):
         yield from (entry.seq for entry in page if is_owned(entry.data))
         after = page[-1].seq
 
@@ -167,7 +169,7 @@ def _erase_events(
     folder = journal_folder(target.data_dir)
     if not folder.exists():
         return Erased(seqs=[], quarantined=0)
-    with Journal.open(folder, target.settings.relay.journal) as journal:
+    with Journal.open(folder, target.settings.relay.journal, keys=target.keys) as journal:
         wanted = msgspec.structs.replace(wanted, system_seqs=frozenset(_system_events(journal, is_owned)))
         erased = journal.erase_all(wanted, now, dry_run=dry_run)
         if not dry_run and journal.uncompacted:

@@ -20,7 +20,7 @@ from memory_agent.cli.failure import JSON_KEY
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
-from relay import TOKEN_FILE, Identity, identity_of, read_key_file
+from relay import TOKEN_FILE, Identity, KeyRing, identity_of, open_key_ring, read_key_file
 
 Verb = Callable[..., Any]
 
@@ -43,6 +43,11 @@ class Target:
     def layout(self) -> Layout:
         """The paths of the data folder."""
         return Layout(self.data_dir)
+
+    @property
+    def keys(self) -> KeyRing | None:
+        """The encryption keys of users, None where nothing is encrypted. Raises `RelaySettingsError`."""
+        return open_key_ring(self.settings.encryption, self.data_dir)
 
     @property
     def identity(self) -> Identity:

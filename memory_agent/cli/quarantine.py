@@ -109,7 +109,7 @@ def _read(target: Target, after: int, limit: int) -> list[QuarantinedEvent]:
     folder = journal_folder(target.data_dir)
     if not folder.exists():
         return []
-    with Journal.open(folder, target.settings.relay.journal, readonly=True) as journal:
+    with Journal.open(folder, target.settings.relay.journal, readonly=True, keys=target.keys) as journal:
         return [describe(entry) for entry in journal.quarantined(after, limit)]
 
 

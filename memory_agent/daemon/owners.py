@@ -4,7 +4,8 @@ Events whose word counts teach who owns their run and session; the pairs are kep
 Whose word counts is the dispatcher's to say: anybody can name another's run
 (`ops/decisions/0024-whose-word-makes-an-owner.md`). A run or session that two users claim belongs to nobody: guessing
 would show one user's work to another. Bounded: beyond `LIMIT` pairs the one that was learnt first is forgotten, and
-learnt again from its next event. What this does not do: keep the events that wait for an owner (`dispatcher`).
+learnt again from its next event. Encrypted, it keeps of runs and sessions what recognises them and reads nothing back.
+What this does not do: keep the events that wait for an owner (`dispatcher`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,26 @@ from typing import Any
 
 import msgspec
 
+from memory_agent.errors import StoreEncryptedError
 from memory_agent.storage.environment import Environment
-from memory_agent.storage.ownership import MAP_SIZE_BYTES, NOBODY, ORDER, PAIRS, opened_owner, seal_owner
+from memory_agent.storage.ownership import (
+    MAP_SIZE_BYTES,
+    NOBODY,
+    ORDER,
+    PAIRS,
+    UNSEALED,
+    kept_keys,
+    opened_owner,
+    owners_encryption,
+    seal_owner,
+)
 from memory_agent.storage.transaction import Transaction
+from memory_agent.storage.user_key import UserKey
 from relay import ON_BEHALF_OF
+from relay.replacing import discard_copy, flush_copy, replace_by_copy, room_for_copy
 
 LIMIT = 500_000
 """Pairs on disk: with the longest ids about half of the map."""
-_UNSEALED = "owners"  # of a map from before pairs had a checksum
 _UNSAVED = 10_000
 _LONGEST_ID_BYTES = 200  # LMDB's keys end at 511
 
@@ -85,9 +98,15 @@ def _key(kind: str, id_: str) -> str:
 class Owners:
     """A durable map from runs and sessions to users."""
 
-    def __init__(self, path: Path, limit: int = LIMIT, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
-        """Open the map in the folder `path`; it keeps the newest `limit` pairs. Raises `StoreError`."""
-        self._environment = Environment.open(path, map_size_bytes, databases=(_UNSEALED, PAIRS, ORDER))
+    def __init__(
+        self, path: Path, limit: int = LIMIT, map_size_bytes: int = MAP_SIZE_BYTES, key: UserKey | None = None
+    ) -> None:
+        """Open the map in the folder `path`; it keeps the newest `limit` pairs. With a `key` it is encrypted.
+
+        Raises `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
+        """
+        self._environment = _open(path, map_size_bytes, key)
+        self._key = key
         self._limit = limit
         self._unsaved: dict[bytes, bytes] = {}
         try:
@@ -147,6 +166,18 @@ class Owners:
         with self._environment.read() as transaction:
             return [(key, opened_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
+    def copy_encrypted(self, folder: Path, key: UserKey) -> None:
+        """Write an encrypted copy of a plain map into the empty folder `folder`; not yet fsynced."""
+        copy = _open(folder, self._environment.map_size_bytes, key)
+        try:
+            with self._environment.read() as ours, copy.write() as theirs:
+                for number, plain in ours.scan(ORDER):
+                    (kept,) = kept_keys([plain], key)
+                    theirs.put(ORDER, number, kept, append=True)
+                    theirs.put(PAIRS, kept, seal_owner(kept, _opened(plain, ours.get(PAIRS, plain)) or NOBODY))
+        finally:
+            copy.close()
+
     def save(self) -> None:
         """Make what was learnt durable. Raises `StoreError`."""
         if not self._unsaved:
@@ -180,11 +211,11 @@ class Owners:
     def _take_over_older_ones(self) -> None:
         """Seal and number the pairs of a map from before there were checksums."""
         with self._environment.read() as transaction:
-            older = dict(transaction.scan(_UNSEALED))
+            older = dict(transaction.scan(UNSEALED))
         if not older:
             return
         with self._environment.write() as transaction:
-            transaction.clear(_UNSEALED)
+            transaction.clear(UNSEALED)
             transaction.clear(ORDER)
             for number, (key, user) in zip(_numbers_after(transaction), older.items(), strict=False):
                 transaction.put(ORDER, number, key, append=True)
@@ -192,7 +223,7 @@ class Owners:
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
         """Return the owner of each key, and None for one that nobody has named. A damaged pair is nobody's."""
-        encoded = [key.encode() for key in keys]
+        encoded = kept_keys((key.encode() for key in keys), self._key)
         with self._environment.read() as transaction:
             return [(key, self._unsaved.get(key, _opened(key, transaction.get(PAIRS, key)))) for key in encoded]
 
@@ -202,6 +233,34 @@ def _opened(key: bytes, value: bytes | None) -> bytes | None:
         return None
     user = opened_owner(key, value)
     return NOBODY if user is None else user
+
+
+def encrypt_owners(path: Path, key: UserKey) -> bool:
+    """Encrypt the map in `path`, which nobody has open; False where there is none, or it is encrypted. Durable.
+
+    Killed at any moment, it leaves the old file or the new one. Raises `StoreError`, `EncryptionKeyMissingError`.
+    """
+    if not path.exists():
+        return False
+    try:
+        owners = Owners(path)
+    except StoreEncryptedError:
+        return False
+    copy = room_for_copy(path)
+    try:
+        try:
+            owners.copy_encrypted(copy, key)
+        finally:
+            owners.close()
+        flush_copy(copy)
+        replace_by_copy(copy)
+    finally:
+        discard_copy(copy)
+    return True
+
+
+def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
+    return Environment.open(path, map_size_bytes, (UNSEALED, PAIRS, ORDER), encryption=owners_encryption(key))
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:

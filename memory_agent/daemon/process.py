@@ -33,9 +33,11 @@ from memory_agent.layout import CONSUMER, Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
+from memory_agent.storage.user_key import open_user_key
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION
 from relay import (
+    SYSTEM_USER,
     AsyncSubscriber,
     Credentials,
     CurveGate,
@@ -45,7 +47,6 @@ from relay import (
     check_endpoint,
     curve_pair,
     is_curve,
-    open_key_ring,
     relay_endpoints,
     server_pair,
 )
@@ -63,7 +64,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
     SignalTable.load(settings.ingest.signals)  # a host that cannot read it can only refuse every event
-    _require_keys_apart(settings, data_dir)
+    open_user_key(settings.encryption, data_dir, SYSTEM_USER)  # refuses a folder of keys inside the data folder
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()  # before the lock shows that a daemon is there: who asks while it starts needs it
@@ -127,7 +128,8 @@ class Daemon:
         self._catch_signals()  # Ray sets handlers of its own
         self._journal = AsyncSubscriber(*relay_endpoints(self._layout.data_dir), CONSUMER)
         stack.push_async_callback(self._journal.close)
-        owners = Owners(self._layout.owners)
+        key = open_user_key(self._settings.encryption, self._layout.data_dir, SYSTEM_USER)
+        owners = Owners(self._layout.owners, key=key)
         stack.callback(owners.close)
         self._hosts = Hosts(self._cluster, self._settings.daemon)
         stack.push_async_callback(self._hosts.close)
@@ -253,14 +255,6 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _require_keys_apart(settings: Settings, data_dir: Path) -> None:
-    """Raise `SettingsError` for a folder of encryption keys that lies in what they encrypt."""
-    try:
-        open_key_ring(settings.encryption, data_dir)
-    except RelaySettingsError as error:
-        raise SettingsError(error.setting, error.reason) from error
 
 
 def _require_guarded(endpoint: str) -> None:

@@ -1,19 +1,29 @@
 """Whose a run or a session is, as checked bytes: one pair of key and user. Pure.
 
+Encrypted, a key is a digest that only who has the system's key can make: it recognises an id and reads nothing back.
 A pair that was damaged is nobody's: with one flipped bit it would hand a user's work to another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import xxhash
+
+from memory_agent.storage.encrypted import Encryption, Form
+from memory_agent.storage.user_key import UserKey
 
 PAIRS = "pairs"
 ORDER = "order"
 """The two databases: key -> sealed user, and a number that grows -> the key that was learnt then."""
+UNSEALED = "owners"
+"""Of a map from before pairs had a checksum."""
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
 """What stands for the owner of a key that two users claim."""
 _CHECKSUM_BYTES = 8
+_PURPOSE = "owners"
+_AS_IT_IS = Form(None, is_sealed=False)
 
 
 def seal_owner(key: bytes, user: bytes) -> bytes:
@@ -25,3 +35,16 @@ def opened_owner(key: bytes, value: bytes) -> bytes | None:
     """Return the user of a kept pair; None when it does not match its checksum."""
     user = value[_CHECKSUM_BYTES:]
     return user if seal_owner(key, user) == value else None
+
+
+def owners_encryption(key: UserKey | None) -> Encryption | None:
+    """Return how the map is encrypted with the system's key: its keys are digests, users stay readable."""
+    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNSEALED), _AS_IT_IS))
+
+
+def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
+    """Return what is kept of runs and sessions. Raises `EncryptionKeyMissingError`."""
+    if key is None:
+        return list(plain)
+    cipher = key.cipher(_PURPOSE)
+    return [cipher.fingerprint(one) for one in plain]

@@ -9,9 +9,12 @@ import msgspec
 import pytest
 
 from memory_agent.care.checkup import check_owners
-from memory_agent.daemon.owners import Owners, ownership_keys
+from memory_agent.daemon.owners import Owners, encrypt_owners, ownership_keys
+from memory_agent.errors import EncryptionKeyMissingError, StoreEncryptedError, StoreNotEncryptedError
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.ownership import PAIRS
+from memory_agent.storage.user_key import UserKey
+from relay import SYSTEM_USER, KeyRing
 
 
 @pytest.fixture
@@ -137,4 +140,57 @@ def test_a_map_from_before_there_were_checksums_is_taken_over_and_forgets_too(tm
     owners.close()
     again = Owners(tmp_path / "owners", limit=20)
     assert [again.owner((key,)) for key in ("run:00", "run:01", "run:new")] == [None, "alice", "bob"]
+    again.close()
+
+
+def key_of_system(folder: Path) -> UserKey:
+    return UserKey(KeyRing(folder / "keys"), SYSTEM_USER)
+
+
+def test_an_encrypted_map_holds_no_run_and_no_session(tmp_path: Path) -> None:
+    key = key_of_system(tmp_path)
+    owners = Owners(tmp_path / "owners", key=key)
+    owners.learn(("run:kakapo", "session:numbat"), "alice")
+    owners.learn(("run:shared",), "alice")
+    owners.learn(("run:shared",), "bob")
+    owners.close()
+    held = b"".join(file.read_bytes() for file in (tmp_path / "owners").iterdir())
+    assert b"alice" in held
+    for name in (b"kakapo", b"numbat", b"shared"):
+        assert name not in held
+    again = Owners(tmp_path / "owners", key=key)
+    assert again.owner(("run:kakapo",)) == again.owner(("session:numbat",)) == "alice"
+    assert again.owner(("run:shared",)) is None
+    again.forget("alice")
+    assert again.owner(("run:kakapo",)) is None
+    again.close()
+    with pytest.raises(StoreEncryptedError):
+        Owners(tmp_path / "owners")
+    (tmp_path / "keys").rename(tmp_path / "away")
+    with pytest.raises(EncryptionKeyMissingError):
+        Owners(tmp_path / "owners", key=key)
+
+
+def test_a_plain_map_becomes_an_encrypted_one(tmp_path: Path) -> None:
+    folder, key = tmp_path / "owners", key_of_system(tmp_path)
+    assert not encrypt_owners(folder, key)
+    owners = Owners(folder)
+    for number in range(30):
+        owners.learn((f"run:kakapo-{number}",), "alice")
+        owners.save()
+    owners.learn(("run:kakapo-0",), "bob")
+    owners.close()
+    with pytest.raises(StoreNotEncryptedError):
+        Owners(folder, key=key)
+    assert encrypt_owners(folder, key)
+    assert not encrypt_owners(folder, key), "said again, it changes nothing"
+    report = check_owners(folder, key)
+    assert (report.entries, report.findings) == (30, ())
+    assert b"kakapo" not in b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    again = Owners(folder, key=key, limit=20)
+    assert [again.owner((f"run:kakapo-{number}",)) for number in (0, 1, 29)] == [None, "alice", "alice"]
+    again.learn(("run:new",), "bob")
+    again.save()
+    kept = [number for number in range(1, 30) if again.owner((f"run:kakapo-{number}",)) == "alice"]
+    assert kept == list(range(11, 30)), "in the order in which they were learnt"
     again.close()
