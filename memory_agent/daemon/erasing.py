@@ -22,7 +22,7 @@ from memory_agent.erasure.ledger import Intent, read_intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.users import finish_removals
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError
-from memory_agent.protocol import EraseParams, decode_reply, encode
+from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
 from relay import AsyncSubscriber, RelayError
 
@@ -46,7 +46,7 @@ class DaemonEraser:
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
         """Erase, and return the receipt. Raises what the memory and the relay raise; said again, it goes on."""
         async with self._lock_of(user_id):
-            reply = await self._hosts.call(user_id, "erase_begin", encode(params), deadline_ms)
+            reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
             intent = decode_reply(reply, Intent)
             return await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
 

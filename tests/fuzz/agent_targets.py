@@ -29,6 +29,7 @@ from memory_agent.protocol import (
     decode_request,
     encode,
     encode_fault,
+    encode_fields,
     encode_result,
 )
 from memory_agent.recall.context import context_block
@@ -144,7 +145,7 @@ def _params(data: bytes) -> None:
         except InvalidInputError as error:
             encode_fault(error)
             continue
-        encode(params)
+        refused(encode_fields, params)  # a time may be beyond what has a form on the wire
         if isinstance(params, RecallParams):
             refused(lambda recall: recall.local_reference_time, params)
             refused(check_options, {"reference_time": params.reference_time, "by_run": params.by_run})
