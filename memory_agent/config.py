@@ -96,13 +96,16 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon. `listen` adds endpoints to the socket file, beyond loopback with CURVE alone; `dedicated_hosts` users
-    at a time get a process of their own, the others share `shared_hosts`. `owner_claims`: whose word makes a user
+    at a time get a process of their own, the others share `shared_hosts`; `spare_hosts` whose users sleep are kept for
+    the next to wake. At most `most_awake` users are awake at a time. `owner_claims`: whose word makes a user
     the owner of a run or session, to whom events of `system` then go: `vouched`, that of keys for all users alone;
     `any`, that of users' own keys too, who can name another's run first."""
 
     listen: tuple[str, ...] = ()
     dedicated_hosts: NonNegative = 8
     shared_hosts: Count = 2
+    spare_hosts: NonNegative = 1
+    most_awake: Count = 1_000
     idle_sleep_s: Positive = 900.0
     batch_events: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
     batch_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 20)] = 90_000

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ _LOOPBACK = "127.0.0.1"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
 _GRACE_S = 0.1
 """How much longer than it is told a host is waited for, so that what it has at its deadline arrives."""
+_PARENT_CHECK_S = 0.5
 _OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes through it
 
 
@@ -56,6 +58,7 @@ class HostActor:
 
     def __init__(self, data_dir: str, settings: bytes, embedder_endpoint: str) -> None:
         configure_logging("warning")
+        threading.Thread(target=_end_with, args=(os.getppid(),), name="parent-watch", daemon=True).start()
         self._host = MemoryHost(
             Path(data_dir), msgspec.msgpack.decode(settings, type=Settings), RemoteEmbedder(embedder_endpoint)
         )
@@ -104,6 +107,7 @@ class Cluster:
         self._run_folder = run_folder
         self._arguments = (str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint)
         self._folder = RayFolder()
+        self._started = 0
         self._make_token()
         try:
             with _on_loopback():
@@ -136,11 +140,11 @@ class Cluster:
         """What another process joins (`join`)."""
         return str(ray.get_runtime_context().gcs_address)
 
-    def host(self, name: str) -> Host:
-        """Return the host called `name`, starting its process if there is none."""
-        actor = HostActor.options(  # type: ignore[attr-defined]
-            name=name, get_if_exists=True
-        ).remote(*self._arguments)
+    def start_host(self) -> Host:
+        """Return a new host; its process starts meanwhile. No name comes twice: the former one may still be dying."""
+        self._started += 1
+        name = f"host-{self._started}"
+        actor = HostActor.options(name=name).remote(*self._arguments)  # type: ignore[attr-defined]
         return Host(name, actor)
 
     def stop(self) -> None:
@@ -176,6 +180,8 @@ class Host:
 
     def __init__(self, name: str, actor: Any) -> None:
         self.name = name
+        self.is_gone = False
+        """Whether its process ended and is not going to be started again."""
         self._actor = actor
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
@@ -217,7 +223,15 @@ class Host:
             log.error("host.failed", host=self.name, exc_info=error)
             raise _internal(error) from error
         except ray.exceptions.RayError as error:
+            self.is_gone |= isinstance(error, ray.exceptions.ActorDiedError)
             raise HostDiedError(f"{self.name}: {type(error).__name__}") from error
+
+
+def _end_with(raylet_pid: int) -> None:
+    """End this process when its raylet has ended: it would live on, and nobody would know of it (PARTS 3)."""
+    while os.getppid() == raylet_pid:
+        time.sleep(_PARENT_CHECK_S)
+    os._exit(1)
 
 
 def ray_token(run_folder: Path) -> Path:

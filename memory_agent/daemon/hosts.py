@@ -1,7 +1,10 @@
 """Users as virtual actors: each always exists by name, wakes at its first message and sleeps when idle.
 
 Callers name a user and never see which process answers. A host that died is asked again once Ray has started it
-anew, for as long as the caller's deadline allows. What this does not do: decide who may ask (`gateway`).
+anew, for as long as the caller's deadline allows. At most `daemon.most_awake` users are awake: who comes then waits
+until the one that was spoken to longest ago, and is not busy, sleeps. A process whose users all sleep is kept for the
+next to wake, up to `daemon.spare_hosts` of them: to start one takes a second of processor time, and on a busy machine
+longer than a caller waits. What this does not do: decide who may ask (`gateway`).
 """
 
 from __future__ import annotations
@@ -44,32 +47,44 @@ class Hosts:
         self._settings = settings
         self._directory = Directory(settings.dedicated_hosts, settings.shared_hosts)
         self._hosts: dict[str, Host] = {}
+        self._spares: list[Host] = []
         self._gates: defaultdict[str, _Gate] = defaultdict(_Gate)
         self._busy: defaultdict[str, int] = defaultdict(int)
+        self._door = asyncio.Lock()
+        self._changed = asyncio.Event()
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
         deadline_s = time.monotonic() + deadline_ms / 1000
-        host = await self._enter(user_id)
         try:
-            while True:
-                remaining_ms = (deadline_s - time.monotonic()) * 1000
-                if remaining_ms <= 0:
-                    raise DeadlineExceededError(f"{method} of {user_id} did not finish within {deadline_ms:.0f} ms")
+            async with asyncio.timeout(deadline_ms / 1000):
+                await self._enter(user_id)
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"{user_id} did not wake within {deadline_ms:.0f} ms") from error
+        try:
+            while (remaining_ms := (deadline_s - time.monotonic()) * 1000) > 0:
+                host = self._host_of(user_id)
                 try:
                     return await host.call(user_id, method, params, remaining_ms)
                 except HostDiedError:
+                    self._forget_if_gone(user_id, host)
                     if method not in _REPEATABLE:
                         raise
                     await asyncio.sleep(_RETRY_PAUSE_S)
+            raise DeadlineExceededError(f"{method} of {user_id} did not finish within {deadline_ms:.0f} ms")
         finally:
             self._leave(user_id)
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         """Hand journal entries to the user's memory; durable on return. Raises what the memory raises."""
-        host = await self._enter(user_id)
+        await self._enter(user_id)
         try:
-            reply = await host.ingest(user_id, encode(batch), self._settings.ingest_timeout_s)
+            host = self._host_of(user_id)
+            try:
+                reply = await host.ingest(user_id, encode(batch), self._settings.ingest_timeout_s)
+            except HostDiedError:
+                self._forget_if_gone(user_id, host)
+                raise
         finally:
             self._leave(user_id)
         return decode_reply(reply, IngestReport)
@@ -77,7 +92,7 @@ class Hosts:
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
         """Wake the user and tell where it lives. Raises what waking raises."""
         decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
-        return HostAddress(actor=self._directory.seat(user_id, time.monotonic()), namespace=NAMESPACE)
+        return HostAddress(actor=self._host_of(user_id).name, namespace=NAMESPACE)
 
     async def sleep_idle(self) -> None:
         """Put users to sleep that were not spoken to for a while."""
@@ -105,7 +120,8 @@ class Hosts:
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
         found = {}
-        for name, host in list(self._hosts.items()):
+        spares = {f"spare-{number}": host for number, host in enumerate(self._spares)}
+        for name, host in (self._hosts | spares).items():
             try:
                 found[name] = await host.pid(1.0)
             except MemoryAgentError:
@@ -119,6 +135,8 @@ class Hosts:
     async def close(self) -> None:
         """Put everybody to sleep and end the hosts."""
         await asyncio.gather(*(self._sleep(user_id, force=True) for user_id in self._directory.awake()))
+        while self._spares:
+            self._spares.pop().end()
 
     @asynccontextmanager
     async def _alone(self, user_id: str) -> AsyncIterator[None]:
@@ -131,32 +149,74 @@ class Hosts:
             gate.people -= 1
             if not gate.people:
                 del self._gates[user_id]
+                self._changed.set()
 
-    async def _enter(self, user_id: str) -> Host:
+    async def _enter(self, user_id: str) -> None:
         async with self._alone(user_id):
+            if user_id not in self._directory:
+                await self._wait_for_room(user_id)
             self._busy[user_id] += 1
-            name = self._directory.seat(user_id, time.monotonic())
-            if name not in self._hosts:
-                self._hosts[name] = self._cluster.host(name)
-            return self._hosts[name]
 
     def _leave(self, user_id: str) -> None:
         self._busy[user_id] -= 1
         if not self._busy[user_id]:
             del self._busy[user_id]
+            self._changed.set()
+
+    async def _wait_for_room(self, user_id: str) -> None:
+        """Seat a user that sleeps; newcomers wait in the order in which they came."""
+        async with self._door:
+            while len(self._directory) >= self._settings.most_awake:
+                await self._make_room()
+            self._directory.seat(user_id, time.monotonic())
+
+    async def _make_room(self) -> None:
+        """Put the user to sleep that was spoken to longest ago, or wait until there is one that is not busy."""
+        idle = next((user for user in self._directory if user not in self._busy and user not in self._gates), None)
+        if idle is not None:
+            await self._sleep(idle)
+            return
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _host_of(self, user_id: str) -> Host:
+        name = self._directory.seat(user_id, time.monotonic())
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = self._spares.pop() if self._spares else self._cluster.start_host()
+        return host
+
+    def _forget_if_gone(self, user_id: str, host: Host) -> None:
+        """Start another process at the next call, where this one is not going to be started again."""
+        name = self._directory.seat(user_id, time.monotonic())
+        if host.is_gone and self._hosts.get(name) is host:
+            log.warning("host.gone", host=host.name)
+            del self._hosts[name]
 
     async def _sleep(self, user_id: str, *, force: bool = False) -> None:
         async with self._alone(user_id):
-            if user_id in self._busy and not force:
+            if user_id not in self._directory or (user_id in self._busy and not force):
                 return
-            host = self._hosts[self._directory.seat(user_id, time.monotonic())]
-            try:
-                await host.sleep(user_id, _SLEEP_TIMEOUT_S)
-            except MemoryAgentError as error:
-                log.warning("memory.not_slept", user_id=user_id, code=error.code)
+            host = self._hosts.get(self._directory.seat(user_id, time.monotonic()))
+            sound = host is not None and await self._slept(host, user_id)
             unused = self._directory.leave(user_id)
-            if unused is not None:
-                self._hosts.pop(unused).end()
+            if unused is not None and unused in self._hosts:
+                self._retire(self._hosts.pop(unused), sound=sound)
+
+    async def _slept(self, host: Host, user_id: str) -> bool:
+        try:
+            await host.sleep(user_id, _SLEEP_TIMEOUT_S)
+        except MemoryAgentError as error:
+            log.warning("memory.not_slept", user_id=user_id, code=error.code)
+            return False
+        return True
+
+    def _retire(self, host: Host, *, sound: bool) -> None:
+        """Keep a process that nobody lives in any more for whoever wakes next, or end it."""
+        if sound and len(self._spares) < self._settings.spare_hosts:
+            self._spares.append(host)
+        else:
+            host.end()
 
 
 _READS = {"recall", "get", "stats", "run_get", "run_list", "sona_status", "sona_export"}

@@ -7,6 +7,7 @@ an idle core (measured), so one per user does not scale; callers cannot tell the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import xxhash
@@ -28,15 +29,23 @@ class Directory:
         """Give at most `dedicated_limit` users a host of their own; the others share `shared_hosts` (1 or more)."""
         self._dedicated_limit = dedicated_limit
         self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, Seat] = {}  # the one that was spoken to longest ago comes first
+
+    def __contains__(self, user_id: str) -> bool:
+        return user_id in self._seats
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def __iter__(self) -> Iterator[str]:
+        """The users that are awake; the one that was spoken to longest ago comes first."""
+        return iter(self._seats)
 
     def seat(self, user_id: str, now_s: float) -> str:
         """Return the user's host, assigning one if the user was asleep."""
-        seat = self._seats.get(user_id)
-        if seat is None:
-            seat = self._assign(user_id, now_s)
-            self._seats[user_id] = seat
+        seat = self._seats.pop(user_id, None) or self._assign(user_id, now_s)
         seat.last_used_s = now_s
+        self._seats[user_id] = seat
         return seat.host
 
     def leave(self, user_id: str) -> str | None:
@@ -51,7 +60,7 @@ class Directory:
         return tuple(user for user, seat in self._seats.items() if now_s - seat.last_used_s >= idle_s)
 
     def awake(self) -> tuple[str, ...]:
-        """Return the users that are awake, in order of waking."""
+        """Return the users that are awake, the one that was spoken to longest ago first."""
         return tuple(self._seats)
 
     def hosts(self) -> frozenset[str]:

@@ -3,6 +3,9 @@
 Ray opens its own folder to everybody (mode 0777, measured with 2.56), so it gets one inside a folder that is private.
 A daemon that was killed leaves its folder behind; the next one to start, on whatever data, finds that nobody holds its
 lock any more, and removes it.
+
+With the folder go the processes of Ray that still have files open in it. When raylet and gcs die together, Ray's two
+agents live on for a minute and more, because they want to tell the dead gcs of it (measured with 2.60).
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 PREFIX = "memory-ray-"
 _LOCK = "lock"
+_TITLE = "ray::"  # what Ray's workers and agents call themselves; who has joined (`actors.join`) keeps its own name
+_END_WITHIN_S = 5.0
 
 
 class RayFolder:
@@ -33,8 +40,8 @@ class RayFolder:
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove it with all that is in it, and end Ray's processes that still use it."""
+        _clear(self._folder)
         with suppress(OSError):
             os.close(self._lock)
 
@@ -46,6 +53,22 @@ def _remove_if_left(folder: Path) -> None:
         try:
             if os.fstat(lock).st_uid == os.getuid() and not folder.is_symlink():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                _clear(folder)
         finally:
             os.close(lock)
+
+
+def _clear(folder: Path) -> None:
+    users = [process for process in psutil.process_iter() if _is_user_of(folder, process)]
+    for process in users:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(users, timeout=_END_WITHIN_S)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_user_of(folder: Path, process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        if process.uids().real == os.getuid() and "".join(process.cmdline()).startswith(_TITLE):
+            return any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+    return False

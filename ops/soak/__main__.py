@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from ops.soak.burst import burst
+from ops.soak.kills import kills
 from ops.soak.soak import soak
 
 
@@ -20,9 +21,12 @@ def main() -> None:
     other = kinds.add_parser("soak", help="mixed work for a long time; nothing may grow, nothing be left over")
     other.add_argument("--minutes", type=float, default=30.0)
     other.add_argument("--picture", type=Path, help="a file for memory over time (the extra `plot`)")
+    kinds.add_parser("kills", help="each process killed in turn; nothing may be left over")
     options = parser.parse_args()
     if options.kind == "burst":
         figures = burst(options.events, options.timeout)
+    elif options.kind == "kills":
+        figures = kills()
     else:
         figures = soak(options.minutes, options.picture)
     print(json.dumps(figures, indent=2))

@@ -1,12 +1,9 @@
-"""Waking and sleeping, broken users, quarantine, a missing model, and a stop that leaves nothing behind."""
+"""Waking and sleeping, broken users, quarantine, event tables, a missing model."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 
-import psutil
 import pytest
 
 from memory_agent import MemoryClient
@@ -157,31 +154,3 @@ def test_without_a_model_recall_is_by_words_and_vectors_are_filled_in_later(own_
         client.recall("parcel")
         wait_until(lambda: client.stats().without_vector == 0)
         assert client.recall("package handed over next door", mode="vector").memories != ()
-
-
-def test_a_stop_leaves_no_process_and_no_socket(own_daemon: DaemonProcess) -> None:
-    own_daemon.start()
-    with ask(own_daemon, "vera") as client:
-        client.remember("The spare key is under the third stone")
-    children = psutil.Process(own_daemon.pid).children(recursive=True)
-    assert len(children) > 3
-    assert own_daemon.stop() == 0
-    wait_until(lambda: not any(child.is_running() for child in children), timeout_s=30)
-    assert list((own_daemon.data_dir / "run").glob("*.sock")) == []
-
-
-def test_a_killed_daemon_takes_its_parts_along(own_daemon: DaemonProcess) -> None:
-    own_daemon.start()
-    parts = {child.pid: child for child in psutil.Process(own_daemon.pid).children()}
-    with ask(own_daemon) as client:
-        own = [part.pid for part in client.status().parts if part.name in ("relay", "embedder")]
-    own_daemon.kill()
-    wait_until(lambda: not any(parts[pid].is_running() for pid in own if pid), timeout_s=30)
-
-
-def test_ray_dying_ends_the_daemon_with_an_error(own_daemon: DaemonProcess) -> None:
-    own_daemon.start()
-    (raylet,) = (child for child in psutil.Process(own_daemon.pid).children() if child.name() == "raylet")
-    os.kill(raylet.pid, signal.SIGKILL)
-    assert own_daemon.wait() != 0
-    assert "ray.died" in own_daemon.log()

@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.actors import Cluster, Host
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import HostDiedError, MemoryAgentError
 from memory_agent.protocol import NoParams, decode_reply, encode
@@ -67,6 +68,52 @@ def test_a_user_that_was_just_put_to_sleep_wakes_in_a_new_process(cluster: Clust
     assert len(set(pids)) == 4
 
 
+def test_who_is_spoken_to_while_falling_asleep_is_answered_by_a_process_that_lives(cluster: Cluster) -> None:
+    """No process is kept, so each time one is started while the former one dies."""
+    settings = msgspec.structs.replace(Settings().daemon, idle_sleep_s=1e-9, spare_hosts=0)
+
+    async def go() -> None:
+        hosts = Hosts(cluster, settings)
+        for turn in range(4):
+            await hosts.call("dora", "stats", encode(NoParams()), 60_000.0)
+            sleeping = asyncio.create_task(hosts.sleep_idle())
+            for _ in range(turn):
+                await asyncio.sleep(0)
+            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # what is not asked twice
+            assert decode_reply(reply, int) == 0
+            await sleeping
+        await hosts.close()
+
+    asyncio.run(go())
+
+
+def test_a_process_that_was_ended_for_good_is_told_from_one_that_comes_again(cluster: Cluster) -> None:
+    async def go() -> None:
+        host = cluster.start_host()
+        os.kill(await host.pid(60.0), signal.SIGKILL)
+        async with asyncio.timeout(60.0):
+            while await _answers(host):
+                await asyncio.sleep(0.01)
+        assert not host.is_gone
+        async with asyncio.timeout(60.0):
+            while not await _answers(host):
+                await asyncio.sleep(0.05)
+        host.end()
+        async with asyncio.timeout(60.0):
+            while not host.is_gone:
+                await _answers(host)
+                await asyncio.sleep(0.05)
+
+    asyncio.run(go())
+
+
+async def _answers(host: Host) -> bool:
+    try:
+        return await host.pid(60.0) > 0
+    except HostDiedError:
+        return False
+
+
 def test_a_run_whose_host_is_killed_is_begun_once_by_asking_on(cluster: Cluster) -> None:
     """The caller of the second request sees nothing of the death: it carries its event's id, so it may be repeated."""
     too_short_to_embed = "Fix"
@@ -91,7 +138,7 @@ def test_a_run_whose_host_is_killed_is_begun_once_by_asking_on(cluster: Cluster)
 
 def test_an_error_that_nobody_foresaw_is_no_death_and_is_not_tried_until_the_deadline(cluster: Cluster) -> None:
     async def go() -> MemoryAgentError:
-        host = cluster.host("user-bob")
+        host = cluster.start_host()
         await host.pid(60.0)
         with pytest.raises(MemoryAgentError, match="TypeError") as caught:
             await host.call(["no user id"], "stats", encode(NoParams()), 60_000.0)  # type: ignore[arg-type]

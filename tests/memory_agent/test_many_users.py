@@ -1,54 +1,168 @@
-"""Five thousand users come and go: what is kept for each of them goes with them. No Ray, no store."""
+"""Many users come and go: what is kept for each goes with them, and not too many are awake. No Ray, no store."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import DeadlineExceededError, HostDiedError
 from memory_agent.settings import Settings
 
 USERS = [f"user-{number}" for number in range(5_000)]
 
 
 class Host:
-    """A process that answers at once."""
+    """A process that answers when its world goes on, until it is ended: for good, as one that was told to end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, world: Processes) -> None:
         self.name = name
+        self.is_gone = False
+        self._world = world
+        self._is_ended = False
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        self._world.awake.add(user_id)
+        self._world.most = max(self._world.most, len(self._world.awake))
         await asyncio.sleep(0)
+        if user_id in self._world.stuck:
+            await self._world.go_on.wait()
+        if self._is_ended:
+            self.is_gone = True
+            raise HostDiedError(self.name)
         return user_id.encode()
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
         await asyncio.sleep(0)
+        self._world.awake.discard(user_id)
+        self._world.slept.append(user_id)
 
     def end(self) -> None:
-        pass
+        self._is_ended = True
 
 
 class Processes:
-    """What starts processes."""
+    """What starts processes; `stuck` users are not answered before `go_on`."""
 
-    def host(self, name: str) -> Host:
-        return Host(name)
+    def __init__(self) -> None:
+        self.hosts: list[Host] = []
+        self.awake: set[str] = set()
+        self.most = 0
+        self.slept: list[str] = []
+        self.stuck: set[str] = set()
+        self.go_on = asyncio.Event()
+
+    def start_host(self) -> Host:
+        self.hosts.append(Host(f"host-{len(self.hosts)}", self))
+        return self.hosts[-1]
+
+
+def hosts_of(world: Processes, **settings: Any) -> Hosts:
+    return Hosts(cast(Cluster, world), DaemonSettings(**settings))
+
+
+async def ask(hosts: Hosts, user_id: str, deadline_ms: float = 60_000.0) -> bytes:
+    return await hosts.call(user_id, "stats", b"", deadline_ms)
 
 
 def test_nothing_is_kept_for_users_that_sleep() -> None:
     async def go() -> None:
-        hosts = Hosts(cast(Cluster, Processes()), DaemonSettings(idle_sleep_s=1e-9))
-        replies = await asyncio.gather(*(hosts.call(user_id, "stats", b"", 60_000.0) for user_id in USERS))
+        hosts = hosts_of(Processes(), idle_sleep_s=1e-9)
+        replies = await asyncio.gather(*(ask(hosts, user_id) for user_id in USERS))
         assert replies == [user_id.encode() for user_id in USERS]
-        await asyncio.gather(hosts.sleep_idle(), *(hosts.call(user_id, "stats", b"", 60_000.0) for user_id in USERS))
+        await asyncio.gather(hosts.sleep_idle(), *(ask(hosts, user_id) for user_id in USERS))
         await hosts.sleep_idle()
         assert (hosts.awake(), len(hosts._gates), len(hosts._busy), len(hosts._hosts)) == ((), 0, 0, 0)
+
+    asyncio.run(go())
+
+
+def test_no_more_users_are_awake_than_may_be_and_all_are_answered() -> None:
+    async def go() -> None:
+        world = Processes()
+        hosts = hosts_of(world, most_awake=20)
+        users = random.Random(9).choices(USERS[:200], k=2_000)
+        replies = await asyncio.gather(*(ask(hosts, user_id) for user_id in users))
+        assert replies == [user_id.encode() for user_id in users]
+        assert 10 < world.most <= 20
+        assert len(hosts.awake()) <= 20
+
+    asyncio.run(go())
+
+
+def test_who_was_spoken_to_longest_ago_sleeps_first_and_never_while_busy() -> None:
+    async def go() -> None:
+        world = Processes()
+        world.stuck = {"a"}
+        hosts = hosts_of(world, most_awake=3)
+        busy = asyncio.create_task(ask(hosts, "a"))
+        for user_id in ("b", "c", "b", "d", "e"):
+            await ask(hosts, user_id)
+        assert world.slept == ["c", "b"]
+        assert set(hosts.awake()) == {"a", "d", "e"}
+        world.go_on.set()
+        assert await busy == b"a"
+
+    asyncio.run(go())
+
+
+def test_who_wakes_waits_until_somebody_is_not_busy_and_no_longer_than_its_deadline() -> None:
+    async def go() -> None:
+        world = Processes()
+        world.stuck = {"a", "b"}
+        hosts = hosts_of(world, most_awake=2)
+        busy = [asyncio.create_task(ask(hosts, user_id)) for user_id in ("a", "b")]
+        patient = asyncio.create_task(ask(hosts, "c"))
+        await asyncio.sleep(0)
+        with pytest.raises(DeadlineExceededError):
+            await ask(hosts, "d", 1.0)
+        assert not patient.done()
+        assert set(hosts.awake()) == {"a", "b"}
+        world.go_on.set()
+        assert await asyncio.gather(*busy, patient) == [b"a", b"b", b"c"]
+        assert len(hosts.awake()) == 2
+        await hosts.close()
+        assert (len(hosts._gates), len(hosts._busy), len(hosts._hosts)) == (0, 0, 0)
+
+    asyncio.run(go())
+
+
+def test_a_process_whose_users_sleep_is_kept_for_the_next_and_not_more_of_them() -> None:
+    async def go() -> None:
+        world = Processes()
+        hosts = hosts_of(world, idle_sleep_s=1e-9, spare_hosts=1)
+        for user_id in ("a", "b"):
+            await ask(hosts, user_id)
+        await hosts.sleep_idle()
+        assert [host._is_ended for host in world.hosts] == [False, True]
+        for user_id in ("c", "d"):
+            await ask(hosts, user_id)
+        assert len(world.hosts) == 3
+        await hosts.close()
+        assert all(host._is_ended for host in world.hosts)
+
+    asyncio.run(go())
+
+
+def test_a_process_that_is_gone_for_good_is_replaced() -> None:
+    """It used to be asked again and again until the deadline, and so was every later call of the user."""
+
+    async def go() -> None:
+        world = Processes()
+        hosts = hosts_of(world)
+        await ask(hosts, "a")
+        world.hosts[0].end()
+        assert await ask(hosts, "a", 20_000.0) == b"a"
+        assert len(world.hosts) == 2
 
     asyncio.run(go())
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from memory_agent.daemon.ray_folder import PREFIX, RayFolder
@@ -41,6 +42,40 @@ def test_what_a_killed_daemon_left_goes_at_the_next_start_and_what_is_held_stays
     for folder in (first, second):
         folder.remove()
     assert list(temporary.iterdir()) == []
+
+
+def started_in(folder: Path, title: str) -> subprocess.Popen[bytes]:
+    """A process that calls itself `title` and has a file open in the folder."""
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(["bash", "-c", f"exec -a '{title}' sleep 1000"], stdout=log)
+    while psutil.Process(process.pid).cmdline()[0] != title:
+        pass
+    return process
+
+
+def test_with_it_go_rays_own_processes_that_use_it_and_no_others(temporary: Path) -> None:
+    held = RayFolder()
+    left = temporary / f"{PREFIX}left"
+    left.mkdir()
+    (left / "lock").touch()
+    orphan, other, planner = (
+        started_in(left, "ray::Agent"),
+        started_in(held.path, "ray::A"),
+        started_in(left, "planner"),
+    )
+    try:
+        second = RayFolder()
+        assert orphan.wait(20) == -signal.SIGKILL
+        assert not left.exists()
+        assert (other.poll(), planner.poll()) == (None, None)
+        held.remove()
+        assert other.wait(20) == -signal.SIGKILL
+        assert planner.poll() is None
+        second.remove()
+    finally:
+        for process in (orphan, other, planner):
+            process.kill()
+            process.wait()
 
 
 def test_nobody_else_can_enter_it(temporary: Path) -> None:

@@ -1,0 +1,85 @@
+"""Every process below this one, orphans too, and what they may leave: nothing that is missed is told to be gone.
+
+A process whose parent dies is given to this one and not to init (`PR_SET_CHILD_SUBREAPER`), so that none drops out of
+sight between two looks. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from ops.process_memory import role_of
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SHARED_FILE = re.compile(r"(/dev/shm/\S+)$", re.MULTILINE)
+_RAY_FOLDER = re.compile(r"(/\S*?/memory-ray-[^/\s]+)/")
+
+
+class Family:
+    """The processes that were started, by whomever, below this one since it was opened."""
+
+    def __init__(self) -> None:
+        """Raises `OSError` where orphans cannot be kept."""
+        if sys.platform != "linux":
+            raise OSError("only Linux gives orphans to whom we say")
+        self._before = frozenset(process.pid for process in psutil.Process().children())
+        self.shared_files: set[str] = set()
+        self.ray_folders: set[str] = set()
+
+    def __enter__(self) -> Self:
+        _keep_orphans(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _keep_orphans(False)
+
+    def alive(self) -> list[psutil.Process]:
+        """Return those that run, and take note of the files that they have; what has ended is reaped."""
+        return [process for process in _below(self._before) if self._is_alive(process)]
+
+    def by_role(self) -> dict[str, list[psutil.Process]]:
+        """Return those that run by what they are for."""
+        found: defaultdict[str, list[psutil.Process]] = defaultdict(list)
+        for process in self.alive():
+            with contextlib.suppress(psutil.Error):
+                found[role_of(process)].append(process)
+        return dict(found)
+
+    def left(self) -> list[str]:
+        """Return what is left of all that was seen: processes, files in shared memory, folders of Ray."""
+        files = sorted(file for file in self.shared_files | self.ray_folders if Path(file).exists())
+        return [f"{role} {len(those)}" for role, those in self.by_role().items()] + files
+
+    def _is_alive(self, process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
+                self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
+                return True
+            if process.ppid() == os.getpid() and process.name() != "python":  # whoever started a Python waits for it
+                os.waitpid(process.pid, os.WNOHANG)
+        return False
+
+
+def _below(but: frozenset[int]) -> list[psutil.Process]:
+    """Return all that descend from this process, but for some of its children and what descends from them."""
+    ours = [child for child in psutil.Process().children() if child.pid not in but]
+    found = list(ours)
+    for child in ours:
+        with contextlib.suppress(psutil.Error):
+            found += child.children(recursive=True)
+    return found
+
+
+def _keep_orphans(wanted: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")

@@ -1,0 +1,86 @@
+"""Whatever is killed, the daemon itself too, it goes on or ends and says why; and in the end nothing of it is left.
+
+Each process in turn, with a daemon of its own: `python -m ops.soak kills`.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from memory_agent import MemoryClient
+from ops.soak.family import Family
+from ops.soak.kills import ENDS, kill, until_gone
+
+from .conftest import DaemonProcess, environment
+from .test_killed import wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="orphans are told apart on Linux alone"),
+]
+
+TEXT = "The spare key is under the third stone"
+
+
+@pytest.fixture
+def family(own_daemon: DaemonProcess) -> Iterator[Family]:
+    """The processes of the daemon that the test starts, orphans too."""
+    with Family() as family:
+        yield family
+
+
+def sockets(daemon: DaemonProcess) -> list[str]:
+    return [path.name for path in (daemon.data_dir / "run").glob("*.sock")]
+
+
+def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing(
+    own_daemon: DaemonProcess, family: Family
+) -> None:
+    own_daemon.start()
+    with MemoryClient("vera", data_dir=own_daemon.data_dir) as client:
+        client.remember(TEXT)
+        roles = sorted(family.by_role())
+        assert {"daemon", "relay", "embedder", "host", "Ray gcs", "Ray raylet"} <= set(roles)
+        for role in roles:
+            if role not in ENDS:
+                assert kill(family, role, client).startswith("answers"), role
+        assert TEXT in [one.record.text for one in client.recall("spare key").memories]
+    assert sockets(own_daemon) != []
+    assert own_daemon.stop() == 0
+    assert until_gone(family) == []
+    assert sockets(own_daemon) == []
+
+
+def test_what_a_killed_daemon_left_goes_with_the_next_start_and_when_ray_dies_nothing_is_left(
+    own_daemon: DaemonProcess, family: Family
+) -> None:
+    own_daemon.start()
+    with MemoryClient("vera", data_dir=own_daemon.data_dir) as client:
+        kept = client.remember(TEXT)
+    former = {process.pid for process in family.alive()}
+    (folder,) = family.ray_folders
+    own_daemon.kill()
+    own_daemon.start()
+    assert folder not in family.left()
+    wait_until(lambda: former.isdisjoint(process.pid for process in family.alive()))
+    with MemoryClient("vera", data_dir=own_daemon.data_dir) as client:
+        assert client.get([kept.id]) == [kept]
+    refused = _second_serve(own_daemon)
+    assert refused.returncode == 1
+    assert f"a daemon already serves {own_daemon.data_dir} (process {own_daemon.pid})" in refused.stderr
+    (raylet,) = family.by_role()["Ray raylet"]
+    raylet.send_signal(signal.SIGKILL)
+    assert own_daemon.wait() == 1
+    assert "ray.died" in own_daemon.log()
+    assert until_gone(family) == []
+    assert sockets(own_daemon) == []
+
+
+def _second_serve(daemon: DaemonProcess) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(daemon.data_dir)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
