@@ -240,6 +240,7 @@ def _open_memory(settings: Settings, folder: Path) -> Memory:
         store_settings=settings.store,
         ingest_settings=settings.ingest,
         recall_settings=settings.recall,
+        encryption_settings=settings.encryption,
     )
 
 

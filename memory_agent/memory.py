@@ -53,9 +53,10 @@ from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.user_key import open_user_key
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.turnstile import Turnstile
-from relay.config import EventLimits, MaskingSettings
+from relay.config import EncryptionSettings, EventLimits, MaskingSettings
 from relay.errors import EventTooLargeError
 from relay.event import Event, encode_event, event_from_mapping, read_event
 from relay.masking import Masker
@@ -116,23 +117,28 @@ class Memory:
         event_limits: EventLimits | None = None,
         learning_settings: LearningSettings | None = None,
         masking_settings: MaskingSettings | None = None,
+        encryption_settings: EncryptionSettings | None = None,
         role: Role = "library",
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
 
         `user_id` is the folder's name unless given. An `embedder` stays the caller's; without one, one is opened in
-        this process when it is first needed, which downloads nothing unless `embedder_settings` allow it. Raises
-        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`.
+        this process when it is first needed, which downloads nothing unless `embedder_settings` allow it. With a folder
+        of keys in `encryption_settings` everything in the folder is encrypted, with the key of `user_id`. Raises
+        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and, where
+        it is encrypted otherwise, `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
         """
         if not os.fspath(path):
             raise InvalidInputError("path", "is empty")  # and not the current folder: a variable was not set
         folder = Path(path)
         masker = Masker(masking_settings)
         late = LateEmbedder(embedder, embedder_settings or _NO_DOWNLOAD)
-        archive = Archive.open(folder, store_settings or StoreSettings(), role)
+        user_id = user_id or folder.absolute().name
+        key = open_user_key(encryption_settings or EncryptionSettings(), folder, user_id)
+        archive = Archive.open(folder, store_settings or StoreSettings(), role, key)
         try:
             memory = cls(
-                user_id or folder.absolute().name,
+                user_id,
                 archive,
                 late,
                 ingest_settings or IngestSettings(),

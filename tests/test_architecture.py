@@ -26,6 +26,7 @@ ENGINES = frozenset(
         "safetensors",
         "matplotlib",
         "cryptography",
+        "sqlcipher3",
     }
 )
 LONGEST_FILE_LINES = 400

@@ -17,12 +17,13 @@ from pathlib import Path
 from memory_agent.care.checkup import check_user
 from memory_agent.care.findings import Report
 from memory_agent.care.manifest import FORMAT, Manifest, Part, describe, write_manifest
-from memory_agent.errors import InvalidInputError, StoreDamagedError
+from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import opening
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.store import RECORDS_FOLDER
+from memory_agent.storage.records_file import RECORDS_FOLDER
+from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
 from relay.config import journal_folder
 from relay.duplicate import copy_journal, cursors, rewind
@@ -95,7 +96,7 @@ class _Copying:
             self._report("users", done, len(users))
             try:
                 parts.append(self._user(user_id))
-            except StoreDamagedError:
+            except (StoreDamagedError, EncryptionKeyMissingError):
                 shutil.rmtree(self._of(user_id), ignore_errors=True)
                 left_out.append(user_id)
         self._report("users", len(users), len(users))
@@ -105,7 +106,8 @@ class _Copying:
         target = self._of(user_id) / RECORDS_FOLDER
         target.mkdir(mode=0o700, parents=True)
         _copy(user_folder(self._data_dir, user_id) / RECORDS_FOLDER, target, self._settings.store.map_size_bytes)
-        checked = check_user(target.parent, user_id, self._settings.store, lambda *_: None, is_copy=True)
+        key = open_user_key(self._settings.encryption, self._data_dir, user_id)
+        checked = check_user(target.parent, user_id, self._settings.store, lambda *_: None, key, is_copy=True)
         if checked.findings:
             raise StoreDamagedError(f"user {user_id}: {checked.findings[0].place}: {checked.findings[0].fault}")
         return self._described(target, f"user {user_id}", checked.entries)

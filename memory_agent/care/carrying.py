@@ -23,11 +23,10 @@ from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import row_key, row_number, unseal_vector
-from memory_agent.storage.environment import Environment
-from memory_agent.storage.fence import opening
-from memory_agent.storage.snapshot import DATABASES, EVENTS, VECTORS, Snapshot
-from memory_agent.storage.store import RECORDS_FOLDER
+from memory_agent.storage.records_file import open_records
+from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
 from memory_agent.storage.transaction import Transaction
+from memory_agent.storage.user_key import UserKey
 
 _STEP = 1_000
 _MOST_NAMED = 5  # lines that are wrong
@@ -43,10 +42,14 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     without_vector: int
 
 
-def export_lines(folder: Path, user_id: str, settings: StoreSettings, report: Report) -> Iterator[bytes]:
-    """Go over the lines of a user's memories, without line ends. Raises `StoreError`, `StoreDamagedError`."""
-    with opening(folder):
-        environment = Environment.open(folder / RECORDS_FOLDER, settings.map_size_bytes, DATABASES, readonly=True)
+def export_lines(
+    folder: Path, user_id: str, settings: StoreSettings, report: Report, key: UserKey | None = None
+) -> Iterator[bytes]:
+    """Go over the lines of a user's memories, without line ends: in plain words, whatever the `key` they are under.
+
+    Raises `StoreError`, `StoreDamagedError`.
+    """
+    environment = open_records(folder, settings, key)
     try:
         with environment.read() as transaction:
             yield from _lines_of(transaction, user_id, report)
@@ -126,6 +129,7 @@ def _arrivals(file: BinaryIO, head: Head) -> Iterator[Arrival]:
 def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report) -> Imported:
     if batch.state.stamp is None and head.stamp is not None:
         batch.set_stamp(head.stamp)
+        batch.state.ndim = head.ndim  # also where no memory has a vector any more
     fits = batch.state.stamp == head.stamp and batch.state.ndim in (None, head.ndim)
     taken = known = without_vector = 0
     for done, (record, vector, events) in enumerate(arrivals):

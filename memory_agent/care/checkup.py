@@ -16,13 +16,11 @@ from memory_agent.care.owners_check import check_pairs
 from memory_agent.care.records_check import RecordsCheck
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
-from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
-from memory_agent.storage.environment import Environment
-from memory_agent.storage.fence import opening
+from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE, index_cipher, lexicon_secret
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon_look import HeldWords, look
-from memory_agent.storage.snapshot import DATABASES, RECORDS, Snapshot
-from memory_agent.storage.store import RECORDS_FOLDER
+from memory_agent.storage.records_file import RECORDS_FOLDER, open_records
+from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
 from relay.checkup import check_journal
@@ -40,19 +38,24 @@ class PartReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_user(
-    folder: Path, user_id: str, settings: StoreSettings, report: Report, *, is_copy: bool = False
+    folder: Path,
+    user_id: str,
+    settings: StoreSettings,
+    report: Report,
+    key: UserKey | None = None,
+    *,
+    is_copy: bool = False,
 ) -> PartReport:
     """Check one user's folder; of a copy, which has no derived files, the records alone.
 
-    Raises `StoreError` where the files cannot be read at all.
+    Raises `StoreError` where the files cannot be read at all: also without the `key` of what is encrypted.
     """
     findings = Findings()
     # Before the snapshot: it may be behind it, never ahead.
-    words = None if is_copy else _look_at_words(folder / LEXICON_FILE, findings)
+    words = None if is_copy else _look_at_words(folder / LEXICON_FILE, key, findings)
     entries = 0
     try:
-        with opening(folder):
-            environment = Environment.open(folder / RECORDS_FOLDER, settings.map_size_bytes, DATABASES, readonly=True)
+        environment = open_records(folder, settings, key)
     except StoreDamagedError as error:
         findings.add(PAGES, str(error))
         return PartReport(part=f"user {user_id}", entries=0, findings=findings.listed())
@@ -61,7 +64,7 @@ def check_user(
             entries = transaction.count(RECORDS)
             RecordsCheck(transaction, findings, report).run()
             if not is_copy and not _truth_is_damaged(findings):
-                _check_derived(folder, transaction, words, settings, findings, report)
+                _check_derived(folder, transaction, words, (settings, key), findings, report)
     except StoreDamagedError as error:
         findings.add(PAGES, str(error))
     finally:
@@ -92,9 +95,9 @@ def _truth_is_damaged(findings: Findings) -> bool:
     return any(finding.place not in (INDEX_FILE, LEXICON_FILE) for finding in findings.listed())
 
 
-def _look_at_words(path: Path, findings: Findings) -> HeldWords | None:
+def _look_at_words(path: Path, key: UserKey | None, findings: Findings) -> HeldWords | None:
     try:
-        return look(path)
+        return look(path, lexicon_secret(key))
     except IndexDamagedError as error:
         findings.add(LEXICON_FILE, str(error))
         return None
@@ -104,11 +107,11 @@ def _check_derived(
     folder: Path,
     transaction: Transaction,
     words: HeldWords | None,
-    settings: StoreSettings,
+    form: tuple[StoreSettings, UserKey | None],
     findings: Findings,
     report: Report,
 ) -> None:
-    snapshot = Snapshot(transaction)
+    snapshot, (settings, key) = Snapshot(transaction), form
     if words is not None:
         check_lexicon(snapshot, words, findings, report)
     path = folder / INDEX_FILE
@@ -116,7 +119,7 @@ def _check_derived(
         return  # a flat table is read from the records at each open
     index = VectorIndex(snapshot.vectors, settings.exact_search_limit, settings.expansion_search)
     try:
-        index.load(path)
+        index.load(path, index_cipher(key))
         check_index(snapshot, index, findings, report)
     except IndexDamagedError as error:
         findings.add(INDEX_FILE, str(error))

@@ -26,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a backup. `left_out` names users whose records were damaged: they are not in it."""
+    """The parts of a backup. `left_out` names users who are not in it: damaged, or without a key."""
 
     format: int
     version: str

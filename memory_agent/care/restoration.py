@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -22,14 +22,14 @@ import msgspec
 from memory_agent.care.backup import JOURNAL, OWNERS, flush, flush_folder
 from memory_agent.care.findings import Report
 from memory_agent.care.manifest import Part, digest, read_manifest
-from memory_agent.errors import BackupDamagedError, InvalidInputError
+from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import OwnerLock
 from memory_agent.storage.folders import ASIDE, known_users, user_folder
-from memory_agent.storage.snapshot import DATABASES, Snapshot
-from memory_agent.storage.store import RECORDS_FOLDER
+from memory_agent.storage.records_file import open_records
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.user_key import UserKey, open_user_key
 from relay.config import journal_folder
 from relay.duplicate import require_unused, rewind
 from relay.pages import DATA_FILE, find_fault
@@ -54,6 +54,7 @@ def restore_all(
     with _holding(data_dir, settings, list(known_users(data_dir))):
         tops = [data_dir / name for name in (USERS, OWNERS, JOURNAL)]
         with _staged(backup, data_dir, manifest.parts, report) as stage:
+            _require_usable(stage, data_dir, settings)
             aside = _put_aside(data_dir, tops, now, replace=replace)
             for top in tops:
                 if (stage / top.name).exists():
@@ -73,7 +74,8 @@ def restore_user(
     folder = user_folder(data_dir, user_id)
     with _holding(data_dir, settings, [user_id]), _staged(backup, data_dir, parts, report) as stage:
         staged = stage / folder.relative_to(data_dir)
-        _rewind(data_dir, settings, _cursor(staged, settings))  # first: to be given too much does no harm
+        cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
+        _rewind(data_dir, settings, cursor)  # first: to be given too much does no harm
         aside = _put_aside(data_dir, [folder], now, replace=replace)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         staged.rename(folder)
@@ -128,6 +130,17 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
         shutil.rmtree(stage, ignore_errors=True)
 
 
+def _require_usable(stage: Path, data_dir: Path, settings: Settings) -> None:
+    """Raise `StoreEncryptedError` or `StoreNotEncryptedError` for what could not be opened where it is to be used.
+
+    Users whose key was destroyed since are no reason to refuse all others: they stay as unreadable as they were.
+    """
+    for user_id in known_users(stage):
+        key = open_user_key(settings.encryption, data_dir, user_id)
+        with suppress(EncryptionKeyMissingError):
+            open_records(user_folder(stage, user_id), settings.store, key).close()
+
+
 def _put_aside(data_dir: Path, folders: Sequence[Path], now: datetime, *, replace: bool) -> str | None:
     """Move what is there into a folder of its own; return its name."""
     present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
@@ -147,9 +160,9 @@ def _put_aside(data_dir: Path, folders: Sequence[Path], now: datetime, *, replac
     return str(aside)
 
 
-def _cursor(folder: Path, settings: Settings) -> int:
+def _cursor(folder: Path, settings: Settings, key: UserKey | None) -> int:
     """Return the last event of the journal that a store has."""
-    environment = Environment.open(folder / RECORDS_FOLDER, settings.store.map_size_bytes, DATABASES, readonly=True)
+    environment = open_records(folder, settings.store, key)
     try:
         with environment.read() as transaction:
             return Snapshot(transaction).state.cursor

@@ -73,4 +73,5 @@ def open_files(target: Target) -> Memory:
         recall_settings=target.settings.recall,
         learning_settings=target.settings.learning,
         masking_settings=target.settings.relay.masking,
+        encryption_settings=target.settings.encryption,
     )

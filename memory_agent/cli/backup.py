@@ -23,8 +23,9 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
     """Copy all users' memories and the journal into DIRECTORY, which must not exist yet.
 
     The daemon may go on meanwhile. The copy is consistent, is checked, and has its name only when all of it is on the
-    disk. It is not encrypted: keep it as private as the data folder. Caches are left out, and so are tokens and keys.
-    A user whose records are damaged is left out and named, with exit code 2.
+    disk. What is encrypted there stays so, and the keys are not in it: without their folder it is worth nothing. What
+    is not encrypted there is not here: keep it as private as the data folder. Caches are left out, and so are tokens.
+    A user whose records are damaged, or whose encryption key is gone, is left out and named, with exit code 2.
 
     \b
     Examples:
@@ -41,5 +42,5 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
         total = sum(part.bytes for part in made.parts)
         click.echo(f"{directory}: {len(made.parts)} parts, {size(total)}")
     if made.left_out:
-        note(f"left out, since their records are damaged: {', '.join(made.left_out)}; see memory-agent verify")
+        note(f"left out, damaged or without their key: {', '.join(made.left_out)}; see memory-agent verify")
         context.exit(_INCOMPLETE)

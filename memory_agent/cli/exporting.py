@@ -40,7 +40,7 @@ def exporting(target: Target, file: Path) -> None:
         raise click.UsageError("--json and - both take standard output: name a file")
     folder = user_folder(target.data_dir, target.user_id)
     with progress_bars() as report:
-        lines = export_lines(folder, target.user_id, target.settings.store, report)
+        lines = export_lines(folder, target.user_id, target.settings.store, report, target.key_of(target.user_id))
         count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else _replace(file, lines)
     if target.as_json:
         print_document({"file": str(file), "lines": count})

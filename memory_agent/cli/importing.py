@@ -58,7 +58,8 @@ def _imported(target: Target, file: BinaryIO) -> Imported:
     from memory_agent.storage.archive import Archive
 
     target.layout.create()
-    archive = Archive.open(user_folder(target.data_dir, target.user_id), target.settings.store, "library")
+    folder, key = user_folder(target.data_dir, target.user_id), target.key_of(target.user_id)
+    archive = Archive.open(folder, target.settings.store, "library", key)
     try:
         with progress_bars() as report:
             return import_lines(file, archive, report)

@@ -60,7 +60,7 @@ def _checked(target: Target, report: Report) -> Iterator[PartReport]:
         folder = user_folder(target.data_dir, user_id)
         told = partial(_report, report, user_id) if len(users) <= _FEW else _untold
         report("users", done, len(users))
-        yield check_user(folder, user_id, target.settings.store, told)
+        yield check_user(folder, user_id, target.settings.store, told, target.key_of(user_id))
     report("users", len(users), len(users))
     owners, journal = Layout(target.data_dir).owners, journal_folder(target.data_dir)
     if not target.user_named and owners.exists():

@@ -24,7 +24,8 @@ from memory_agent.erasure.users import finish_removals
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError
 from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
-from relay import AsyncSubscriber, RelayError
+from memory_agent.storage.user_key import open_user_key
+from relay import AsyncSubscriber, EncryptionSettings, RelayError
 
 log = structlog.get_logger()
 
@@ -50,13 +51,14 @@ class DaemonEraser:
             intent = decode_reply(reply, Intent)
             return await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
 
-    async def resume(self, data_dir: Path) -> None:
+    async def resume(self, data_dir: Path, encryption: EncryptionSettings) -> None:
         """Go on with every erasure that a crash broke off."""
         await self._finish_removals(data_dir)
         for user_id in list(known_users(data_dir)):
             try:
                 async with self._lock_of(user_id):
-                    intent = read_intent(user_folder(data_dir, user_id))
+                    key = open_user_key(encryption, data_dir, user_id)
+                    intent = read_intent(user_folder(data_dir, user_id), key)
                     if intent is not None and intent.with_journal:
                         await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
                         log.info("erasure.resumed", user_id=user_id)

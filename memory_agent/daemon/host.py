@@ -20,7 +20,14 @@ import structlog
 
 from memory_agent.daemon.verbs import VERBS
 from memory_agent.embedders import Embedder
-from memory_agent.errors import FencedError, HostDiedError, MemoryAgentError, StoreError, UnknownMethodError
+from memory_agent.errors import (
+    EncryptionKeyMissingError,
+    FencedError,
+    HostDiedError,
+    MemoryAgentError,
+    StoreError,
+    UnknownMethodError,
+)
 from memory_agent.memory import Memory
 from memory_agent.protocol import IngestBatch, decode, encode_fault, encode_result
 from memory_agent.records import IngestReport
@@ -30,6 +37,7 @@ from memory_agent.storage.folders import user_folder
 log = structlog.get_logger()
 
 _FILL_CHUNK = 256
+_MUST_NOT_WRITE = (FencedError, EncryptionKeyMissingError)
 
 
 @dataclass
@@ -106,6 +114,8 @@ class MemoryHost:
                 memory.sona.consolidate(now)
             except MemoryAgentError as error:
                 log.warning("memory.not_kept_up", user_id=memory.user_id, code=error.code)
+                if isinstance(error, EncryptionKeyMissingError):
+                    self._forget_if_broken(memory.user_id, memory, error)
             except Exception:
                 log.exception("memory.upkeep_failed", user_id=memory.user_id)
 
@@ -154,6 +164,7 @@ class MemoryHost:
             recall_settings=self._settings.recall,
             learning_settings=self._settings.learning,
             masking_settings=self._settings.relay.masking,
+            encryption_settings=self._settings.encryption,
             role="host",
         )
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))
@@ -193,4 +204,4 @@ class MemoryHost:
         with self._lock(user_id):
             if memory is not None and self._memories.get(user_id) is memory:
                 del self._memories[user_id]
-                memory.abandon() if isinstance(error, FencedError) else memory.close()
+                memory.abandon() if isinstance(error, _MUST_NOT_WRITE) else memory.close()

@@ -135,7 +135,7 @@ class Daemon:
         stack.push_async_callback(self._hosts.close)
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon)
         self._service = Service(self._hosts, self._dispatcher, self._journal, self._status)
-        await self._service.eraser.resume(self._layout.data_dir)
+        await self._service.eraser.resume(self._layout.data_dir, self._settings.encryption)
         self._run_in_background(stack, self._make_gateway())
 
     def _run_in_background(self, stack: contextlib.AsyncExitStack, gateway: Gateway) -> None:

@@ -59,7 +59,8 @@ class Eraser:
     def begin(self, intent: Intent) -> Intent:
         """Write down what is about to be done in the journal and here, and return it with what was not through yet."""
         with self._erasing:
-            return write_intent(self._archive.store.folder, msgspec.structs.replace(intent, with_journal=True))
+            store = self._archive.store
+            return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
 
     def carry_out(self, intent: Intent, now: datetime) -> ErasureReceipt:
         """Erase; what a full disk or a long reader keeps from being done now is done at the next chance.
@@ -69,11 +70,11 @@ class Eraser:
         too.
         """
         with self._erasing:
-            folder = self._archive.store.folder
-            asked, intent = intent, write_intent(folder, intent)
+            folder, key = self._archive.store.folder, self._archive.store.key
+            asked, intent = intent, write_intent(folder, intent, key)
             is_last = is_through(asked, intent)
             if is_last and intent.with_journal:
-                intent = note_journal_done(folder, intent)
+                intent = note_journal_done(folder, intent, key)
             self._forget(intent)
             reason = self._purge()
             if reason is None and is_last:
@@ -86,7 +87,7 @@ class Eraser:
         A disk that is still full keeps nobody from the memories: it is tried again the next time.
         """
         with self._erasing:
-            intent = read_intent(self._archive.store.folder)
+            intent = read_intent(self._archive.store.folder, self._archive.store.key)
             if intent is None:
                 return False
             self._forget(intent)

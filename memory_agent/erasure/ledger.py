@@ -13,9 +13,12 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.errors import StoreError
+from memory_agent.storage.user_key import UserKey
+from relay.errors import UndecipherableError
 from relay.sealed import sealed, unsealed
 
 LEDGER_FILE = "erasing.json"
+_PURPOSE, _ABOUT = "erasing", LEDGER_FILE.encode()
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +35,12 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     with_journal: bool = False
 
 
-def write_intent(folder: Path, intent: Intent) -> Intent:
+def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
     """Keep an intent, together with one that is not through yet, and return both as one; durable on return.
 
-    Raises `StoreError`.
+    With a `key` it is encrypted. Raises `StoreError`.
     """
-    known = read_intent(folder)
+    known = read_intent(folder, key)
     if known is not None and known.session_id not in (None, intent.session_id) and intent.session_id is not None:
         raise StoreError(f"{folder}: the erasure of session {known.session_id} is not through yet")
     if known is not None:
@@ -49,22 +52,25 @@ def write_intent(folder: Path, intent: Intent) -> Intent:
             run_ids=tuple(dict.fromkeys((*known.run_ids, *intent.run_ids))),
             with_journal=known.with_journal or intent.with_journal,
         )
-    _write(folder, intent)
+    _write(folder, intent, key)
     return intent
 
 
-def note_journal_done(folder: Path, intent: Intent) -> Intent:
+def note_journal_done(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
     """Note that the events of a kept intent are gone from the journal; durable on return. Raises `StoreError`."""
     intent = msgspec.structs.replace(intent, with_journal=False)
-    _write(folder, intent)
+    _write(folder, intent, key)
     return intent
 
 
-def _write(folder: Path, intent: Intent) -> None:
+def _write(folder: Path, intent: Intent, key: UserKey | None) -> None:
+    data = msgspec.json.encode(intent)
+    if key is not None:
+        data = key.cipher(_PURPOSE).seal(data, _ABOUT)
     draft = folder / f"{LEDGER_FILE}.new"
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(sealed(msgspec.json.encode(intent)))
+            file.write(sealed(data))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(folder / LEDGER_FILE)
@@ -73,13 +79,16 @@ def _write(folder: Path, intent: Intent) -> None:
         raise StoreError(f"{draft}: {error.strerror}") from error
 
 
-def read_intent(folder: Path) -> Intent | None:
+def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
     """Return the erasure that was begun and is not through, or None. Raises `StoreError` for one that is unreadable."""
     try:
-        return msgspec.json.decode(unsealed((folder / LEDGER_FILE).read_bytes()), type=Intent)
+        data = unsealed((folder / LEDGER_FILE).read_bytes())
+        if key is not None:
+            data = key.cipher(_PURPOSE).open(data, _ABOUT)
+        return msgspec.json.decode(data, type=Intent)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError, UndecipherableError) as error:
         raise StoreError(f"{folder / LEDGER_FILE} cannot be read: {error}") from error
 
 

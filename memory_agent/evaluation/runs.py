@@ -118,6 +118,7 @@ def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[
             recall_settings=settings.recall,
             event_limits=settings.relay.events,
             learning_settings=settings.learning,
+            encryption_settings=settings.encryption,
         )
 
     return open_memory

@@ -1,7 +1,8 @@
 """The learner in a file beside the store: a cache, written whole or not at all, believed only when it fits.
 
 It says of which store it is, what had been learnt when it was saved, and with which model. One that is torn, damaged,
-of another version or of another moment is set aside and learnt again from the runs, with the same result.
+of another version or of another moment is set aside and learnt again from the runs, with the same result. In a store
+that is encrypted it is encrypted too; one that cannot be deciphered says nothing to anybody, and is not set aside.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from memory_agent.storage.codec import StoreState
 from memory_agent.storage.store import Store
+from relay.errors import UndecipherableError
 from sona import checkpoint
 from sona.engine import Learner
 from sona.errors import DamagedStateError
@@ -21,6 +23,7 @@ from sona.errors import DamagedStateError
 _FILE = "sona.state"
 _DRAFT = "sona.state.new"
 _SET_ASIDE = "sona.damaged"
+_PURPOSE, _ABOUT = "learner", b"sona.state"
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
@@ -51,12 +54,17 @@ def load_learner(store: Store) -> Learner | None:
     """Return the learner that was saved, or None where there is none of this moment."""
     path = store.folder / _FILE
     try:
-        kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+        data = path.read_bytes()
+        if store.key is not None:
+            data = store.key.cipher(_PURPOSE).open(data, _ABOUT)
+        kept = msgspec.msgpack.decode(data, type=_Kept)
         if kept.moment == moment_of(store):
             return checkpoint.from_bytes(kept.state)
         discard_learner(store.folder)  # what it was made of is no more, and may have been forgotten
     except OSError:
         pass
+    except UndecipherableError:
+        discard_learner(store.folder)
     except (msgspec.DecodeError, ValueError, RecursionError, DamagedStateError):
         with suppress(OSError):
             path.replace(store.folder / _SET_ASIDE)
@@ -70,15 +78,17 @@ def discard_learner(folder: Path) -> None:
             (folder / name).unlink()
 
 
-def save_learner(folder: Path, learner: Learner, moment: Moment) -> int:
-    """Save a consolidated learner, atomically; return how many bytes it takes. Raises `OSError`."""
+def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
+    """Save a consolidated learner, atomically; return how many bytes it takes. Raises `OSError`, `StoreError`."""
     data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
-    draft = folder / _DRAFT
+    if store.key is not None:
+        data = store.key.cipher(_PURPOSE).seal(data, _ABOUT)
+    draft = store.folder / _DRAFT
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(folder / _FILE)
+    draft.replace(store.folder / _FILE)
     return len(data)
 
 

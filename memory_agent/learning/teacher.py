@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.config import LearningSettings
+from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.learning.advice import USUAL, Advice
 from memory_agent.learning.kept_learner import (
     Moment,
@@ -111,7 +112,7 @@ class Teacher:
 
     def close(self) -> None:
         """Save what was learnt; what cannot be saved is learnt again."""
-        with self._learning:
+        with self._learning, suppress(EncryptionKeyMissingError):  # nothing is kept any more of this user
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:
                 self._save(self._learn_anew() if learner.changes else learner)
@@ -170,9 +171,9 @@ class Teacher:
         return True
 
     def _save(self, learner: Learner | None) -> None:
-        with suppress(OSError):  # a cache
+        with suppress(OSError, EncryptionKeyMissingError):  # a cache
             if learner is not None and self._moment is not None:
-                save_learner(self._archive.store.folder, learner, self._moment)
+                save_learner(self._archive.store, learner, self._moment)
                 self._saved = self._moment
 
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:

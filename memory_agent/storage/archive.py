@@ -22,6 +22,7 @@ from memory_agent.storage.fence import Role
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
 
 Side = Literal["index", "lexicon"]
 
@@ -40,12 +41,12 @@ class Archive:
         self._behind: set[Side] = set()  # being mended, and left out by batches and searches
 
     @classmethod
-    def open(cls, folder: Path, settings: StoreSettings, role: Role) -> Self:
+    def open(cls, folder: Path, settings: StoreSettings, role: Role, key: UserKey | None = None) -> Self:
         """Open or create the archive in `folder`; an index that has to be built from many memories is built meanwhile.
 
         Raises as `Store.open` does.
         """
-        store = Store.open(folder, settings, role)
+        store = Store.open(folder, settings, role, key)
         try:
             index, has_index = derived.begin_index(store, settings)
             lexicon, has_lexicon = derived.begin_lexicon(store)

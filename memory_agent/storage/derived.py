@@ -17,12 +17,24 @@ from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
+from relay.cipher import Cipher
 
 INDEX_FILE = "index.usearch"
 LEXICON_FILE = "lexicon.sqlite"
 _FOLLOWED_AT_ONCE = 1_000  # changes: .3 s of a graph
 _BUILT_AT_ONCE = 2_000  # memories: .2 s of a lexicon
 _SAVE_EVERY = 10_000  # changes; saving 100,000 vectors takes .2 s
+
+
+def index_cipher(key: UserKey | None) -> Cipher | None:
+    """Return what the index's file of a user is encrypted with. Raises `EncryptionKeyMissingError`."""
+    return None if key is None else key.cipher("index")
+
+
+def lexicon_secret(key: UserKey | None) -> bytes | None:
+    """Return what the lexicon's file of a user is encrypted with. Raises `EncryptionKeyMissingError`."""
+    return None if key is None else key.cipher("lexicon").file_key
 
 
 def open_index(store: Store, settings: StoreSettings) -> VectorIndex:
@@ -37,7 +49,7 @@ def begin_index(store: Store, settings: StoreSettings) -> tuple[VectorIndex, boo
     """Return the vector index, and whether it is up to date: a graph that takes seconds is left to `catch_up_index`."""
     index = VectorIndex(store.vectors, settings.exact_search_limit, settings.expansion_search)
     with suppress(IndexDamagedError):
-        index.load(_index_path(store))
+        index.load(_index_path(store), index_cipher(store.key))
     with store.snapshot() as snapshot:
         if _is_close(snapshot, index) and _index_follows(snapshot, index):
             return index, True
@@ -60,9 +72,9 @@ def begin_lexicon(store: Store) -> tuple[Lexicon, bool]:
     `catch_up_lexicon`. A damaged file is set aside."""
     path = store.folder / LEXICON_FILE
     try:
-        lexicon = Lexicon.open(path)
+        lexicon = Lexicon.open(path, lexicon_secret(store.key))
     except IndexDamagedError:
-        lexicon = Lexicon.fresh(path)
+        lexicon = Lexicon.fresh(path, lexicon_secret(store.key))
     with store.snapshot() as snapshot:
         if _is_close(snapshot, lexicon) and _lexicon_follows(snapshot, lexicon):
             return lexicon, True
@@ -127,7 +139,7 @@ def save(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
     The flat table is read from the store at each open, and the lexicon keeps itself; so only the graph is saved. An
     `OSError` leaves the old file and the whole change log.
     """
-    index.save(_index_path(store))
+    index.save(_index_path(store), index_cipher(store.key))
     followed = min(index.applied, lexicon.applied)
     if followed > store.last_change - store.log_length:
         store.forget_changes_through(followed)

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from usearch.index import Index
 
 from memory_agent.errors import IndexDamagedError
@@ -37,6 +36,7 @@ from memory_agent.storage.codec import unit_vector
 from memory_agent.storage.effort import reading_us, scanning_us
 from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
 from memory_agent.storage.nearest import SPARE, best, growth, least, small
+from relay.cipher import Cipher
 
 Keep = Callable[[Rows], Rows]
 """Says which of some rows may answer."""
@@ -157,10 +157,11 @@ class VectorIndex:
             self._build(vectors, count)
             self.applied, self.stamp, self.lineage = through, stamp, lineage
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, cipher: Cipher | None = None) -> None:
         """Keep the graph in a file, replaced as a whole; not fsynced, it is a cache.
 
-        A flat table is read from the store instead (55 ms per 10,000), so none is kept, and an old file is removed.
+        With a `cipher` it is encrypted. A flat table is read from the store instead (55 ms per 10,000), so none is
+        kept, and an old file is removed.
         Raises `OSError`; the old file is kept then.
         """
         with self._changing:
@@ -169,16 +170,16 @@ class VectorIndex:
                 return
             with self._using, _translating():
                 body = self._engine.save()
-            header = self._header(body)
-        write_index(path, header, body)
+            header = self._header()
+        write_index(path, header, body, cipher)
 
-    def load(self, path: Path) -> None:
+    def load(self, path: Path, cipher: Cipher | None = None) -> None:
         """Take over what `save` kept. Raises `IndexDamagedError` when it is missing or not exactly what was saved."""
         try:
             content = memoryview(path.read_bytes())
         except OSError as error:
             raise IndexDamagedError(f"{path.name}: {error.strerror}") from error
-        header, body = parse_index(path.name, content, _ENGINE)
+        header, body = parse_index(path.name, content, _ENGINE, cipher)
         engine = _graph(header.ndim, self._expansion)
         with _translating():
             engine.load(bytes(body))
@@ -316,7 +317,7 @@ class VectorIndex:
             self._engine, self._is_graph = engine, is_graph
         self._slots, self._removed = len(self), 0
 
-    def _header(self, body: bytes) -> IndexHeader:
+    def _header(self) -> IndexHeader:
         return IndexHeader(
             engine=_ENGINE,
             ndim=self.ndim,
@@ -324,8 +325,6 @@ class VectorIndex:
             applied=self.applied,
             stamp=self.stamp,
             lineage=self.lineage,
-            body_bytes=len(body),
-            body_xxh3=xxhash.xxh3_128_digest(body),
         )
 
 

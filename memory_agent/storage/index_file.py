@@ -12,12 +12,18 @@ import msgspec
 import xxhash
 
 from memory_agent.errors import IndexDamagedError
+from relay.cipher import SEAL_BYTES, Cipher
+from relay.errors import UndecipherableError
 
+_PART_BYTES = 64 << 20  # encrypted as one; AES-GCM takes less than 2 GB
 _MAGIC = b"memory-agent index 2\n"  # 2: vectors are scaled before they become int8
 
 
 class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What was saved: by which engine, of which state of which store, and the checksum of its body."""
+    """What was saved: by which engine, of which state of which store, and the checksum of its body as it is kept.
+
+    `key_id` tells with whose key the body is encrypted; empty: it is not.
+    """
 
     engine: str
     ndim: int
@@ -25,12 +31,20 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
     applied: int
     stamp: str
     lineage: str
-    body_bytes: int
-    body_xxh3: bytes
+    body_bytes: int = 0
+    body_xxh3: bytes = b""
+    key_id: bytes = b""
 
 
-def write_index(path: Path, header: IndexHeader, body: bytes) -> None:
-    """Replace the file as a whole. Raises `OSError`; the old file is kept then."""
+def write_index(path: Path, header: IndexHeader, body: bytes, cipher: Cipher | None = None) -> None:
+    """Replace the file as a whole. Raises `OSError`; the old file is kept then.
+
+    Size, checksum and key are put into the header here. With a `cipher`, the body is encrypted.
+    """
+    if cipher is not None:
+        header = msgspec.structs.replace(header, key_id=cipher.key_id)
+        body = _sealed(header, body, cipher)
+    header = msgspec.structs.replace(header, body_bytes=len(body), body_xxh3=xxhash.xxh3_128_digest(body))
     content = msgspec.msgpack.encode(header)
     temporary = path.with_name(path.name + ".new")
     try:
@@ -43,8 +57,13 @@ def write_index(path: Path, header: IndexHeader, body: bytes) -> None:
         raise
 
 
-def parse_index(name: str, content: memoryview, engine: str) -> tuple[IndexHeader, memoryview]:
-    """Return header and body of a saved file. Raises `IndexDamagedError` unless it is whole and of this engine."""
+def parse_index(
+    name: str, content: memoryview, engine: str, cipher: Cipher | None = None
+) -> tuple[IndexHeader, memoryview]:
+    """Return header and body of a saved file.
+
+    Raises `IndexDamagedError` unless it is whole, of this engine, and encrypted with this cipher, or with none.
+    """
     start = len(_MAGIC)
     length = int.from_bytes(content[start + 8 : start + 12], "big")
     encoded = content[start + 12 : start + 12 + length]
@@ -59,4 +78,26 @@ def parse_index(name: str, content: memoryview, engine: str) -> tuple[IndexHeade
         raise IndexDamagedError(f"{name}: written by {header.engine}, this is {engine}")
     if len(body) != header.body_bytes or xxhash.xxh3_128_digest(body) != header.body_xxh3:
         raise IndexDamagedError(f"{name}: the body does not match its checksum")
-    return header, body
+    if header.key_id != (b"" if cipher is None else cipher.key_id):
+        raise IndexDamagedError(f"{name}: encrypted with another key, or with none")
+    return header, body if cipher is None else _opened(name, header, body, cipher)
+
+
+def _sealed(header: IndexHeader, body: bytes, cipher: Cipher) -> bytes:
+    parts = [memoryview(body)[i : i + _PART_BYTES] for i in range(0, len(body), _PART_BYTES)]
+    return b"".join(cipher.seal(bytes(part), _about(header, i, len(parts))) for i, part in enumerate(parts))
+
+
+def _opened(name: str, header: IndexHeader, body: memoryview, cipher: Cipher) -> memoryview:
+    step = _PART_BYTES + SEAL_BYTES
+    parts = [body[i : i + step] for i in range(0, len(body), step)]
+    try:
+        plain = [cipher.open(bytes(part), _about(header, i, len(parts))) for i, part in enumerate(parts)]
+    except UndecipherableError as error:
+        raise IndexDamagedError(f"{name}: the body cannot be deciphered") from error
+    return memoryview(b"".join(plain))
+
+
+def _about(header: IndexHeader, part: int, parts: int) -> bytes:
+    said = msgspec.structs.replace(header, body_bytes=0, body_xxh3=b"")
+    return msgspec.msgpack.encode((_MAGIC, said, part, parts))

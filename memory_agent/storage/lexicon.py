@@ -34,10 +34,10 @@ from memory_agent.storage.changes import Changes, Rows, Scores
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.conditions import condition
 from memory_agent.storage.database import (
-    ENGINE_VERSION,
     Connection,
     connect,
     connect_in_memory,
+    engine_version,
     remove,
     set_aside,
     translating,
@@ -80,9 +80,12 @@ class Saying(NamedTuple):
 class Lexicon:
     """The lexicon of one store. Threads may share it: a search does not wait while changes are applied."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secret: bytes | None = None) -> None:
         """Connect to the file, which must be whole; see `open` and `fresh`."""
         self.path = path
+        self._secret = secret
+        # What must be the same for the file to be usable: another SQLite may split words in another way.
+        self._identity = f"{SCHEMA_VERSION} {engine_version(secret)}"
         self._reading = threading.Lock()
         self._writing = threading.RLock()
         self._patience = threading.local()
@@ -93,12 +96,15 @@ class Lexicon:
         self.lineage = ""
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open the lexicon. Raises `IndexDamagedError` when it is missing, or cannot be believed."""
+    def open(cls, path: Path, secret: bytes | None = None) -> Self:
+        """Open the lexicon. With a `secret` of 32 bytes the file is encrypted with it.
+
+        Raises `IndexDamagedError` when it is missing, or cannot be believed: also when it is encrypted otherwise.
+        """
         if not path.exists():
             raise IndexDamagedError(f"{path.name} is missing")
         was_closed = break_seal(path)
-        lexicon = cls(path)
+        lexicon = cls(path, secret)
         try:
             lexicon._connect()
             if not was_closed:
@@ -109,9 +115,9 @@ class Lexicon:
         return lexicon
 
     @classmethod
-    def fresh(cls, path: Path) -> Self:
+    def fresh(cls, path: Path, secret: bytes | None = None) -> Self:
         """Create a lexicon that has still to be built; what was there is set aside, as `reset` does."""
-        lexicon = cls(path)
+        lexicon = cls(path, secret)
         lexicon.reset()
         return lexicon
 
@@ -120,9 +126,9 @@ class Lexicon:
         with self._writing, self._reading:
             self._disconnect()
             set_aside(self.path)
-            with translating(self.path), closing(connect(self.path)) as connection:
+            with translating(self.path), closing(connect(self.path, self._secret)) as connection:
                 connection.executescript(SCHEMA)
-                put_state(connection, "schema", _identity())
+                put_state(connection, "schema", self._identity)
             self._connect()
 
     def __len__(self) -> int:
@@ -272,7 +278,7 @@ class Lexicon:
         with self._writing:
             path = self.path.with_name(self.path.name + ".new")
             remove(path)
-            with Lexicon.fresh(path) as built:
+            with Lexicon.fresh(path, self._secret) as built:
                 built._fill(records, through, lineage)
             with self._reading:
                 self._disconnect()
@@ -310,9 +316,9 @@ class Lexicon:
 
     def _connect(self) -> None:
         with translating(self.path):
-            self._writer, self._reader = connect(self.path), connect(self.path)
+            self._writer, self._reader = connect(self.path, self._secret), connect(self.path, self._secret)
             state = dict(self._writer.execute("SELECT name, value FROM state"))
-            if state.get("schema") != _identity():
+            if state.get("schema") != self._identity:
                 raise IndexDamagedError(f"{self.path.name} is of another version")
             self.applied, self.lineage = int(state.get("applied", 0)), state.get("lineage", "")
             self._left_by = state.get("boot")
@@ -377,11 +383,6 @@ class Lexicon:
         with self._transaction() as connection:
             put_state(connection, "applied", str(through))
             put_state(connection, "lineage", lineage)
-
-
-def _identity() -> str:
-    """What must be the same for the file to be usable: another SQLite may split words in another way."""
-    return f"{SCHEMA_VERSION} {ENGINE_VERSION}"
 
 
 def _rows(found: Iterable[tuple[Any, ...]]) -> Rows:

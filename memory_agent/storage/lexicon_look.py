@@ -23,13 +23,13 @@ class HeldWords(NamedTuple):
     worded: frozenset[int]
 
 
-def look(path: Path) -> HeldWords:
+def look(path: Path, secret: bytes | None = None) -> HeldWords:
     """Return what the file holds. Raises `IndexDamagedError`: it is missing, or is not consistent."""
     if not path.exists():
         raise IndexDamagedError(f"{path.name} is missing")
     if matches_seal(path) is False:
         raise IndexDamagedError(f"{path.name} is not as it was closed")
-    with translating(path), closing(copy_in_memory(path)) as copy:
+    with translating(path), closing(copy_in_memory(path, secret)) as copy:
         if copy.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise IndexDamagedError(f"{path.name} is not consistent")
         copy.execute("INSERT INTO words (words) VALUES ('integrity-check')")

@@ -31,6 +31,7 @@ from memory_agent.storage.codec import (
     vector_bytes,
     vectors_of,
 )
+from memory_agent.storage.encrypted import NAMES, NUMBERS, PLACES, ROWS_OF_NAMES
 from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
     LISTED,
@@ -52,6 +53,13 @@ RUNS, RUN_INDEX = "runs", "run_index"
 RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # of no run, which are pruned; of runs
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
 DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
+FORMS = (
+    dict.fromkeys((RECORDS, VECTORS, USAGE, PENDING, CHANGES, META), NUMBERS)  # names in META are the program's own
+    | dict.fromkeys((IDS, EVENTS), ROWS_OF_NAMES)
+    | dict.fromkeys((RUNS, RECALLS, RUN_RECALLS), NAMES)
+    | dict.fromkeys((RUN_INDEX, RECALL_INDEX), PLACES)
+)
+"""How each database is kept in a store that is encrypted."""
 
 STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"

@@ -28,19 +28,23 @@ from memory_agent.storage.codec import FORMAT, StoreState
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import OwnerLock, Role
 from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.snapshot import DATABASES, META, Snapshot
+from memory_agent.storage.records_file import own_records
+from memory_agent.storage.snapshot import META, Snapshot
 from memory_agent.storage.transaction import Transaction
+from memory_agent.storage.user_key import UserKey
 from relay.disk_room import free_bytes
 
-RECORDS_FOLDER = "records"
 _MOST_WAITING = 2_000  # recalls that wait to be written; about 2 MB
 
 
 class Store:
     """An open store. Any number of threads may read; batches are written one at a time."""
 
-    def __init__(self, folder: Path, settings: StoreSettings, environment: Environment, lock: OwnerLock) -> None:
+    def __init__(
+        self, folder: Path, settings: StoreSettings, environment: Environment, lock: OwnerLock, key: UserKey | None
+    ) -> None:
         self.folder = folder
+        self.key = key
         self._settings = settings
         self._environment = environment
         self._lock = lock
@@ -53,19 +57,26 @@ class Store:
         self._state = self._prepare()
 
     @classmethod
-    def open(cls, folder: Path, settings: StoreSettings | None = None, role: Role = "library") -> Self:
+    def open(
+        cls,
+        folder: Path,
+        settings: StoreSettings | None = None,
+        role: Role = "library",
+        key: UserKey | None = None,
+    ) -> Self:
         """Open the store in a user's folder, or create it, and own it until `close`.
 
-        A `host` waits for another host and then takes over; see `fence`. Raises `StoreOwnedElsewhereError`,
-        `StoreDamagedError`, `StoreFullError`, `StoreError`.
+        A `host` waits for another host and then takes over; see `fence`. With a `key` it is encrypted, and a new store
+        makes the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
+        `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
         lock = OwnerLock.acquire(folder, role, settings.takeover_after_s)
         try:
-            environment = Environment.open(folder / RECORDS_FOLDER, settings.map_size_bytes, DATABASES)
+            environment = own_records(folder, settings, key)
             try:
                 lock.claim(environment, META)
-                return cls(folder, settings, environment, lock)
+                return cls(folder, settings, environment, lock, key)
             except BaseException:
                 environment.close()
                 raise

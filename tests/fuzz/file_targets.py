@@ -196,6 +196,7 @@ class _StoreOfNow:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.key = None
         self.state = codec.StoreState(lineage="l", stamp="s")
 
 
@@ -207,7 +208,7 @@ def _kept_file() -> bytes:
     state = codec.StoreState(lineage="l", stamp="s")
     folder = scratch() / "kept"
     folder.mkdir(exist_ok=True)
-    kept_learner.save_learner(folder, _learner(), kept_learner.moment_in(state))
+    kept_learner.save_learner(_StoreOfNow(folder), _learner(), kept_learner.moment_in(state))  # type: ignore[arg-type]
     return (folder / "sona.state").read_bytes()
 
 

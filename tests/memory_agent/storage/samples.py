@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 
 from memory_agent.config import StoreSettings
 from memory_agent.records import MemoryRecord
+from memory_agent.storage.user_key import UserKey
+from relay.key_ring import KeyRing
 
 NOW = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10, takeover_after_s=0.3)
@@ -29,6 +32,11 @@ def memory(text: str = "fixed the auth race with a mutex", **fields: Any) -> Mem
         "timestamp": NOW + timedelta(seconds=number),
     }
     return MemoryRecord(text=text, **(defaults | fields))
+
+
+def new_key(folder: Path) -> UserKey:
+    """The key of a user, made when it is needed."""
+    return UserKey(KeyRing(folder), "alice")
 
 
 def unit_vectors(count: int, seed: int, ndim: int = NDIM) -> npt.NDArray[np.float32]:

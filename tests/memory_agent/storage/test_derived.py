@@ -13,13 +13,24 @@ from memory_agent.storage import derived
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
 COUNT = 120
 
 
+_keys: list[UserKey | None] = []
+
+
+@pytest.fixture(autouse=True)
+def with_key(key: UserKey | None):  # type: ignore[no-untyped-def]
+    _keys.append(key)
+    yield
+    _keys.pop()
+
+
 def opened(folder: Path) -> tuple[Store, VectorIndex, Lexicon]:
-    store = Store.open(folder, GRAPH)
+    store = Store.open(folder, GRAPH, key=_keys[-1])
     return store, derived.open_index(store, GRAPH), derived.open_lexicon(store)
 
 
@@ -147,7 +158,7 @@ def test_what_both_have_followed_leaves_the_change_log(closed: Path) -> None:
 
 
 def test_changes_made_without_the_indexes_are_caught_up_from_the_log(closed: Path) -> None:
-    with Store.open(closed, GRAPH) as store:
+    with Store.open(closed, GRAPH, key=_keys[-1]) as store:
         rows = [row for row, _ in store.scan()]
         with store.batch() as batch:
             for row in rows[:10]:
@@ -164,7 +175,7 @@ def test_changes_made_without_the_indexes_are_caught_up_from_the_log(closed: Pat
 
 
 def test_indexes_that_the_log_does_not_reach_back_to_are_built_anew(closed: Path) -> None:
-    with Store.open(closed, GRAPH) as store:
+    with Store.open(closed, GRAPH, key=_keys[-1]) as store:
         for number in range(3):
             with store.batch() as batch:
                 batch.put(memory(f"unseen number{number}"), unit_vectors(1, seed=number)[0])
@@ -205,7 +216,7 @@ def test_another_embedder_empties_the_vector_side_and_keeps_the_words(closed: Pa
 
 
 def test_an_old_graph_of_another_embedder_is_not_used(closed: Path) -> None:
-    with Store.open(closed, GRAPH) as store, store.batch() as batch:
+    with Store.open(closed, GRAPH, key=_keys[-1]) as store, store.batch() as batch:
         batch.set_stamp("another model")
     store, index, lexicon = opened(closed)
     assert len(index) == 0

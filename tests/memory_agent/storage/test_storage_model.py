@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from samples import SMALL, exact_ranking, memory, unit_vectors
+from samples import SMALL, exact_ranking, memory, new_key, unit_vectors
 
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage import derived
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
 
 SETTINGS = msgspec.structs.replace(SMALL, exact_search_limit=12)
 WORDS = ("auth", "race", "mutex", "token", "retry")
@@ -43,8 +44,11 @@ class StorageModel(RuleBasedStateMachine):
         self.events: dict[str, int] = {}
         self.open(self.root / "0")
 
+    def key(self) -> UserKey | None:
+        return None
+
     def open(self, folder: Path) -> None:
-        self.store = Store.open(folder, SETTINGS)
+        self.store = Store.open(folder, SETTINGS, key=self.key())
         self.index: VectorIndex = derived.open_index(self.store, SETTINGS)
         self.lexicon: Lexicon = derived.open_lexicon(self.store)
 
@@ -191,7 +195,16 @@ class StorageModel(RuleBasedStateMachine):
                 assert np.allclose(scores, expected)
 
 
+class EncryptedStorageModel(StorageModel):
+    """The same, under a key."""
+
+    def key(self) -> UserKey | None:
+        return new_key(self.root / "keys")
+
+
 TestStorage = StorageModel.TestCase
+TestEncryptedStorage = EncryptedStorageModel.TestCase
 TestStorage.settings = settings(
     max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
+TestEncryptedStorage.settings = settings(TestStorage.settings, max_examples=25)

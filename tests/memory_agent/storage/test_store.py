@@ -14,20 +14,21 @@ from memory_agent.config import StoreSettings
 from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError, StoreFullError
 from memory_agent.storage.changes import indexed_text
 from memory_agent.storage.codec import row_key
-from memory_agent.storage.environment import Environment
-from memory_agent.storage.snapshot import DATABASES, RECORDS, VECTORS
+from memory_agent.storage.records_file import own_records
+from memory_agent.storage.snapshot import RECORDS, VECTORS
 from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
 
 
 @pytest.fixture
-def store(tmp_path: Path):  # type: ignore[no-untyped-def]
-    with Store.open(tmp_path / "user", SMALL) as opened:
+def store(tmp_path: Path, key: UserKey | None):  # type: ignore[no-untyped-def]
+    with Store.open(tmp_path / "user", SMALL, key=key) as opened:
         yield opened
 
 
 def reopened(store: Store) -> Store:
     store.close()
-    return Store.open(store.folder, SMALL)
+    return Store.open(store.folder, SMALL, key=store.key)
 
 
 def test_a_batch_is_there_after_reopening_with_all_that_belongs_to_it(store: Store) -> None:
@@ -254,17 +255,17 @@ def test_a_flipped_bit_in_a_value_is_noticed_on_reading_and_by_verify(store: Sto
     with store.batch() as batch:
         row = batch.put(memory(), unit_vectors(1, seed=2)[0])
     store.close()
-    tamper(store.folder, database, row_key(row))
-    with Store.open(store.folder, SMALL) as damaged:
+    tamper(store, database, row_key(row))
+    with reopened(store) as damaged:
         with pytest.raises(StoreDamagedError):
             damaged.record(row, with_embedding=True)
         with pytest.raises(StoreDamagedError):
             damaged.verify()
 
 
-def tamper(folder: Path, database: str, key: bytes) -> None:
+def tamper(store: Store, database: str, key: bytes) -> None:
     """Flip one bit of a value where it lies."""
-    environment = Environment.open(folder / "records", SMALL.map_size_bytes, DATABASES)
+    environment = own_records(store.folder, SMALL, store.key)
     with environment.write() as transaction:
         value = bytearray(transaction.get(database, key) or b"")
         value[-1] ^= 4
@@ -272,7 +273,7 @@ def tamper(folder: Path, database: str, key: bytes) -> None:
     environment.close()
 
 
-def test_a_full_map_stops_intake_and_deleting_still_works(tmp_path: Path) -> None:
+def test_a_full_map_stops_intake_and_deleting_still_works(tmp_path: Path, key: UserKey | None) -> None:
     settings = StoreSettings(map_size_bytes=1 << 20, reserve_bytes=256 << 10)
     rows: list[int] = []
 
@@ -281,7 +282,7 @@ def test_a_full_map_stops_intake_and_deleting_still_works(tmp_path: Path) -> Non
             with store.batch() as batch:
                 rows.append(batch.put(memory(f"{number} " * 200, event_id=f"e-{number}"), None))
 
-    with Store.open(tmp_path, settings) as store:
+    with Store.open(tmp_path, settings, key=key) as store:
         with pytest.raises(StoreFullError):
             fill(store)
         stored = store.count
@@ -307,7 +308,7 @@ def test_a_store_of_a_later_format_is_refused(store: Store) -> None:
         batch.state.format = 99
     store.close()
     with pytest.raises(StoreError, match="format 99"):
-        Store.open(store.folder, SMALL)
+        reopened(store)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""Where a user's records lie, and how their environment is opened: by its owner, or by one who only looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memory_agent.config import StoreSettings
+from memory_agent.storage.encrypted import Encryption
+from memory_agent.storage.environment import Environment
+from memory_agent.storage.fence import opening
+from memory_agent.storage.snapshot import DATABASES, FORMS
+from memory_agent.storage.user_key import UserKey
+
+RECORDS_FOLDER = "records"
+_PURPOSE = "records"
+
+
+def own_records(folder: Path, settings: StoreSettings, key: UserKey | None) -> Environment:
+    """Open the records in a user's folder, or create them, encrypted where there is a `key`. Raises as `Store.open`."""
+    path = folder / RECORDS_FOLDER
+    return Environment.open(path, settings.map_size_bytes, DATABASES, encryption=_encryption(key))
+
+
+def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = None) -> Environment:
+    """Open the records to be read, beside their owner. Raises as `Store.open`, except that nobody is in the way."""
+    path = folder / RECORDS_FOLDER
+    with opening(folder):
+        return Environment.open(path, settings.map_size_bytes, DATABASES, readonly=True, encryption=_encryption(key))
+
+
+def _encryption(key: UserKey | None) -> Encryption | None:
+    return None if key is None else Encryption(key, _PURPOSE, FORMS)

@@ -1,0 +1,186 @@
+"""A memory under a key works as any other, and its folder says nothing to whoever has not got the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from memory_samples import NOW, message
+
+from memory_agent.config import StoreSettings
+from memory_agent.embedders import Embedder
+from memory_agent.erasure.ledger import LEDGER_FILE
+from memory_agent.erasure.selection import Selection
+from memory_agent.errors import (
+    EncryptionKeyMissingError,
+    MemoryAgentError,
+    SettingsError,
+    StoreEncryptedError,
+    StoreNotEncryptedError,
+)
+from memory_agent.learning.kept_learner import load_learner
+from memory_agent.memory import Memory
+from memory_agent.storage.nearest import small
+from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
+from relay.config import EncryptionSettings
+from relay.key_ring import KeyRing
+
+GRAPH = StoreSettings(exact_search_limit=20)
+WORDS = {
+    "text": "zanzibarquokka",
+    "title": "ytterbiumtitle",
+    "tag": "xylophonetag",
+    "session": "session-of-the-wombat",
+    "run": "run-of-the-wombat",
+    "event": "event-of-the-wombat",
+    "event type": "chat.user_msg",
+    "metadata": "wombatmetadata",
+}
+
+
+def opened(folder: Path, embedder: Embedder | None = None, keys: Path | None = None) -> Memory:
+    encryption = None if keys is None else EncryptionSettings(keys_folder=str(keys))
+    return Memory.open(folder, embedder=embedder, store_settings=GRAPH, encryption_settings=encryption)
+
+
+def fill(memory: Memory) -> dict[str, bytes]:
+    """Memories, a run that used them, a lesson, an erasure that was begun; what of it could be found in a file."""
+    for number in range(30):
+        memory.remember(f"{WORDS['text']} number {number} is a small marsupial", session_id=WORDS["session"], now=NOW)
+    record = memory.remember(
+        f"the {WORDS['text']} sleeps in the cellar",
+        title=WORDS["title"],
+        tags=[WORDS["tag"]],
+        metadata={"k": WORDS["metadata"]},
+        session_id=WORDS["session"],
+        now=NOW,
+    )
+    memory.ingest([message(1, f"where is the {WORDS['text']}?", event_id=WORDS["event"], session_id=WORDS["session"])])
+    for number in range(4):
+        at = NOW + timedelta(minutes=number)
+        memory.runs.begin(f"find the {WORDS['text']} {number}", f"{WORDS['run']}-{number}", WORDS["session"], now=at)
+        memory.runs.step(f"{WORDS['run']}-{number}", "looked", [record.id], now=at)
+        memory.runs.end(f"{WORDS['run']}-{number}", "completed", f"found the {WORDS['text']}", now=at)
+        memory.recall(f"where does the {WORDS['text']} sleep?", now=at)
+    assert memory.sona.consolidate(NOW + timedelta(hours=1))
+    memory.erasure.begin(memory.erasure.plan(Selection(ids=(record.id,)), NOW))
+    known = memory.get(record.id, with_embedding=True)
+    assert known is not None and known.embedding is not None  # noqa: PT018
+    vector = np.array(known.embedding, dtype=np.float32)
+    marks = {name: word.encode() for name, word in WORDS.items()}
+    marks |= {"id": record.id.encode(), "stem": WORDS["text"][:-1].encode(), "float16": vector.astype("<f2").tobytes()}
+    return marks | {"float32": vector.tobytes(), "int8": small(vector).tobytes()}
+
+
+def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
+    """Which marks are in which files."""
+    contents = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    held = {name: {mark for mark, data in marks.items() if data in content} for name, content in contents.items()}
+    return {name: names for name, names in held.items() if names}
+
+
+def test_nothing_of_it_is_in_any_file_neither_in_use_nor_closed(tmp_path: Path, embedder: Embedder) -> None:
+    with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
+        marks = fill(memory)
+        assert found(tmp_path / "alice", marks) == {}
+        names = {file.name for file in (tmp_path / "alice").rglob("*")}
+    assert found(tmp_path / "alice", marks) == {}
+    names |= {file.name for file in (tmp_path / "alice").rglob("*")}
+    expected = {"data.mdb", "lexicon.sqlite", "lexicon.sqlite-wal", "index.usearch", "sona.state", LEDGER_FILE}
+    assert names >= expected
+
+
+def test_without_a_key_all_of_it_would_be_found(tmp_path: Path, embedder: Embedder) -> None:
+    """Else the test above would look for the wrong bytes."""
+    with opened(tmp_path / "alice", embedder) as memory:
+        marks = fill(memory)
+        held = found(tmp_path / "alice", marks)
+    held |= {f"closed {name}": marks for name, marks in found(tmp_path / "alice", marks).items()}
+    assert set().union(*held.values()) >= marks.keys() - {"float32"}
+    assert {"closed data.mdb", "lexicon.sqlite", "closed index.usearch", LEDGER_FILE} <= held.keys()
+
+
+def test_it_answers_as_one_that_is_not_encrypted(tmp_path: Path, embedder: Embedder) -> None:
+    answers = []
+    for name, keys in (("plain", None), ("encrypted", tmp_path / "keys")):
+        with opened(tmp_path / name, embedder, keys) as memory:
+            memory.ingest([message(number) for number in range(60)], seqs=list(range(1, 61)))
+        with opened(tmp_path / name, embedder, keys) as memory:
+            asked = [memory.recall(text, 8, now=NOW) for text in ("auth race", "hiking in June", "database backup")]
+            answers.append([(one.record.id, round(one.score, 5)) for result in asked for one in result.memories])
+            memory.care.rebuild()
+            assert memory.care.compact().bytes_after > 0
+            assert memory.ingest([message(number) for number in range(60)]).duplicates == 60
+    assert answers[0] == answers[1]
+
+
+def test_what_was_learnt_and_what_is_being_erased_is_found_again(tmp_path: Path, embedder: Embedder) -> None:
+    with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
+        record_id = fill(memory)["id"].decode()
+    with Store.open(tmp_path / "alice", GRAPH, key=UserKey(KeyRing(tmp_path / "keys"), "alice")) as store:
+        assert load_learner(store) is not None
+        state = tmp_path / "alice" / "sona.state"
+        state.write_bytes(bytes([state.read_bytes()[0] ^ 1]) + state.read_bytes()[1:])
+        assert load_learner(store) is None
+        assert not state.exists()
+    assert (tmp_path / "alice" / LEDGER_FILE).exists()
+    with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
+        assert memory.get(record_id) is None  # the erasure went on
+
+
+def test_a_destroyed_key_ends_every_call_and_nothing_opens_it_again(tmp_path: Path, embedder: Embedder) -> None:
+    memory = opened(tmp_path / "alice", embedder, tmp_path / "keys")
+    marks = fill(memory)
+    KeyRing(tmp_path / "keys").destroy("alice")
+    calls = (
+        lambda: memory.recall("where does it sleep?"),
+        lambda: memory.remember("more"),
+        lambda: memory.get("an id"),
+        memory.stats,
+        lambda: memory.sona.consolidate(NOW + timedelta(days=1)),
+    )
+    for call in calls:
+        with pytest.raises(EncryptionKeyMissingError, match="alice"):
+            call()
+    memory.close()
+    with pytest.raises(EncryptionKeyMissingError):
+        opened(tmp_path / "alice", embedder, tmp_path / "keys")
+    assert not KeyRing(tmp_path / "keys").has("alice")
+    assert found(tmp_path / "alice", marks) == {}
+
+
+def test_plain_and_encrypted_folders_are_never_taken_for_each_other(tmp_path: Path) -> None:
+    opened(tmp_path / "plain").close()
+    opened(tmp_path / "encrypted", keys=tmp_path / "keys").close()
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.mdb") if file.name == "data.mdb"}
+    with pytest.raises(StoreEncryptedError):
+        opened(tmp_path / "encrypted")
+    with pytest.raises(StoreNotEncryptedError):
+        opened(tmp_path / "plain", keys=tmp_path / "keys")
+    assert {file: file.read_bytes() for file in before} == before
+    assert KeyRing(tmp_path / "keys").users() == ["encrypted"]
+
+
+def test_a_key_of_one_user_opens_nothing_of_another(tmp_path: Path) -> None:
+    for name in ("alice", "bob"):
+        opened(tmp_path / name, keys=tmp_path / "keys").close()
+    (tmp_path / "bob").rename(tmp_path / "was-bob")
+    (tmp_path / "alice").rename(tmp_path / "bob")
+    with pytest.raises(EncryptionKeyMissingError):
+        opened(tmp_path / "bob", keys=tmp_path / "keys")
+
+
+def test_keys_do_not_lie_in_the_folder_that_they_encrypt(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"encryption\.keys_folder"):
+        opened(tmp_path / "alice", keys=tmp_path / "alice" / "keys")
+
+
+def test_a_damaged_key_file_is_an_error_of_the_store(tmp_path: Path) -> None:
+    opened(tmp_path / "alice", keys=tmp_path / "keys").close()
+    next((tmp_path / "keys").iterdir()).write_bytes(b"{}")
+    with pytest.raises(MemoryAgentError, match="damaged"):
+        opened(tmp_path / "alice", keys=tmp_path / "keys")
