@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from memory_agent.care.encryption_look import look_at_stores
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
@@ -34,7 +35,7 @@ from memory_agent.memory import Memory
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from relay import CURVE, RelayError
+from relay import CURVE, EncryptionSettings, RelayError, open_key_ring
 
 State = Literal["ok", "warning", "failed"]
 
@@ -157,6 +158,30 @@ def check_folders(_settings: Settings, layout: Layout) -> Finding:
     return Finding("ok", f"{layout.data_dir}{'' if layout.data_dir.exists() else ' (made at the first start)'}")
 
 
+def check_encryption(settings: Settings, layout: Layout) -> Finding:
+    """Whether what is stored is encrypted as the settings say, and the keys are there and private."""
+    keys = open_key_ring(settings.encryption, layout.data_dir)
+    states = {store.part: store.state for store in look_at_stores(layout.data_dir, settings, keys)}
+    plain, locked = ([part for part in states if states[part] == state] for state in ("plain", "locked"))
+    if keys is None:
+        if locked:
+            return Finding(
+                "failed", f"encrypted: {', '.join(locked)}", "name the folder of keys: encryption.keys_folder"
+            )
+        return Finding("ok", "off: whoever reads the disk reads what is stored")
+    files = [keys.folder, *keys.folder.glob("*")]
+    if any(file.stat().st_mode & 0o077 for file in files if file.exists()):
+        return Finding("failed", f"others may read {keys.folder}", f"chmod -R go-rwx {keys.folder}")
+    if plain:
+        return Finding("failed", f"not encrypted: {', '.join(plain)}", "stop the daemon, then: memory-agent encrypt")
+    if locked:
+        advice = (
+            f"bring the keys back to {keys.folder}, or erase what is left: memory-agent forget --user ID --user-all"
+        )
+        return Finding("warning", f"the key is not there: {', '.join(locked)}", advice)
+    return Finding("ok", f"on: {len(states)} stores, keys in {keys.folder}")
+
+
 def check_disk(_settings: Settings, layout: Layout) -> Finding:
     """Whether there is room to store something."""
     free = shutil.disk_usage(_existing(layout.data_dir)).free
@@ -210,6 +235,7 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("embedding", check_embedding, "see the check before this one"),
     ("recall", check_recall, "see the check before this one"),
     ("folders", check_folders, "choose another folder with --data-dir"),
+    ("encryption", check_encryption, "see encryption.keys_folder, and memory-agent encryption status"),
     ("disk", check_disk, "choose another folder with --data-dir"),
     ("sockets", check_sockets, "choose another port, end whoever has it, or choose a shorter --data-dir"),
     ("file handles", check_handles, "raise the limit with ulimit -n"),
@@ -234,14 +260,19 @@ def _number(version: str) -> tuple[int, ...]:
 
 def _open_memory(settings: Settings, folder: Path) -> Memory:
     return Memory.open(
-        user_folder(folder, DEFAULT_USER),
+        user_folder(folder / "data", DEFAULT_USER),
         user_id=DEFAULT_USER,
         embedder_settings=settings.embedder,
         store_settings=settings.store,
         ingest_settings=settings.ingest,
         recall_settings=settings.recall,
-        encryption_settings=settings.encryption,
+        encryption_settings=_keys_for_the_test(settings, folder),
     )
+
+
+def _keys_for_the_test(settings: Settings, folder: Path) -> EncryptionSettings:
+    """Encrypt as the settings say, with a key of its own: what is only looked at gets no new keys."""
+    return EncryptionSettings(keys_folder=str(folder / "keys") if settings.encryption.keys_folder else "")
 
 
 def _existing(path: Path) -> Path:

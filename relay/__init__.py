@@ -20,7 +20,7 @@ from relay.config import (
 )
 from relay.credentials import Credentials
 from relay.encrypting import encrypt_journal
-from relay.encryption_mark import is_encrypted
+from relay.encryption_mark import is_encrypted, read_mark
 from relay.endpoints import CURVE, check_endpoint, is_curve
 from relay.errors import (
     ERRORS,
@@ -166,6 +166,7 @@ __all__ = [
     "read_event",
     "read_key_file",
     "read_keys",
+    "read_mark",
     "relay_endpoints",
     "revoke_key",
     "rotate_key",

@@ -7,6 +7,7 @@ that were destroyed: nothing is read or written then, and no keys are made in it
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from relay.config import JournalSettings
 from relay.entries import DATABASES, Counters
@@ -45,21 +46,29 @@ def set_mark(environment: Environment, transaction: Transaction, keys: KeyRing) 
     transaction.put(_MARK, key_id, db=environment.databases["counters"])
 
 
-def is_encrypted(folder: Path, settings: JournalSettings) -> bool | None:
-    """Return whether the journal in `folder` is encrypted, None where it is new or there is none.
+class Mark(NamedTuple):
+    """Whether a journal is new, and the id of the system's key that it is encrypted with, None for a plain one."""
 
-    Raises `JournalError`.
-    """
+    is_new: bool
+    key_id: bytes | None
+
+
+def read_mark(folder: Path, settings: JournalSettings) -> Mark:
+    """Return how the journal in `folder` is kept; where there is none, it is new. Raises `JournalError`."""
     if not folder.exists():
-        return None
+        return Mark(True, None)
     environment = Environment.open(folder, settings.map_size_bytes, DATABASES, readonly=True)
     try:
         with environment.read() as transaction:
-            if _mark(environment, transaction) is not None:
-                return True
-            return None if _is_new(environment, transaction) else False
+            return Mark(_is_new(environment, transaction), _mark(environment, transaction))
     finally:
         environment.close()
+
+
+def is_encrypted(folder: Path, settings: JournalSettings) -> bool | None:
+    """Return whether the journal in `folder` is encrypted, None where it is new and plain. Raises `JournalError`."""
+    mark = read_mark(folder, settings)
+    return None if mark.is_new and mark.key_id is None else mark.key_id is not None
 
 
 def _mark(environment: Environment, transaction: Transaction) -> bytes | None:

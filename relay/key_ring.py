@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from relay.cipher import KEY_BYTES, Cipher
+from relay.cipher import KEY_BYTES, Cipher, key_id
 from relay.config import EncryptionSettings
 from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
 from relay.flushing import flush
@@ -72,6 +72,11 @@ class KeyRing:
     def has(self, user_id: str) -> bool:
         """Say whether the user has a key."""
         return self._path(user_id).exists()
+
+    def fits(self, user_id: str, wanted: bytes) -> bool:
+        """Say whether the user's key is the one of this id (`Cipher.key_id`). Raises `KeyFileError`."""
+        read = self._read_as_it_is(str(self._path(user_id)))
+        return read is not None and key_id(read[1]) == wanted
 
     def users(self) -> list[str]:
         """Return who has a key, sorted. Raises `KeyFileError`."""

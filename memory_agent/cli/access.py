@@ -63,6 +63,7 @@ def open_files(target: Target) -> Memory:
     from memory_agent.memory import Memory  # the engines, for those who really need them
 
     folder = user_folder(target.data_dir, target.user_id)
+    target.key_of(target.user_id)  # refuses keys inside the data folder, not only inside the user's
     target.layout.create()
     return Memory.open(
         folder,

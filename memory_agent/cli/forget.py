@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,19 +11,18 @@ import msgspec
 
 from memory_agent.cli.access import asks_daemon, open_client, open_files
 from memory_agent.cli.confirming import confirm
+from memory_agent.cli.journal_files import erase_events, owners_of, ownership
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures
 from memory_agent.cli.values import Moment
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
+from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
-from relay import SYSTEM_USER, Erasable, Erased, Journal, journal_folder
+from relay import Erasable
 
 if TYPE_CHECKING:
-    from memory_agent.daemon.owners import Owners
     from memory_agent.erasure.ledger import Intent
-
-_PAGE = 500
 
 
 @click.command(short_help="Erase memories, a session or a user, completely.")
@@ -105,10 +103,10 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
         intent: Intent = memory.erasure.plan(selection, now)
         if not dry_run:
             intent = memory.erasure.begin(intent)
-        with _owners(target) as owners:
+        with owners_of(target) as owners:
             among = keys_of(intent.session_id, intent.run_ids)
-            is_owned = _ownership(target, owners, among)
-            erased = _erase_events(target, erasable(target.user_id, intent), is_owned, now, dry_run=dry_run)
+            is_owned = ownership(target, owners, among)
+            erased = erase_events(target, erasable(target.user_id, intent), is_owned, now, dry_run=dry_run)
         receipt = memory.erasure.receipt(intent, now) if dry_run else memory.erasure.carry_out(intent, now)
     return with_journal(receipt, erased, is_compact=True)
 
@@ -122,11 +120,11 @@ def _erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
     now = datetime.now(UTC)
     ids: tuple[str, ...] = ()
     if user_folder(target.data_dir, target.user_id).exists():
-        with open_files(target) as memory:
+        with suppress(EncryptionKeyMissingError), open_files(target) as memory:  # nobody can read what goes then
             ids = memory.erasure.plan(Selection(filter=MemoryFilter(kinds=KINDS)), now).record_ids
-    with _owners(target) as owners:
+    with owners_of(target) as owners:
         wanted = Erasable(user_id=target.user_id, everything=True)
-        erased = _erase_events(target, wanted, _ownership(target, owners), now, dry_run=dry_run)
+        erased = erase_events(target, wanted, ownership(target, owners), now, dry_run=dry_run)
         if not dry_run:
             if owners is not None:
                 owners.forget(target.user_id)
@@ -134,44 +132,3 @@ def _erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
     reason = None if dry_run else why_aside(user_folder(target.data_dir, target.user_id))
     receipt = ErasureReceipt.of(target.user_id, ids, now, dry_run=dry_run, reason=reason)
     return with_journal(receipt, erased, is_compact=True)
-
-
-@contextmanager
-def _owners(target: Target) -> Iterator[Owners | None]:
-    """What a daemon learnt here of whose runs and sessions those are; None where there never was one."""
-    from memory_agent.daemon.owners import Owners
-    from memory_agent.storage.user_key import open_user_key
-
-    if not target.layout.owners.exists():
-        yield None
-        return
-    key = open_user_key(target.settings.encryption, target.data_dir, SYSTEM_USER)
-    with closing(Owners(target.layout.owners, key=key)) as owners:
-        yield owners
-
-
-def _ownership(target: Target, owners: Owners | None, among: frozenset[str] | None = None) -> Callable[[bytes], bool]:
-    """Return what says whether an event of `system` is this user's; nobody's without a map."""
-    return lambda event: owners is not None and owners.has(target.user_id, event, among)
-
-
-def _system_events(journal: Journal, is_owned: Callable[[bytes], bool]) -> Iterator[int]:
-    after = 0
-    while page := journal.read(after, _PAGE, user_id=SYSTEM_USER):
-        yield from (entry.seq for entry in page if is_owned(entry.data))
-        after = page[-1].seq
-
-
-def _erase_events(
-    target: Target, wanted: Erasable, is_owned: Callable[[bytes], bool], now: datetime, *, dry_run: bool
-) -> Erased:
-    """Erase from the journal's files, and of `system` what is owned; a journal that does not exist holds nothing."""
-    folder = journal_folder(target.data_dir)
-    if not folder.exists():
-        return Erased(seqs=[], quarantined=0)
-    with Journal.open(folder, target.settings.relay.journal, keys=target.keys) as journal:
-        wanted = msgspec.structs.replace(wanted, system_seqs=frozenset(_system_events(journal, is_owned)))
-        erased = journal.erase_all(wanted, now, dry_run=dry_run)
-        if not dry_run and journal.uncompacted:
-            journal.compact()
-    return erased

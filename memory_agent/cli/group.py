@@ -28,6 +28,7 @@ VERBS = {
     "model": "model",
     "quarantine": "quarantine",
     "keys": "keys",
+    "encryption": "encryption",
     "verify": "verify",
     "rebuild": "rebuild",
     "compact": "compact",

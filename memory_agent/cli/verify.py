@@ -14,7 +14,6 @@ from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_table
 from memory_agent.layout import Layout
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.user_key import open_user_key
 from relay import SYSTEM_USER, journal_folder
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _checked(target: Target, report: Report) -> Iterator[PartReport]:
     report("users", len(users), len(users))
     owners, journal = Layout(target.data_dir).owners, journal_folder(target.data_dir)
     if not target.user_named and owners.exists():
-        yield check_owners(owners, open_user_key(target.settings.encryption, target.data_dir, SYSTEM_USER))
+        yield check_owners(owners, target.key_of(SYSTEM_USER))
     if not target.user_named and journal.exists():
         yield check_events(journal, target.settings.relay.journal, partial(_report, report, "journal"))
 

@@ -124,5 +124,10 @@ def agreed_mark(
     return encryption.mark(kept, may_create=may_create)
 
 
+def marked_key(marker: bytes) -> bytes:
+    """Return the id of the key that a marker speaks of."""
+    return marker.removeprefix(_MARK)
+
+
 def _about(database: str, kept: bytes) -> bytes:
     return database.encode() + b"\0" + kept

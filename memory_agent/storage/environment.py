@@ -26,7 +26,7 @@ import lmdb
 import xxhash
 
 from memory_agent.errors import DeadlineExceededError, StoreDamagedError, StoreError, StoreFullError
-from memory_agent.storage.encrypted import Encryption, agreed_mark
+from memory_agent.storage.encrypted import Encryption, agreed_mark, marked_key
 from memory_agent.storage.transaction import Transaction
 from relay.disk_room import means_no_room, says_no_room
 from relay.first_file import make_first_file
@@ -163,9 +163,8 @@ class Environment:
     def _agree(self, readonly: bool) -> None:
         """Raise where what is kept is encrypted in another way than is asked for; mark a new one."""
         try:
-            markers = self._markers(create=False)
+            kept = self._marker()
             with self._environment.begin(write=False) as transaction:
-                kept = None if markers is None else transaction.get(_MARKER, db=markers)
                 is_empty = not any(transaction.stat(handle)["entries"] for handle in self._databases.values())
             mark = agreed_mark(self._encryption, self.path, kept, is_empty=is_empty, may_create=not readonly)
             if mark not in (None, kept) and not readonly:
@@ -174,6 +173,23 @@ class Environment:
                     transaction.put(_MARKER, mark, db=markers)
         except lmdb.Error as error:
             raise self.translate(error) from error
+
+    def key_id(self) -> bytes | None:
+        """Return the id of the key that it is encrypted with, None where it is not encrypted; without using a key."""
+        try:
+            with self._gate.passing():
+                marker = self._marker()
+        except lmdb.Error as error:
+            raise self.translate(error) from error
+        return None if marker is None else marked_key(marker)
+
+    def _marker(self) -> bytes | None:
+        markers = self._markers(create=False)
+        if markers is None:
+            return None
+        with self._environment.begin(write=False) as transaction:
+            marker: bytes | None = transaction.get(_MARKER, db=markers)
+        return marker
 
     def _markers(self, *, create: bool) -> Any:
         try:

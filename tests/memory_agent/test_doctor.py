@@ -15,6 +15,7 @@ from memory_agent.config import DaemonSettings, EmbedderSettings
 from memory_agent.doctor import Check, examine
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
+from relay import EncryptionSettings
 
 NAMES = [
     "versions",
@@ -23,6 +24,7 @@ NAMES = [
     "embedding",
     "recall",
     "folders",
+    "encryption",
     "disk",
     "sockets",
     "file handles",
@@ -54,6 +56,13 @@ def test_a_healthy_machine_passes_every_check(data_dir: Path) -> None:
     assert list(made) == NAMES
     assert {name: check.detail for name, check in made.items() if check.state == "failed"} == {}
     assert "memory-agent serve" in made["daemon"].detail
+
+
+def test_it_makes_no_keys_where_those_of_users_lie(data_dir: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    made = checks(data_dir, Settings(encryption=EncryptionSettings(keys_folder=str(keys))))
+    assert (made["recall"].state, made["encryption"].state) == ("ok", "ok")
+    assert not keys.exists()
 
 
 def test_nothing_is_left_in_the_data_folder(tmp_path: Path) -> None:
