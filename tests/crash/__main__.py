@@ -1,6 +1,6 @@
 """The long form: hundreds of kills and faults, with progress on standard error.
 
-    python -m tests.crash [--seed N] [--only kills,faults,power,damage] [--kill relay=250]
+    python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
 Each round has a seed of its own, made from the first and its number, and names it when it fails; a failure does not end
@@ -21,11 +21,14 @@ from typing import ClassVar
 from memory_agent.cli.progress import progress_bars
 
 from . import faults
+from .absence import relay_away
 from .campaign import FAULTS, Tell, blows, fault_round, kill_round
+from .daemon_world import VICTIMS, DaemonWorld, daemon_blows, strike_all
 from .damage import damages, inspect
 from .data_folder import make_data_folder
 from .disk import CannotMountError
 from .figures import Figures
+from .history import check
 from .power import power_cut
 
 SEED = 20260216
@@ -33,7 +36,10 @@ KILLS = {"relay": 250, "owner": 120, "plain": 30, "spooling": 60}
 KILLS_A_ROUND = 23
 FAULT_ROUNDS = 4
 POWER_CUTS = 10
-DAMAGES_A_FILE = 12
+DAMAGES_A_FILE = 24
+DAEMON_ROUNDS = 2  # each kills every process of a daemon once
+AWAY_S = 60.0
+PARTS = "kills,faults,power,damage,daemon,away"
 Round = Callable[[Figures, Tell], None]
 
 
@@ -91,6 +97,11 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
         rounds += [("power cuts", POWER_CUTS, lambda f, t: _power_cut(shim, f, t))] * POWER_CUTS
     if "damage" in wanted:
         rounds.append(("damages", 0, lambda f, t: _damage(options.seed, f, t)))
+    if "daemon" in wanted:
+        total = DAEMON_ROUNDS * len(VICTIMS)
+        rounds.append(("kills of a daemon's processes", total, lambda f, t: _daemon(options.seed, f, t)))
+    if "away" in wanted:
+        rounds.append(("absences", 1, _away))
     return rounds
 
 
@@ -114,6 +125,26 @@ def _damage(seed: int, figures: Figures, tell: Tell) -> None:
     assert wrong == [], f"seed {seed}: {wrong[:10]}"
 
 
+def _daemon(seed: int, figures: Figures, tell: Tell) -> None:
+    def struck(victim: str) -> None:
+        figures.kills[f"of a whole daemon: {victim}"] += 1
+        tell()
+
+    seeded = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="crash-") as name, DaemonWorld(Path(name)) as world:
+        history = strike_all(world, daemon_blows(seeded, DAEMON_ROUNDS), seeded, struck)
+    findings = check(history)
+    figures.add(history, findings)
+    assert findings == [], f"seed {seed}: {findings[:10]}"
+
+
+def _away(figures: Figures, tell: Tell) -> None:
+    with tempfile.TemporaryDirectory(prefix="crash-") as name:
+        findings = relay_away(Path(name), AWAY_S, figures)
+    assert findings == [], findings[:10]
+    tell()
+
+
 def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None:
     """After each round, so that a run that is ended leaves what it found."""
     figures.totals["rounds that failed"] = failures
@@ -126,7 +157,7 @@ def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description="The crash laboratory, its long form.")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of all blows")
-    parser.add_argument("--only", default="kills,faults,power,damage", help="which parts, with commas")
+    parser.add_argument("--only", default=PARTS, help="which parts, with commas")
     parser.add_argument("--kill", action="append", default=[], help="VICTIM=COUNT: other than the usual number")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--table", type=Path, help="file for the figures as Markdown")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from memory_agent.config import StoreSettings
 from memory_agent.embedders import Embedder
 from memory_agent.records import MemoryFilter, MemoryRecord
 from memory_agent.storage.archive import Archive
@@ -14,15 +15,27 @@ from relay import Journal, MalformedEventError, journal_folder, read_event
 
 from .history import Entry, History, Store, Stored
 from .owner_process import STORE
-from .word_vectors import NDIM, WordVectors
+from .word_vectors import WordVectors
+
+WORDS = WordVectors()
 
 
-def read_history(data_dir: Path, notes: Path, *, with_stores: bool = True) -> History:
-    """Read the promises in `notes` and everything in `data_dir`. Opening the stores mends their indexes, as it must."""
+def read_history(
+    data_dir: Path,
+    notes: Path,
+    *,
+    with_stores: bool = True,
+    settings: StoreSettings = STORE,
+    embedder: Embedder | None = WORDS,
+) -> History:
+    """Read the promises in `notes` and everything in `data_dir`. Opening the stores mends their indexes, as it must.
+
+    Without `embedder` a memory is searched by the vector that is stored with it, and not by its text.
+    """
     journal, quarantined, handled = read_journal(data_dir)
     stores = None
     if with_stores:
-        stores = {user_id: read_store(data_dir, user_id) for user_id in known_users(data_dir)}
+        stores = {user_id: read_store(data_dir, user_id, settings, embedder) for user_id in known_users(data_dir)}
     deleted = lines(notes / "deleted")
     return History(
         acked={file.stem: lines(file) for file in sorted(notes.glob("*.acked"))},
@@ -49,21 +62,16 @@ def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry],
         return entries, quarantined, journal.cursor(consumer)
 
 
-def read_store(data_dir: Path, user_id: str, embedder: Embedder | None = None) -> Store:
+def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: Embedder | None) -> Store:
     """Return a user's memories and what the indexes find of them, each asked for by its own words and vector."""
-    embedder = embedder or WordVectors()
-    archive = Archive.open(user_folder(data_dir, user_id), STORE, "library")
+    archive = Archive.open(user_folder(data_dir, user_id), settings, "library")
     try:
         records = dict(archive.store.scan())
         assert archive.store.verify() == len(records)
         memories = _memories(user_id, records)
         listed = {int(row) for row in archive.lexicon.matching_rows(MemoryFilter())}
         words = {row for row, record in records.items() if row in _found(archive, record.text)} | listed - set(records)
-        vectors = set()
-        if records and archive.store.ndim == NDIM:
-            for record in records.values():
-                rows, _ = archive.index.search(embedder.embed_query(record.text), 1)
-                vectors |= {int(found) for found in rows}
+        vectors = _found_by_vector(archive, records, embedder)
         surplus = len(archive.index) - len(records)
         return Store(
             memories,
@@ -90,6 +98,19 @@ def _memories(user_id: str, records: Mapping[int, MemoryRecord]) -> list[Stored]
     return [
         Stored(user_id, str(record.event_id), record.text.partition(" ")[0], row) for row, record in records.items()
     ]
+
+
+def _found_by_vector(archive: Archive, records: Mapping[int, MemoryRecord], embedder: Embedder | None) -> set[int]:
+    """Which rows the vector index gives, each for its own vector."""
+    found: set[int] = set()
+    if embedder is not None and archive.store.ndim == embedder.info.ndim:
+        for record in records.values():
+            found |= {int(row) for row in archive.index.search(embedder.embed_query(record.text), 1)[0]}
+    elif embedder is None:
+        with archive.store.snapshot() as snapshot:
+            own = {row: snapshot.vectors([row])[0] for row in records}
+        found = {row for row, vector in own.items() if row in archive.index.search(vector, 5)[0]}
+    return found
 
 
 def _found(archive: Archive, text: str) -> set[int]:

@@ -21,6 +21,7 @@ from .reading import read_history
 
 ROOT = Path(__file__).parents[2]  # not the tests' own folder: `memory_agent` there is not the package
 PATIENCE_S = 120.0
+PUBLISHER = ("-m", "tests.crash.publisher_process")
 
 
 def wait_until(fact: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
@@ -57,6 +58,11 @@ class Part:
         assert self._process.stdout is not None
         if self._is_ready_said and not self._process.stdout.readline():
             raise AssertionError(f"{self.name} did not start:\n{self.log()}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -109,7 +115,7 @@ class World:
         self.notes = folder / "notes"
         self.notes.mkdir(parents=True, exist_ok=True)
         data, notes = str(self.data_dir), str(self.notes)
-        publisher, owner = ("-m", "tests.crash.publisher_process"), ("-m", "tests.crash.owner_process")
+        publisher, owner = PUBLISHER, ("-m", "tests.crash.owner_process")
         pace = ["--pace", str(pace_s)]
         self.relay = Part("relay", ["-m", "relay", "--data-dir", data], folder, shim, is_ready_said=True)
         self.plain = Part("plain", [*publisher, data, "plain", notes, *pace], folder, shim, is_ready_said=False)
@@ -137,15 +143,15 @@ class World:
     @property
     def acked(self) -> int:
         """How many promises publishers have so far."""
-        return sum(_count(file) for file in self.notes.glob("*.acked"))
+        return sum(count_lines(file) for file in self.notes.glob("*.acked"))
 
     @property
     def taken(self) -> int:
         """How many events a store said to have."""
-        return _count(self.notes / "taken")
+        return count_lines(self.notes / "taken")
 
     def acked_by(self, part: Part) -> int:
-        return _count(self.notes / f"{part.name}.acked")
+        return count_lines(self.notes / f"{part.name}.acked")
 
     def finish(self) -> None:
         """Have everything that was published delivered and taken in, and stop in order."""
@@ -171,5 +177,6 @@ class World:
         return check(read_history(self.data_dir, self.notes, with_stores=with_stores))
 
 
-def _count(file: Path) -> int:
+def count_lines(file: Path) -> int:
+    """Return how many lines a file has; none when it is not there."""
     return file.read_bytes().count(b"\n") if file.exists() else 0

@@ -1,4 +1,4 @@
-"""Relay, daemon and actor are killed while events come in; every acknowledged event is there, exactly once."""
+"""Relay, daemon, actor and raylet are killed while events come in; every acknowledged event is there, exactly once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
+from ops.process_memory import process_tree
 
 from .conftest import DaemonProcess, environment
 
@@ -61,6 +62,11 @@ def kill_part(daemon: DaemonProcess, name: str) -> None:
     os.kill(pids[0], signal.SIGKILL)
 
 
+def kill_raylet(daemon: DaemonProcess) -> None:
+    """Hosts live on for a while without it, and answer, while their successors start."""
+    next(process for process in process_tree(daemon.pid) if process.name() == "raylet").kill()
+
+
 def stored_events(daemon: DaemonProcess) -> dict[str, Counter[str]]:
     found = {}
     for user in USERS:
@@ -85,6 +91,10 @@ def test_every_acknowledged_event_is_there_once_whatever_was_killed(own_daemon: 
         own_daemon.kill()
         own_daemon.start()
         kill_part(own_daemon, "embedder")
+        wait_until(lambda: len(acknowledged(acked)) >= EVENTS * 2 // 3)
+        kill_raylet(own_daemon)
+        assert own_daemon.wait() > 0  # without Ray it ends, and whoever supervises it starts it again
+        own_daemon.start()
         assert publisher.wait(timeout=300) == 0
     finally:
         publisher.kill()

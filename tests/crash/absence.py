@@ -1,0 +1,31 @@
+"""The relay is gone for a while, and publishers go on: what a spool promised meanwhile arrives, once and in order."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from .figures import Figures
+from .history import Finding, check
+from .reading import read_history
+from .world import World, wait_until
+
+
+def relay_away(folder: Path, away_s: float, figures: Figures) -> list[Finding]:
+    """Kill the relay under load, start it after `away_s` seconds, have all delivered, and return what is not right."""
+    with World(folder, pace_s=0.01) as world:
+        world.start()
+        wait_until(lambda: world.acked > 50, "the relay works")
+        (world.notes / "unbounded").touch()
+        world.relay.kill()
+        spooled, plain = world.acked_by(world.spooling), world.acked_by(world.plain)
+        time.sleep(away_s)  # the length of the absence is what is asked about
+        assert world.acked_by(world.plain) <= plain + 8, "without a spool nothing is promised while the relay is gone"
+        figures.totals["events into the spool while the relay was away"] += world.acked_by(world.spooling) - spooled
+        world.relay.start()
+        world.finish()
+        history = read_history(world.data_dir, world.notes)
+        findings = check(history)
+        figures.add(history, findings)
+        figures.kills["relay, away for a minute"] += 1
+        return findings
