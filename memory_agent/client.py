@@ -19,7 +19,7 @@ import msgspec
 from memory_agent.api import RecallOptions
 from memory_agent.calls import Call, listed, recall_call
 from memory_agent.client_care import ClientCare
-from memory_agent.client_erasure import ClientErasure
+from memory_agent.client_erasure import AsyncClientErasure, ClientErasure
 from memory_agent.client_runs import AsyncClientRuns, ClientRuns, feedback_call
 from memory_agent.client_sona import AsyncClientSona, ClientSona
 from memory_agent.errors import DeadlineExceededError, UnavailableError
@@ -273,6 +273,7 @@ class AsyncMemoryClient:
         self._socket: AsyncRequestSocket | None = None
         self.runs = AsyncClientRuns(self._send)
         self.sona = AsyncClientSona(self._send)
+        self.erasure = AsyncClientErasure(self._send)
 
     async def recall(
         self,

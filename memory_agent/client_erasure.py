@@ -1,11 +1,11 @@
-"""Complete erasure through the daemon: memories, and the events they were made of. As `Memory.erasure` embedded."""
+"""Complete erasure through the daemon, blocking and awaiting: memories and their events. As `Memory.erasure`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from memory_agent.calls import Call, listed
-from memory_agent.client_runs import Send
+from memory_agent.client_runs import Send, SendAsync
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
 from memory_agent.protocol import EraseParams
@@ -30,7 +30,44 @@ class ClientErasure:
         dry_run: bool = False,
     ) -> ErasureReceipt:
         """Forget completely, in the journal as well; see `ErasureFace.erase`."""
-        selection = Selection(ids=listed("ids", record_ids), session_id=session_id, filter=filter)
-        selection.check()
-        params = EraseParams(selection=selection, dry_run=dry_run)
-        return self._send(Call("erase", params, ErasureReceipt, _PATIENCE_MS))
+        return self._send(_erase(record_ids, session_id, filter, dry_run=dry_run))
+
+    def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
+        """Forget completely what has reached the age of a rule of the daemon's; see `ErasureFace.erase_expired`."""
+        return self._send(_erase_expired(dry_run=dry_run))
+
+
+class AsyncClientErasure:
+    """As `ClientErasure`, inside an event loop."""
+
+    def __init__(self, send: SendAsync) -> None:
+        """Ask through `send`."""
+        self._send = send
+
+    async def erase(
+        self,
+        record_ids: Sequence[str] = (),
+        *,
+        session_id: str | None = None,
+        filter: MemoryFilter | None = None,
+        dry_run: bool = False,
+    ) -> ErasureReceipt:
+        """As `ClientErasure.erase`."""
+        return await self._send(_erase(record_ids, session_id, filter, dry_run=dry_run))
+
+    async def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
+        """As `ClientErasure.erase_expired`."""
+        return await self._send(_erase_expired(dry_run=dry_run))
+
+
+def _erase(
+    record_ids: Sequence[str], session_id: str | None, filter: MemoryFilter | None, *, dry_run: bool
+) -> Call[ErasureReceipt]:
+    selection = Selection(ids=listed("ids", record_ids), session_id=session_id, filter=filter)
+    selection.check()
+    return Call("erase", EraseParams(selection=selection, dry_run=dry_run), ErasureReceipt, _PATIENCE_MS)
+
+
+def _erase_expired(*, dry_run: bool) -> Call[ErasureReceipt]:
+    params = EraseParams(selection=Selection(expired=True), dry_run=dry_run)
+    return Call("erase", params, ErasureReceipt, _PATIENCE_MS)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from memory_agent.records import Dates, Mode
+from memory_agent.records import Dates, Kind, Mode, Source
 
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -92,6 +92,30 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     keep_recalls: NonNegative = 2_000
     keep_recalls_s: Positive = 604_800.0
     patterns: bool = True
+
+
+class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Memories that go when they are `age_s` old; 0 keeps them for ever.
+
+    What is named must all hold. `events` are patterns of event types as in the table of signals, `signals` names of its
+    rows; neither fits a memory that comes from no event."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    kinds: tuple[Kind, ...] = ()
+    sources: tuple[Source, ...] = ()
+    events: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    age_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e10)] = 0.0
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long memories are kept: the first rule that fits decides, and without one they stay. No rule is off.
+
+    A user is looked at once in `interval_s` at most, and only when something has reached its age."""
+
+    rules: tuple[RetentionRule, ...] = ()
+    interval_s: Positive = 86_400.0
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

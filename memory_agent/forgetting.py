@@ -6,7 +6,7 @@ them what was learnt from it. What this does not do: remove a user, which is rem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from memory_agent.embedders import check_text
@@ -17,6 +17,8 @@ from memory_agent.learning.teacher import Teacher
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
+
+_AT_ONCE = 1_000
 
 
 class Forgetting:
@@ -34,9 +36,23 @@ class Forgetting:
         for record_id in record_ids:
             check_text("ids", record_id)
         with self._archive.batch() as batch:
-            rows = [batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id]
-            count = self._remove(batch, [row for row in rows if row is not None])
+            count = self._remove(batch, _rows_of(batch, record_ids))
         self._teacher.follow(anew=True)
+        return count
+
+    def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
+        """Remove memories that reached the age of a rule, and count them under its name; return how many there were.
+
+        A bounded number in one transaction, so that what comes in meanwhile need not wait for all of them.
+        """
+        count = 0
+        for rule, part in _parts(by_rule):
+            with self._archive.batch() as batch:
+                removed = self._remove(batch, _rows_of(batch, part))
+                batch.count(f"expired.{rule}", removed)
+                count += removed
+        if count:
+            self._teacher.follow(anew=True)
         return count
 
     def session(self, session_id: str) -> int:
@@ -69,8 +85,21 @@ class Forgetting:
             return self._bookkeeping.expire(batch, now)
 
     def _remove(self, batch: Batch, rows: Sequence[int]) -> int:
+        if not rows:
+            return 0
         patterns = take_out_patterns(batch, rows)
         self._bookkeeping.forget_rows(batch, [*rows, *patterns])
         for row in patterns:
             batch.delete(row)
         return sum(batch.delete(row) for row in rows)
+
+
+def _rows_of(batch: Batch, record_ids: Sequence[str]) -> list[int]:
+    rows = (batch.row_of_id(record_id) for record_id in dict.fromkeys(record_ids) if record_id)
+    return [row for row in rows if row is not None]
+
+
+def _parts(by_rule: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    for rule, record_ids in by_rule.items():
+        for start in range(0, len(record_ids), _AT_ONCE):
+            yield rule, record_ids[start : start + _AT_ONCE]

@@ -21,7 +21,14 @@ import structlog
 
 from memory_agent.api import RecallOptions
 from memory_agent.care_face import CareFace
-from memory_agent.config import EmbedderSettings, IngestSettings, LearningSettings, RecallSettings, StoreSettings
+from memory_agent.config import (
+    EmbedderSettings,
+    IngestSettings,
+    LearningSettings,
+    RecallSettings,
+    RetentionSettings,
+    StoreSettings,
+)
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.erasure.face import ErasureFace
 from memory_agent.errors import IndexDamagedError, InvalidInputError
@@ -81,6 +88,7 @@ class Memory:
         event_limits: EventLimits,
         learning_settings: LearningSettings,
         masker: Masker,
+        retention_settings: RetentionSettings,
     ) -> None:
         """Wire the parts together; `open` is what callers want."""
         self.user_id = user_id
@@ -90,7 +98,8 @@ class Memory:
         self._recall_settings = recall_settings
         self._event_limits = event_limits
         self._masker = masker
-        reader = EventReader(SignalTable.load(ingest_settings.signals), ingest_settings)
+        table = SignalTable.load(ingest_settings.signals)
+        reader = EventReader(table, ingest_settings)
         bookkeeping = Bookkeeping(learning_settings)
         self._teacher = Teacher(archive, learning_settings)
         self._intake = Intake(archive, embedder, reader, bookkeeping)
@@ -100,7 +109,7 @@ class Memory:
         self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
         self._hindsight = Hindsight(archive, bookkeeping, self._teacher, self._intake.embed)
         self.care = CareFace(archive, self._call)
-        self.erasure = ErasureFace(user_id, archive, self._forgetting, self._call)
+        self.erasure = ErasureFace(user_id, archive, self._forgetting, retention_settings, table, self._call)
         self.sona = SonaFace(user_id, archive, self._teacher, self._hindsight, self._call)
 
     @classmethod
@@ -118,15 +127,20 @@ class Memory:
         learning_settings: LearningSettings | None = None,
         masking_settings: MaskingSettings | None = None,
         encryption_settings: EncryptionSettings | None = None,
+        retention_settings: RetentionSettings | None = None,
         role: Role = "library",
+        now: datetime | None = None,
+        age_now: bool = True,
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
 
         `user_id` is the folder's name unless given. An `embedder` stays the caller's; without one, one is opened in
         this process when it is first needed, which downloads nothing unless `embedder_settings` allow it. With a folder
-        of keys in `encryption_settings` everything in the folder is encrypted, with the key of `user_id`. Raises
-        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and, where
-        it is encrypted otherwise, `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
+        of keys in `encryption_settings` everything in the folder is encrypted, with the key of `user_id`. What reached
+        its age by `now` under `retention_settings` is erased, unless `age_now` is false; by a host in part, so that
+        nobody waits. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`,
+        `InvalidInputError`, and, where it is encrypted otherwise, `StoreEncryptedError`, `StoreNotEncryptedError`,
+        `EncryptionKeyMissingError`.
         """
         if not os.fspath(path):
             raise InvalidInputError("path", "is empty")  # and not the current folder: a variable was not set
@@ -146,8 +160,11 @@ class Memory:
                 event_limits or EventLimits(),
                 learning_settings or LearningSettings(),
                 masker,
+                retention_settings or RetentionSettings(),
             )
             memory.erasure.resume()
+            if age_now:
+                memory.erasure.age_at_opening(check_now(now), role)
             return memory
         except BaseException:
             archive.close()
@@ -323,7 +340,8 @@ class Memory:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
         if self._call.shut():
             self._hindsight.close()
-            self._archive.close()
+            with self.erasure.noting_age():
+                self._archive.close()
             self._embedder.close()
 
     def abandon(self) -> None:

@@ -166,7 +166,7 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one user's memory."""
+    """Figures of one user's memory. `expired`: how many memories went by each rule of retention."""
 
     user_id: str
     memories: int
@@ -183,6 +183,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     index: str
     disk_bytes: int
     masked: dict[str, int] = {}
+    expired: dict[str, int] = {}
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from memory_agent.config import (
     IngestSettings,
     LearningSettings,
     RecallSettings,
+    RetentionSettings,
     StoreSettings,
 )
 from memory_agent.errors import SettingsError
@@ -38,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ingest: IngestSettings = IngestSettings()
     recall: RecallSettings = RecallSettings()
     learning: LearningSettings = LearningSettings()
+    retention: RetentionSettings = RetentionSettings()
     daemon: DaemonSettings = DaemonSettings()
 
 

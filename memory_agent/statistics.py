@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from memory_agent.records import MemoryStats
 from memory_agent.storage.archive import Archive
 
 _DROPPED = "dropped."
+_EXPIRED = "expired."
 
 
 def make_stats(user_id: str, archive: Archive) -> MemoryStats:
@@ -21,15 +24,17 @@ def make_stats(user_id: str, archive: Archive) -> MemoryStats:
         without_vector=store.pending_count,
         events_kept=counters.get("kept", 0),
         events_duplicate=counters.get("duplicates", 0),
-        events_dropped={
-            counter.removeprefix(_DROPPED): number
-            for counter, number in sorted(counters.items())
-            if counter.startswith(_DROPPED)
-        },
+        events_dropped=_below(_DROPPED, counters),
         cursor=store.cursor,
         oldest=oldest,
         newest=newest,
         model=store.stamp,
         index="approximate" if archive.index.is_approximate else "exact",
         disk_bytes=store.disk_bytes,
+        expired=_below(_EXPIRED, counters),
     )
+
+
+def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
+    found = ((counter, number) for counter, number in sorted(counters.items()) if counter.startswith(prefix))
+    return {counter.removeprefix(prefix): number for counter, number in found}

@@ -22,7 +22,7 @@ from memory_agent.settings import Settings
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import opening
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.records_file import RECORDS_FOLDER
+from memory_agent.storage.records_file import RECORDS_FOLDER, has_records
 from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
 from relay.config import journal_folder
@@ -83,7 +83,7 @@ class _Copying:
         journal = journal_folder(self._data_dir)
         has_journal = (journal / DATA_FILE).exists()
         known = cursors(journal, self._settings.relay.journal) if has_journal else {}
-        users = (user for user in known_users(self._data_dir) if _has_records(user_folder(self._data_dir, user)))
+        users = (user for user in known_users(self._data_dir) if has_records(user_folder(self._data_dir, user)))
         parts, left_out = self._users(list(users))
         parts += self._owners()
         if has_journal:
@@ -138,10 +138,6 @@ class _Copying:
             if path.name != DATA_FILE:
                 path.unlink()
         return describe(self._folder, folder / DATA_FILE, part, entries)
-
-
-def _has_records(folder: Path) -> bool:
-    return (folder / RECORDS_FOLDER / DATA_FILE).exists()
 
 
 def _copy(source: Path, target: Path, map_size_bytes: int) -> None:

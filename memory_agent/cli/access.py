@@ -18,6 +18,7 @@ from memory_agent.errors import UnavailableError
 from memory_agent.storage.folders import user_folder
 
 if TYPE_CHECKING:
+    from memory_agent.config import RetentionSettings
     from memory_agent.memory import Memory
 
 
@@ -58,8 +59,9 @@ def note_settings(target: Target) -> None:
         note("the daemon keeps its own settings; --set and --config do not change them")
 
 
-def open_files(target: Target) -> Memory:
-    """Open the user's memory on its files, in this process."""
+def open_files(target: Target, retention: RetentionSettings | None = None) -> Memory:
+    """Open the user's memory on its files, in this process. What is too old goes when it is asked for, and not before:
+    a verb that only looks must not erase."""
     from memory_agent.memory import Memory  # the engines, for those who really need them
 
     folder = user_folder(target.data_dir, target.user_id)
@@ -75,4 +77,6 @@ def open_files(target: Target) -> Memory:
         learning_settings=target.settings.learning,
         masking_settings=target.settings.relay.masking,
         encryption_settings=target.settings.encryption,
+        retention_settings=retention,
+        age_now=False,
     )

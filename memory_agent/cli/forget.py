@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--tag", "tags", multiple=True, help="All with this tag.")
 @click.option("--since", type=Moment(), help="All since then: 2026-02-16, or an age: 7d.")
 @click.option("--until", type=Moment(), help="All before then.")
+@click.option("--expired", is_flag=True, help="All that has reached the age of a rule (settings: retention.rules).")
 @click.option("--user-all", is_flag=True, help="Everything of the user that --user names. No daemon may be running.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -46,6 +47,7 @@ def forget(
     tags: tuple[str, ...],
     since: datetime | None,
     until: datetime | None,
+    expired: bool,
     user_all: bool,
     dry_run: bool,
     yes: bool,
@@ -60,16 +62,20 @@ def forget(
       memory-agent forget --id 01KHJY9080NWG22H9Q8BBD7B80
       memory-agent forget --session s-17 --dry-run
       memory-agent forget --kind episode --until 90d --yes --json
+      memory-agent forget --expired --dry-run
       memory-agent forget --user alice --user-all
     """
     wanted = MemoryFilter(kinds=kinds, sources=sources, tags=tags, since=since, until=until)
-    selection = Selection(ids=ids, session_id=session_id, filter=None if wanted == MemoryFilter() else wanted)
+    asked = None if wanted == MemoryFilter() else wanted
+    selection = Selection(ids=ids, session_id=session_id, filter=asked, expired=expired)
     if user_all == (selection != Selection()):
         raise click.UsageError(
-            "say what to forget: --id, --session, a filter, or --user-all (and nothing else with it)"
+            "say what to forget: --id, --session, a filter, --expired, or --user-all (and nothing else with it)"
         )
     if user_all and not target.user_named:
         raise click.UsageError("--user-all needs --user")
+    if expired and not asks_daemon(target) and not target.settings.retention.rules:
+        raise click.UsageError("no rule of retention is set (retention.rules), so nothing expires")
     if not dry_run and not yes:
         planned = _erase(target, selection, user_all, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"
@@ -88,6 +94,8 @@ def _erase(target: Target, selection: Selection, user_all: bool, *, dry_run: boo
         if user_all:
             raise click.UsageError("a daemon is running: stop it before a whole user is erased")
         with open_client(target) as client:
+            if selection.expired:
+                return client.erasure.erase_expired(dry_run=dry_run)
             return client.erasure.erase(
                 selection.ids, session_id=selection.session_id, filter=selection.filter, dry_run=dry_run
             )
@@ -99,7 +107,7 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
     from memory_agent.erasure.journal import erasable, with_journal
 
     now = datetime.now(UTC)
-    with open_files(target) as memory:
+    with open_files(target, target.settings.retention) as memory:
         intent: Intent = memory.erasure.plan(selection, now)
         if not dry_run:
             intent = memory.erasure.begin(intent)

@@ -60,6 +60,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "events repeated": figures.events_duplicate,
         "events dropped": figures.events_dropped,
         "secrets masked": figures.masked,
+        "expired": figures.expired,
         "journal cursor": figures.cursor,
         "model": figures.model,
         "index": figures.index,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -38,10 +39,19 @@ _DEADLINE_MS = 600_000.0
 class DaemonEraser:
     """Erases for the users of one daemon. Lives in one event loop."""
 
-    def __init__(self, hosts: Hosts, dispatcher: Dispatcher, journal: AsyncSubscriber) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        dispatcher: Dispatcher,
+        journal: AsyncSubscriber,
+        data_dir: Path,
+        encryption: EncryptionSettings,
+    ) -> None:
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._journal = journal
+        self._data_dir = data_dir
+        self._encryption = encryption
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
@@ -51,27 +61,39 @@ class DaemonEraser:
             intent = decode_reply(reply, Intent)
             return await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
 
-    async def resume(self, data_dir: Path, encryption: EncryptionSettings) -> None:
+    async def resume(self) -> None:
         """Go on with every erasure that a crash broke off."""
-        await self._finish_removals(data_dir)
-        for user_id in list(known_users(data_dir)):
+        await self._finish_removals()
+        await self.finish(list(known_users(self._data_dir)))
+
+    async def finish(self, user_ids: Iterable[str]) -> None:
+        """Go on with what was begun of these users and waits for the journal: after a crash, or by retention."""
+        for user_id in user_ids:
             try:
                 async with self._lock_of(user_id):
-                    key = open_user_key(encryption, data_dir, user_id)
-                    intent = read_intent(user_folder(data_dir, user_id), key)
+                    key = open_user_key(self._encryption, self._data_dir, user_id)
+                    intent = await asyncio.to_thread(read_intent, user_folder(self._data_dir, user_id), key)
                     if intent is not None and intent.with_journal:
-                        await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
-                        log.info("erasure.resumed", user_id=user_id)
+                        receipt = await self._carry_out(
+                            user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0
+                        )
+                        log.info(
+                            "erasure.finished",
+                            user_id=user_id,
+                            memories=receipt.memories,
+                            events=receipt.events,
+                            by_rule=receipt.by_rule,
+                        )
             except (MemoryAgentError, RelayError) as error:
-                log.warning("erasure.not_resumed", user_id=user_id, code=error.code)
+                log.warning("erasure.not_finished", user_id=user_id, code=error.code)
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
         """One erasure of a user at a time: the second would close what the first one began."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
-    async def _finish_removals(self, data_dir: Path) -> None:
+    async def _finish_removals(self) -> None:
         try:
-            if await asyncio.to_thread(finish_removals, data_dir):
+            if await asyncio.to_thread(finish_removals, self._data_dir):
                 log.info("removals.finished")
         except MemoryAgentError as error:
             log.warning("removals.not_finished", code=error.code)
@@ -96,12 +118,12 @@ class DaemonEraser:
     async def _is_cleared(self, wait_s: float) -> bool:
         """Wait until the relay has cleared its file; say whether it did."""
         end_s = time.monotonic() + wait_s
-        while time.monotonic() < end_s:
-            if (await self._journal.stats()).journal.uncompacted == 0:
-                return True
+        while (await self._journal.stats()).journal.uncompacted:
+            if time.monotonic() >= end_s:
+                return False
             await asyncio.sleep(_LOOK_EVERY_S)
-        return False
+        return True
 
 
 def _dry(user_id: str, intent: Intent) -> ErasureReceipt:
-    return ErasureReceipt.of(user_id, intent.record_ids, datetime.now(UTC), dry_run=True)
+    return ErasureReceipt.of(user_id, intent.all_ids, datetime.now(UTC), dry_run=True, expired=intent.expired)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from memory_agent.daemon.verbs import VERBS
+from memory_agent.daemon.verbs import AGED_AT_ONCE, VERBS
 from memory_agent.embedders import Embedder
 from memory_agent.errors import (
     EncryptionKeyMissingError,
@@ -103,7 +103,7 @@ class MemoryHost:
         return sum(self._fill_vectors(memory) for memory in self._awake_memories())
 
     def keep_up(self, now: datetime) -> None:
-        """Expire runs that were abandoned and consolidate what was learned, for every user awake.
+        """Expire runs that were abandoned, forget what is too old, consolidate what was learned, for every user awake.
 
         A user for whom that fails, in whatever way, costs the others nothing.
         """
@@ -111,6 +111,7 @@ class MemoryHost:
             try:
                 memory.expire(now)
                 memory.erasure.resume()
+                memory.erasure.age(now, AGED_AT_ONCE)
                 memory.sona.consolidate(now)
             except MemoryAgentError as error:
                 log.warning("memory.not_kept_up", user_id=memory.user_id, code=error.code)
@@ -165,6 +166,7 @@ class MemoryHost:
             learning_settings=self._settings.learning,
             masking_settings=self._settings.relay.masking,
             encryption_settings=self._settings.encryption,
+            retention_settings=self._settings.retention,
             role="host",
         )
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))

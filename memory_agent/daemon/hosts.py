@@ -94,6 +94,11 @@ class Hosts:
         decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
         return HostAddress(actor=self._host_of(user_id).name, namespace=NAMESPACE)
 
+    async def sleep(self, user_id: str) -> None:
+        """Put a user to sleep to whom nobody speaks at the moment."""
+        if user_id in self._directory.awake():
+            await self._sleep(user_id)
+
     async def sleep_idle(self) -> None:
         """Put users to sleep that were not spoken to for a while."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
@@ -222,5 +227,5 @@ class Hosts:
 _READS = {"recall", "get", "stats", "run_get", "run_list", "sona_status", "sona_export"}
 _RECOGNISED = {"run_begin", "run_step", "run_end", "feedback"}
 """What carries the id of its event."""
-_IDEMPOTENT = {"forget", "forget_session", "erase_begin", "erase_finish", "sona_reset", "sona_import"}
+_IDEMPOTENT = {"age", "forget", "forget_session", "erase_begin", "erase_finish", "sona_reset", "sona_import"}
 _REPEATABLE = frozenset(_READS | _RECOGNISED | _IDEMPOTENT)

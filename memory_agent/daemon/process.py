@@ -21,13 +21,16 @@ import msgspec
 import structlog
 
 from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import Owners
 from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.erasure.rules import Rules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
@@ -63,7 +66,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
-    SignalTable.load(settings.ingest.signals)  # a host that cannot read it can only refuse every event
+    Rules(settings.retention, SignalTable.load(settings.ingest.signals))  # a host that cannot read them keeps nothing
     open_user_key(settings.encryption, data_dir, SYSTEM_USER)  # refuses a folder of keys inside the data folder
     layout = Layout(data_dir)
     layout.create()
@@ -134,12 +137,17 @@ class Daemon:
         self._hosts = Hosts(self._cluster, self._settings.daemon)
         stack.push_async_callback(self._hosts.close)
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon)
-        self._service = Service(self._hosts, self._dispatcher, self._journal, self._status)
-        await self._service.eraser.resume(self._layout.data_dir, self._settings.encryption)
+        self._eraser = DaemonEraser(
+            self._hosts, self._dispatcher, self._journal, self._layout.data_dir, self._settings.encryption
+        )
+        self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, self._status)
+        await self._eraser.resume()
         self._run_in_background(stack, self._make_gateway())
 
     def _run_in_background(self, stack: contextlib.AsyncExitStack, gateway: Gateway) -> None:
-        for work in (self._dispatcher.run(), self._keep_up(), self._watch_ray(), gateway.run()):
+        table = SignalTable.load(self._settings.ingest.signals)
+        rounds = RetentionRounds(self._hosts, self._eraser, self._layout.data_dir, self._settings.retention, table)
+        for work in (self._dispatcher.run(), self._keep_up(), rounds.run(), self._watch_ray(), gateway.run()):
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
             stack.push_async_callback(_cancel, task)
@@ -195,6 +203,7 @@ class Daemon:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
             await self._hosts.sleep_idle()
             await self._hosts.keep_up()
+            await self._eraser.finish(self._hosts.awake())
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
                 await self._hosts.fill_vectors()

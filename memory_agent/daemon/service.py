@@ -59,6 +59,7 @@ class Service:
         hosts: Hosts,
         dispatcher: Dispatcher,
         journal: AsyncSubscriber,
+        eraser: DaemonEraser,
         describe: Callable[[], Awaitable[DaemonStatus]],
     ) -> None:
         """`describe` tells what only the daemon knows: its parts and endpoints."""
@@ -66,7 +67,7 @@ class Service:
         self._dispatcher = dispatcher
         self._journal = journal
         self._describe = describe
-        self.eraser = DaemonEraser(hosts, dispatcher, journal)
+        self._eraser = eraser
         self.recall_latency = LatencyWindow()
 
     async def handle(self, request: Request, principal: Principal) -> bytes:
@@ -90,7 +91,7 @@ class Service:
             return await self._recall(user_id, request)
         if request.method == "erase":
             params = decode(request.params, EraseParams)
-            return encode_result(await self.eraser.erase(user_id, params, request.deadline_ms))
+            return encode_result(await self._eraser.erase(user_id, params, request.deadline_ms))
         if request.method in USER_METHODS:
             reply = await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
             if request.method == "run_begin":

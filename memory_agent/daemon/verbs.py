@@ -125,6 +125,13 @@ def _erase_finish(memory: Memory, params: Intent, _: float) -> ErasureReceipt:
     return memory.erasure.carry_out(params, datetime.now(UTC))
 
 
+def _age(memory: Memory, _params: NoParams, _: float) -> int:
+    return memory.erasure.age(datetime.now(UTC), AGED_AT_ONCE)
+
+
+AGED_AT_ONCE = 20_000
+"""Memories: their ids and those of their events are a few megabytes in one request to the journal."""
+
 VERBS: dict[str, tuple[type[Any], Answer]] = {
     "recall": (RecallParams, _recall),
     "remember": (RememberParams, _remember),
@@ -132,6 +139,7 @@ VERBS: dict[str, tuple[type[Any], Answer]] = {
     "forget": (IdsParams, _forget),
     "erase_begin": (EraseParams, _erase_begin),
     "erase_finish": (Intent, _erase_finish),
+    "age": (NoParams, _age),
     "forget_session": (SessionParams, _forget_session),
     "stats": (NoParams, _stats),
     "run_begin": (RunBeginParams, _run_begin),
@@ -147,6 +155,6 @@ VERBS: dict[str, tuple[type[Any], Answer]] = {
     "rebuild": (NoParams, _rebuild),
     "compact": (NoParams, _compact),
 }
-INNER_METHODS = frozenset({"erase_begin", "erase_finish"})
+INNER_METHODS = frozenset({"erase_begin", "erase_finish", "age"})
 """Steps of an erasure that only the daemon asks for: alone they would lose what the journal still holds."""
 USER_METHODS = frozenset(VERBS) - INNER_METHODS

@@ -8,53 +8,89 @@ again. What this does not do: the journal and what else the relay keeps (`relay.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
 import structlog
 
+from memory_agent.erasure.aging import Aging, Expired
 from memory_agent.erasure.ledger import Intent, close_intent, is_through, note_journal_done, read_intent, write_intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
-from memory_agent.erasure.users import why_aside
+from memory_agent.erasure.users import has_journal, why_aside
 from memory_agent.errors import MemoryAgentError
 from memory_agent.forgetting import Forgetting
+from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.snapshot import Snapshot
 
 log = structlog.get_logger()
+
+IN_JOURNAL = "events of it are still in the journal beside: they go with the daemon's next start, or the next `forget`"
 
 
 class Eraser:
     """Erases from one user's archive; one erasure at a time."""
 
-    def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting) -> None:
+    def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, aging: Aging) -> None:
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
+        self._aging = aging
         self._erasing = threading.Lock()
+        self._resumed: Intent | None = None  # done as far as it can be done here; the journal is waited for
 
     def plan(self, selection: Selection, now: datetime) -> Intent:
         """Return what a selection comes to. Raises `InvalidInputError`."""
         selection.check()
-        store = self._archive.store
-        with store.snapshot() as snapshot:
+        if selection.expired:
+            return self._aged(self._aging.expired(now), now)
+        with self._archive.store.snapshot() as snapshot:
             found = {row: record for row, record in snapshot.scan() if selection.takes(record)}
             if selection.session_id is not None:
                 for row in self._forgetting.rows_of_session(snapshot, selection.session_id) - set(found):
                     record = snapshot.record(row)
                     if record is not None:
                         found[row] = record
-            event_ids = snapshot.events_of(found)
+            event_ids = _event_ids(snapshot, found)
             runs = snapshot.newest_trajectories() if selection.session_id is not None else ()
             run_ids = tuple(run.id for run in runs if run.session_id == selection.session_id)
-        named = (record.event_id for record in found.values() if record.event_id)
         return Intent(
             started_at=now,
             record_ids=tuple(sorted(record.id for record in found.values())),
-            event_ids=tuple(sorted({*named, *event_ids})),
+            event_ids=event_ids,
             session_id=selection.session_id,
             run_ids=run_ids,
         )
+
+    def age(self, now: datetime, limit: int | None = None, among: int | None = None) -> int:
+        """Forget what has reached its age, at most `limit`, if it is time to look; return how many memories.
+
+        A store of more than `among` is not looked through. Nobody finds any more what went. Where there is a journal,
+        the rest is left to whoever has that (`carry_out`). Raises `StoreError`.
+        """
+        folder = self._archive.store.folder
+        with self._erasing:
+            is_large = among is not None and self._archive.store.count > among
+            if is_large or not self._aging.is_due(now):
+                return 0
+            expired = self._aging.expired(now, limit)
+            if expired.by_rule:
+                intent = self._aged(expired, now)
+                intent = write_intent(
+                    folder, msgspec.structs.replace(intent, with_journal=has_journal(folder)), self._archive.store.key
+                )
+                self._forget(intent)
+                if not intent.with_journal and self._purge() is None:
+                    close_intent(folder)
+            self._aging.settle(expired, now)
+            return sum(map(len, expired.by_rule.values()))
+
+    @property
+    def leaves_journal(self) -> bool:
+        """Whether there is a journal beside, whose events somebody else has to erase."""
+        return has_journal(self._archive.store.folder)
 
     def begin(self, intent: Intent) -> Intent:
         """Write down what is about to be done in the journal and here, and return it with what was not through yet."""
@@ -79,7 +115,8 @@ class Eraser:
             reason = self._purge()
             if reason is None and is_last:
                 close_intent(folder)
-        return self.receipt(intent, now, reason=reason or why_aside(folder))
+        waiting = IN_JOURNAL if not asked.with_journal and self.leaves_journal else None
+        return self.receipt(intent, now, reason=reason or waiting or why_aside(folder))
 
     def resume(self) -> bool:
         """Go on with what was begun before; return whether something was finished. Raises `StoreError`.
@@ -88,19 +125,23 @@ class Eraser:
         """
         with self._erasing:
             intent = read_intent(self._archive.store.folder, self._archive.store.key)
-            if intent is None:
+            if intent is None or intent == self._resumed:
                 return False
             self._forget(intent)
             is_done = self._purge() is None
             if is_done and not intent.with_journal:
                 close_intent(self._archive.store.folder)
+            elif is_done:
+                self._resumed = intent
             return is_done
 
     def receipt(
         self, intent: Intent, now: datetime, *, dry_run: bool = False, reason: str | None = None
     ) -> ErasureReceipt:
         """Return the receipt of an erasure."""
-        return ErasureReceipt.of(self._user_id, intent.record_ids, now, dry_run=dry_run, reason=reason)
+        return ErasureReceipt.of(
+            self._user_id, intent.all_ids, now, dry_run=dry_run, reason=reason, expired=intent.expired
+        )
 
     def _purge(self) -> str | None:
         """Leave nothing in any file, or say what is in the way."""
@@ -116,3 +157,17 @@ class Eraser:
         if intent.session_id is not None:
             self._forgetting.session(intent.session_id)
         self._forgetting.memories(intent.record_ids)
+        self._forgetting.expired(intent.expired)
+
+    def _aged(self, expired: Expired, now: datetime) -> Intent:
+        store = self._archive.store
+        with store.snapshot() as snapshot:
+            rows = ((store.row_of_id(one), one) for ids in expired.by_rule.values() for one in ids)
+            found = {row: record for row, _ in rows if row is not None and (record := snapshot.record(row)) is not None}
+            return Intent(started_at=now, event_ids=_event_ids(snapshot, found), expired=expired.by_rule)
+
+
+def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:
+    """Return the ids of the events that went into memories; a long id is known of the record's own event alone."""
+    named = (record.event_id for record in found.values() if record.event_id)
+    return tuple(sorted({*named, *snapshot.events_of(found)}))

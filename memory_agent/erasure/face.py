@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from memory_agent.config import RetentionSettings
+from memory_agent.erasure.aging import Aging
 from memory_agent.erasure.eraser import Eraser
 from memory_agent.erasure.ledger import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.rules import Rules
 from memory_agent.erasure.selection import Selection
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.forgetting import Forgetting
 from memory_agent.recall.inquiry import check_now
 from memory_agent.records import MemoryFilter
+from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.fence import Role
 
 Call = Callable[[], AbstractContextManager[None]]
+_AGED_AT_WAKING = 1_000
+_LOOKED_AT_WAKING = 20_000
 
 
 class ErasureFace:
     """Erases from one memory. Every method raises `StoreError` when the store failed or was closed."""
 
-    def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, call: Call) -> None:
-        """`call` keeps the files open for as long as it takes."""
-        self._eraser = Eraser(user_id, archive, forgetting)
+    def __init__(
+        self,
+        user_id: str,
+        archive: Archive,
+        forgetting: Forgetting,
+        retention: RetentionSettings,
+        table: SignalTable,
+        call: Call,
+    ) -> None:
+        """`call` keeps the files open for one call. Raises `SettingsError` for rules that cannot be meant."""
+        self._aging = Aging(archive.store, Rules(retention, table), retention.interval_s)
+        self._eraser = Eraser(user_id, archive, forgetting, self._aging)
         self._call = call
 
     def erase(
@@ -44,13 +60,42 @@ class ErasureFace:
         What is named by id, is of this session, or passes the filter goes, with its runs and recalls. Slower than
         `Memory.forget`: the lexicon is built anew (.15 s per 1,000 memories) and the file of the records is copied. A
         crash half way is made up for when the memory is opened again. With `dry_run`, only the receipt is made. Raises
-        `InvalidInputError`.
+        `InvalidInputError`. Events in a daemon's journal, where this is one of its folders, go at the daemon's next
+        start, and the receipt says so.
         """
         moment = check_now(now)
-        intent = self.plan(_selection(record_ids, session_id, filter), moment)
-        if dry_run:
-            return self._eraser.receipt(intent, moment, dry_run=True)
-        return self.carry_out(intent, moment)
+        return self._erase(_selection(record_ids, session_id, filter), moment, dry_run=dry_run)
+
+    def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
+        """Forget completely what has reached the age of a rule of retention (`retention_settings`), as `erase`.
+
+        With `dry_run`, only the receipt is made: `by_rule` says how many would go by which rule.
+        """
+        return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
+
+    def age(self, now: datetime, limit: int | None = None) -> int:
+        """Forget what has reached its age, if it is time to look; return how many memories. See `Eraser.age`."""
+        with self._call():
+            return self._eraser.age(now, limit)
+
+    def age_at_opening(self, now: datetime, role: Role) -> int:
+        """As `age`; a host, whose user is waited for, looks through a small memory only and forgets a part at most.
+
+        Its upkeep does the rest. Looking takes .3 s in 20,000 memories, a part as long. What cannot be done now keeps
+        nobody from the memories.
+        """
+        with suppress(MemoryAgentError), self._call():
+            limits = (None, None) if role == "library" else (_AGED_AT_WAKING, _LOOKED_AT_WAKING)
+            return self._eraser.age(now, *limits)
+        return 0
+
+    @contextmanager
+    def noting_age(self) -> Iterator[None]:
+        """Close the archive within this, so that it is kept when something reaches its age next."""
+        with suppress(MemoryAgentError):
+            self._aging.finish()
+        yield
+        self._aging.save()
 
     def plan(self, selection: Selection, now: datetime) -> Intent:
         """Return the memories of a selection and the events they were made of. Raises `InvalidInputError`."""
@@ -78,6 +123,15 @@ class ErasureFace:
         """Finish an erasure that a crash or a full disk broke off; return whether there was one."""
         with self._call():
             return self._eraser.resume()
+
+    def _erase(self, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
+        intent = self.plan(selection, now)
+        if dry_run:
+            return self._eraser.receipt(intent, now, dry_run=True)
+        with self._call():
+            if self._eraser.leaves_journal:
+                self._eraser.begin(intent)
+            return self._eraser.carry_out(intent, now)
 
 
 def _selection(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ _PURPOSE, _ABOUT = "erasing", LEDGER_FILE.encode()
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """The memories and the session that are being erased, and the events that they were made of.
 
+    `expired` has the ids of memories that reached the age of a rule, which are in `record_ids` no second time.
     `with_journal`: their events are still to be erased from the journal, by whoever has it; the store cannot.
     """
 
@@ -33,6 +35,12 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     run_ids: tuple[str, ...] = ()
     with_journal: bool = False
+    expired: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def all_ids(self) -> tuple[str, ...]:
+        """The ids of all memories that go."""
+        return tuple(dict.fromkeys((*self.record_ids, *chain.from_iterable(self.expired.values()))))
 
 
 def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
@@ -51,9 +59,14 @@ def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> In
             session_id=intent.session_id or known.session_id,
             run_ids=tuple(dict.fromkeys((*known.run_ids, *intent.run_ids))),
             with_journal=known.with_journal or intent.with_journal,
+            expired=_joined(known.expired, intent.expired),
         )
     _write(folder, intent, key)
     return intent
+
+
+def _joined(some: dict[str, tuple[str, ...]], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {rule: tuple(dict.fromkeys((*some.get(rule, ()), *more.get(rule, ())))) for rule in some | more}
 
 
 def note_journal_done(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
@@ -67,14 +80,19 @@ def _write(folder: Path, intent: Intent, key: UserKey | None) -> None:
     data = msgspec.json.encode(intent)
     if key is not None:
         data = key.cipher(_PURPOSE).seal(data, _ABOUT)
-    draft = folder / f"{LEDGER_FILE}.new"
+    write_whole(folder / LEDGER_FILE, sealed(data))
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Put a private file in its place, whole or not at all; durable on return. Raises `StoreError`."""
+    draft = file.with_name(f"{file.name}.new")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(sealed(data))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / LEDGER_FILE)
-        sync_folder(folder)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as drafted:
+            drafted.write(content)
+            drafted.flush()
+            os.fsync(drafted.fileno())
+        draft.replace(file)
+        sync_folder(file.parent)
     except OSError as error:
         raise StoreError(f"{draft}: {error.strerror}") from error
 

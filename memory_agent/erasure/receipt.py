@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from hashlib import sha256
 
@@ -18,7 +18,8 @@ NOT_COVERED = (
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """`ids_sha256` is that of the sorted ids of the memories, one a line; `complete` says that no file holds them any
-    more. Where it is false, the rest is done when the store is opened again, or at its next upkeep."""
+    more. Where it is false, the rest is done when the store is opened again, or at its next upkeep. `by_rule` counts
+    the memories that reached the age of a rule of retention."""
 
     user_id: str
     erased_at: datetime
@@ -31,6 +32,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     published: int = 0
     not_covered: tuple[str, ...] = NOT_COVERED
     reason: str | None = None
+    by_rule: dict[str, int] = {}
 
     @classmethod
     def of(
@@ -41,6 +43,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
         *,
         dry_run: bool = False,
         reason: str | None = None,
+        expired: Mapping[str, Collection[str]] | None = None,
     ) -> ErasureReceipt:
         """Return the receipt of an erasure of these memories, not complete for a `reason`."""
         return cls(
@@ -51,6 +54,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
             memories=len(record_ids),
             ids_sha256=digest_of(record_ids),
             reason=reason,
+            by_rule={rule: len(ids) for rule, ids in (expired or {}).items()},
         )
 
 

@@ -10,14 +10,20 @@ from memory_agent.records import MemoryFilter, MemoryRecord
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories to erase: those with these ids, those of this session, and those that pass the filter."""
+    """Memories to erase: those with these ids, those of this session, and those that pass the filter; or, with
+    `expired` and nothing else, those that reached the age of a rule of retention."""
 
     ids: tuple[str, ...] = ()
     session_id: str | None = None
     filter: MemoryFilter | None = None
+    expired: bool = False
 
     def check(self) -> None:
         """Raise `InvalidInputError` for a selection that names nothing, or would name everything by accident."""
+        if self.expired:
+            if self != Selection(expired=True):
+                raise InvalidInputError("selection", "names more than what has expired; erase that by itself")
+            return
         for record_id in self.ids:
             check_text("ids", record_id)
         if self.session_id is not None:

@@ -56,6 +56,12 @@ def finish_removals(data_dir: Path) -> int:
     return len(doomed)
 
 
+def has_journal(folder: Path) -> bool:
+    """Whether a user's folder lies in a data folder with a journal, which has the events that memories were made of."""
+    data_dir = folder.parent.parent
+    return user_folder(data_dir, "x").parent == folder.parent and journal_folder(data_dir).exists()
+
+
 def aside(folder: Path) -> list[str]:
     """Return the names of what a restore put aside that has this user's folder or a journal, which may have more."""
     data_dir = folder.parent.parent

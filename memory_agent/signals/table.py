@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -67,6 +68,7 @@ class SignalTable:
         }
         rows = table.signal.items()
         self.parts = {row: [_parse(f"signal.{name}.text", line) for line in row.text] for name, row in rows}
+        self._names = {row: name for name, row in rows}
         self.titles = {row: _parse(f"signal.{name}.title", row.title) for name, row in rows}
         self.fallback = _parse("fallback.text", table.fallback.text)
         self.outcomes = table.outcomes
@@ -98,6 +100,21 @@ class SignalTable:
             if row is not None:
                 return row
         return self._by_type.get("*")
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the rows."""
+        return frozenset(self._names.values())
+
+    @property
+    def digest(self) -> str:
+        """A short name of which row keeps which event types."""
+        return sha256(msgspec.json.encode(sorted((name, row.events) for row, name in self._names.items()))).hexdigest()
+
+    def name_of(self, event_type: str) -> str | None:
+        """Return the name of the row that keeps this event type, or None."""
+        row = self.match(event_type)
+        return None if row is None else self._names[row]
 
     def noise_of_word(self, word: str) -> str | None:
         """Return why an event marked by `word` is noise, or None."""

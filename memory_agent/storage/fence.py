@@ -171,6 +171,12 @@ def opening(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def last_epoch(folder: Path) -> int:
+    """Return the epoch of whoever owned a store last, or owns it; 0 before the first. Opens no store."""
+    owner = _read_owner(folder / _LOCK_FILE)
+    return 0 if owner is None else owner.epoch
+
+
 @contextmanager
 def _system_errors(folder: Path) -> Iterator[None]:
     try:

@@ -10,9 +10,15 @@ from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import opening
 from memory_agent.storage.snapshot import DATABASES, FORMS
 from memory_agent.storage.user_key import UserKey
+from relay.pages import DATA_FILE
 
 RECORDS_FOLDER = "records"
 _PURPOSE = "records"
+
+
+def has_records(folder: Path) -> bool:
+    """Whether a user's folder holds records."""
+    return (folder / RECORDS_FOLDER / DATA_FILE).exists()
 
 
 def own_records(folder: Path, settings: StoreSettings, key: UserKey | None) -> Environment:

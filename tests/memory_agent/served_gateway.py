@@ -7,10 +7,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
@@ -21,6 +24,7 @@ from memory_agent.layout import Layout
 from memory_agent.protocol import DaemonStatus, HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
+from memory_agent.signals.table import SignalTable
 from memory_agent.transport import AsyncReplySocket
 from relay import AsyncSubscriber, Broker, Credentials, CurveGate, Endpoints, RelaySettings, curve_pair, server_pair
 
@@ -36,6 +40,12 @@ class HostsHere:
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         return decode_reply(await asyncio.to_thread(self._host.ingest, user_id, encode(batch)), IngestReport)
+
+    def awake(self) -> tuple[str, ...]:
+        return tuple(self._host._memories)
+
+    async def sleep(self, user_id: str) -> None:
+        await asyncio.to_thread(self._host.sleep, user_id)
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
         return HostAddress(actor=f"host-of-{user_id}", namespace="here")
@@ -53,16 +63,19 @@ class Served:
 
 @contextmanager
 def gateway_without_ray(
-    data_dir: Path, embedder: Embedder, relay_settings: RelaySettings | None = None
+    data_dir: Path,
+    embedder: Embedder,
+    relay_settings: RelaySettings | None = None,
+    settings: Settings | None = None,
 ) -> Iterator[Served]:
-    """Serve `data_dir`, whose path must be short."""
+    """Serve `data_dir`, whose path must be short; with rules of retention, upkeep comes all the time."""
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()
     with Broker(data_dir, relay_settings) as broker:
         listening: list[Served] = []
         ready, stop = threading.Event(), threading.Event()
-        serving = _serve(layout, embedder, broker.endpoints, listening, ready, stop)
+        serving = _serve(layout, embedder, settings or Settings(), broker.endpoints, listening, ready, stop)
         thread = threading.Thread(target=lambda: asyncio.run(serving))
         thread.start()
         assert ready.wait(30)
@@ -76,12 +89,12 @@ def gateway_without_ray(
 async def _serve(
     layout: Layout,
     embedder: Embedder,
+    settings: Settings,
     relay: Endpoints,
     listening: list[Served],
     ready: threading.Event,
     stop: threading.Event,
 ) -> None:
-    settings = Settings()
     host = MemoryHost(layout.data_dir, settings, embedder)
     hosts = cast(Hosts, HostsHere(host))
     credentials = Credentials(layout.data_dir)
@@ -94,10 +107,14 @@ async def _serve(
         async def describe() -> DaemonStatus:
             raise AssertionError("the daemon is not asked here")
 
-        service = Service(hosts, dispatcher, journal, describe)
-        await service.eraser.resume(layout.data_dir)
+        eraser = DaemonEraser(hosts, dispatcher, journal, layout.data_dir, settings.encryption)
+        service = Service(hosts, dispatcher, journal, eraser, describe)
+        await eraser.resume()
         gateway = Gateway(service, sockets, credentials, 64)
-        tasks = [asyncio.create_task(dispatcher.run()), asyncio.create_task(gateway.run())]
+        table = SignalTable.load(settings.ingest.signals)
+        rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, table)
+        upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
+        tasks = [asyncio.create_task(work) for work in (dispatcher.run(), gateway.run(), rounds.run(), upkeep)]
         listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay))
         ready.set()
         await asyncio.to_thread(stop.wait)
@@ -106,3 +123,10 @@ async def _serve(
         await asyncio.gather(*tasks, return_exceptions=True)
         owners.close()
     host.close()
+
+
+async def _keep_up(host: MemoryHost, eraser: DaemonEraser, hosts: Hosts) -> None:
+    while True:
+        await asyncio.to_thread(host.keep_up, datetime.now(UTC))
+        await eraser.finish(hosts.awake())
+        await asyncio.sleep(0.1)

@@ -160,6 +160,24 @@ def test_where_nobody_can_answer_it_is_said_what_to_say(filled: Path, run: Run, 
     assert run("forget", "--user", "alice", "--kind", "episode", input="y\n").exit_code == 0
 
 
+def test_what_has_expired_goes_with_its_events_and_a_dry_run_says_by_which_rule(
+    filled: Path, run_json: RunJson, run: Run
+) -> None:
+    rules = ("--set", 'retention.rules=[{name = "said", kinds = ["episode"], age_s = 3600}]')
+    asked = ("forget", "--user", "alice", "--expired")
+    before = files_with(SECRET, filled)
+    planned = run_json(*asked, "--dry-run", *rules)
+    assert (planned["by_rule"], planned["events"], planned["complete"]) == ({"said": 4}, 4, False)
+    assert run_json("stats", "--user", "alice", *rules)["memories"] == 4  # who only looks erases nothing
+    assert files_with(SECRET, filled) == before
+    receipt = run_json(*asked, "--yes", *rules)
+    assert (receipt["by_rule"], receipt["events"], receipt["complete"]) == ({"said": 4}, 4, True)
+    assert receipt["ids_sha256"] == planned["ids_sha256"]
+    stats = run_json("stats", "--user", "alice")
+    assert (stats["memories"], stats["expired"]) == (0, {"said": 4})
+    assert run(*asked, "--yes").exit_code == 2  # no rule
+
+
 def test_an_erasure_that_was_cut_off_before_the_journal_is_finished_by_the_next(
     filled: Path, run_json: RunJson
 ) -> None:

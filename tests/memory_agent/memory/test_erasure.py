@@ -251,5 +251,16 @@ def test_a_purge_that_waits_for_room_does_not_wait_for_the_journal_again(
         assert read_intent(tmp_path) is None
 
 
+def test_the_very_same_said_again_without_an_id_stays_forgotten(tmp_path: Path, embedder: Embedder) -> None:
+    said = {"event_type": "user_input", "user_id": "alice", "payload": {"text": f"the {SECRET} has a new cellar"}}
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        ids = memory.ingest([said]).record_ids
+        assert memory.erasure.erase(ids).memories == 1
+        assert memory.ingest([said]).duplicates == 1
+        assert memory.ingest([said | {"payload": {"text": f"the {SECRET} has a newer cellar"}}]).kept == 1
+        assert memory.ingest([said | {"timestamp": NOW.isoformat()}], now=NOW).kept == 1
+        assert memory.ingest([said | {"event_id": "of its own"}]).kept == 1
+
+
 def fail_for_want_of_room(_: Archive) -> None:
     raise StoreError("no room")

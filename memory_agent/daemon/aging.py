@@ -1,0 +1,74 @@
+"""Retention for users whom nobody speaks to: found by a small file in their folder, woken one at a time, put to sleep.
+
+Who is awake ages with the host's upkeep. What this does not do: say what is too old (`erasure.rules`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from memory_agent.config import RetentionSettings
+from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.erasure.aging import is_due_asleep
+from memory_agent.erasure.rules import Rules
+from memory_agent.errors import MemoryAgentError
+from memory_agent.protocol import NoParams, decode_reply, encode
+from memory_agent.signals.table import SignalTable
+from memory_agent.storage.folders import known_users, user_folder
+
+log = structlog.get_logger()
+
+_ROUND_S = 600.0
+_DEADLINE_MS = 600_000.0
+
+
+class RetentionRounds:
+    """Goes round the users of one daemon. Lives in one event loop."""
+
+    def __init__(
+        self, hosts: Hosts, eraser: DaemonEraser, data_dir: Path, settings: RetentionSettings, table: SignalTable
+    ) -> None:
+        """Raises `SettingsError` for rules that cannot be meant."""
+        self._hosts = hosts
+        self._eraser = eraser
+        self._data_dir = data_dir
+        self._interval_s = settings.interval_s
+        self._rules = Rules(settings, table)
+
+    async def run(self) -> None:
+        """Go round until cancelled; at once without a rule."""
+        while not self._rules.is_off:
+            await self.go_round(datetime.now(UTC))
+            await asyncio.sleep(min(_ROUND_S, self._interval_s))
+
+    async def go_round(self, now: datetime) -> None:
+        """Wake everybody who sleeps and of whom something has reached its age, one after another."""
+        for user_id in await asyncio.to_thread(self._due, now, self._hosts.awake()):
+            if user_id in self._hosts.awake():
+                continue  # woken meanwhile by somebody else
+            try:
+                await self._visit(user_id)
+            except MemoryAgentError as error:
+                log.warning("memory.not_aged", user_id=user_id, code=error.code)
+            await self._hosts.sleep(user_id)
+
+    async def _visit(self, user_id: str) -> None:
+        is_begun = True
+        while is_begun:
+            reply = await self._hosts.call(user_id, "age", encode(NoParams()), _DEADLINE_MS)
+            is_begun = decode_reply(reply, int) > 0
+            await self._eraser.finish((user_id,))
+
+    def _due(self, now: datetime, awake: Collection[str]) -> list[str]:
+        asleep = (user_id for user_id in known_users(self._data_dir) if user_id not in awake)
+        return [
+            user_id
+            for user_id in asleep
+            if is_due_asleep(user_folder(self._data_dir, user_id), self._rules, self._interval_s, now)
+        ]

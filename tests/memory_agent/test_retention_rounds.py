@@ -1,0 +1,141 @@
+"""Retention in a daemon: who is awake and who sleeps for ever, the journal's part too, nobody woken for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from served_gateway import Served, gateway_without_ray
+
+from memory_agent import AsyncMemoryClient, MemoryClient
+from memory_agent.config import EmbedderSettings, RetentionRule, RetentionSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.erasure.aging import NOTE_FILE
+from memory_agent.erasure.ledger import LEDGER_FILE
+from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.layout import Layout
+from memory_agent.memory import Memory
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from relay import Event, EventLimits, Journal, event_from_mapping, journal_folder
+
+SECRET = "zanzibarquokka"
+DAY = timedelta(days=1)
+RULE = RetentionRule(name="progress", signals=("task-progress",), age_s=30 * 86_400.0)
+RULES = RetentionSettings(rules=(RULE,), interval_s=0.1)
+PATIENCE_S = 60.0
+
+
+def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
+    mapping = {
+        "event_id": f"{user_id}-{number}",
+        "event_type": "worker.task.progress",
+        "user_id": user_id,
+        "session_id": "s-1",
+        "timestamp": datetime.now(UTC) - age,
+        "payload": {"text": f"{text} step {number} of {user_id}", "run_id": f"run-{user_id}"},
+    }
+    return event_from_mapping(mapping, EventLimits(), datetime.now(UTC))
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture
+def data_dir(embedder: Embedder) -> Iterator[Path]:
+    """Three users who sleep: alice has old and new progress, bob new progress alone, carol was never looked at."""
+    with tempfile.TemporaryDirectory(prefix="aged-") as name:
+        data_dir = Path(name)
+        events = [
+            told("alice", number, age, text)
+            for number, (age, text) in enumerate([(40 * DAY, SECRET), (31 * DAY, SECRET), (DAY, "harmless")])
+        ]
+        events += [told("bob", 0, DAY, "harmless"), told("carol", 0, DAY, "harmless")]
+        with Journal.open(journal_folder(data_dir)) as journal:
+            appended = journal.append(events, datetime.now(UTC))
+            journal.commit("memory", len(events))
+        for user_id, rules in (("alice", RULES), ("bob", RULES), ("carol", None)):
+            own = [(one, entry.seq) for one, entry in zip(events, appended, strict=True) if one.user_id == user_id]
+            with Memory.open(
+                user_folder(data_dir, user_id), user_id=user_id, embedder=embedder, retention_settings=rules
+            ) as memory:
+                memory.ingest([one for one, _ in own], seqs=[seq for _, seq in own])
+        yield data_dir
+
+
+def files_with(text: str, folder: Path) -> list[str]:
+    files = (file for part in ("journal", "users", "owners") for file in (folder / part).rglob("*"))
+    return sorted(
+        str(file.relative_to(folder)) for file in files if file.is_file() and text.encode() in file.read_bytes()
+    )
+
+
+def until(fact: object) -> None:
+    """Wait for a fact that has to come true."""
+    assert callable(fact)
+    end_s = time.monotonic() + PATIENCE_S
+    while not fact():
+        assert time.monotonic() < end_s, "it did not come true"
+        time.sleep(0.05)
+
+
+def is_done(served: Served) -> bool:
+    """Whether nobody's erasure is under way, and the relay has cleared its file."""
+    return not list(served.data_dir.glob(f"users/*/{LEDGER_FILE}")) and not files_with(SECRET, served.data_dir)
+
+
+def test_a_user_who_is_never_spoken_to_loses_what_is_too_old_in_every_file(data_dir: Path, embedder: Embedder) -> None:
+    owners = {user: (data_dir / "users" / user / "owner.lock").read_bytes() for user in ("alice", "bob", "carol")}
+    assert files_with(SECRET, data_dir)
+    with gateway_without_ray(data_dir, embedder, settings=Settings(retention=RULES)) as served:
+        until(lambda: is_done(served))
+        until(lambda: (data_dir / "users" / "carol" / NOTE_FILE).exists())
+    woken = {user for user, owner in owners.items() if (data_dir / "users" / user / "owner.lock").read_bytes() != owner}
+    assert woken == {"alice", "carol"}  # bob's note says that nothing of his is due
+    with Journal.open(journal_folder(data_dir)) as journal:
+        assert [entry.seq for entry in journal.read(0, 10)] == [3, 4, 5]
+    with Memory.open(user_folder(data_dir, "alice")) as memory:
+        figures = memory.stats()
+        assert (figures.memories, figures.expired) == (1, {"progress": 2})
+
+
+def test_who_is_awake_ages_with_the_upkeep(data_dir: Path, embedder: Embedder) -> None:
+    with (
+        gateway_without_ray(data_dir, embedder, settings=Settings(retention=RULES)) as served,
+        MemoryClient("alice", endpoint=served.gateway, token=Layout(data_dir).token()) as alice,
+    ):
+        until(lambda: alice.stats().expired == {"progress": 2})
+        until(lambda: is_done(served))
+        assert alice.stats().memories == 1
+
+
+def test_without_rules_nobody_is_woken(data_dir: Path, embedder: Embedder) -> None:
+    owners = {file: file.read_bytes() for file in data_dir.glob("users/*/owner.lock")}
+    with (
+        gateway_without_ray(data_dir, embedder) as served,
+        MemoryClient("dora", endpoint=served.gateway, token=Layout(data_dir).token()) as dora,
+    ):
+        dora.remember("to see that it serves")
+    assert {file: file.read_bytes() for file in owners} == owners
+
+
+def test_an_awaiting_client_erases_as_a_blocking_one_does(data_dir: Path, embedder: Embedder) -> None:
+    async def erase(served: Served) -> list[ErasureReceipt]:
+        async with AsyncMemoryClient("alice", endpoint=served.gateway, token=Layout(data_dir).token()) as alice:
+            planned = await alice.erasure.erase_expired(dry_run=True)
+            return [planned, await alice.erasure.erase(session_id="s-1")]
+
+    with gateway_without_ray(data_dir, embedder) as served:
+        planned, receipt = asyncio.run(erase(served))
+    assert (planned.by_rule, planned.dry_run) == ({}, True)
+    assert (receipt.complete, receipt.memories, receipt.events) == (True, 3, 3)
+    assert files_with(SECRET, data_dir) == []
