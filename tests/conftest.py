@@ -20,7 +20,7 @@ START_RAY = (
     "tests/ops/test_demo_books.py",
     "tests/ops/test_readme_examples.py",
 )
-STARTERS = {"cluster", "daemon", "own_daemon", "rough_daemon"}
+STARTERS = {"cluster", "daemon", "encrypted_daemon", "own_daemon", "rough_daemon"}
 """Fixtures that start a Ray."""
 
 

@@ -2,7 +2,7 @@
 
 A lane that is full forgets what it cannot hold and reads it from the journal again later, so a slow or broken user
 costs bounded memory and holds nobody up. An event leaves the lane when the memory has it on disk, or when it is in
-quarantine with its reason. What this does not do: find out whose event it is (`dispatcher`).
+quarantine with its reason, or when the key that it was encrypted with is gone. What this does not do: find out whose event it is (`dispatcher`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from typing import Protocol, TypeVar
 import structlog
 
 from memory_agent.config import DaemonSettings
-from memory_agent.errors import HostDiedError, MemoryAgentError, StoreError, UnhandledEventError
+from memory_agent.errors import (
+    EncryptionKeyMissingError,
+    HostDiedError,
+    MemoryAgentError,
+    StoreError,
+    UnhandledEventError,
+)
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
 
@@ -237,12 +243,24 @@ class Lane:
         fault = await self._deliver(batch)
         if fault is None:
             return
+        if isinstance(fault, EncryptionKeyMissingError):
+            await self._pass_without_key(batch, fault)
+            return
         if len(batch) == 1:
             await self._quarantine(batch[0], fault.code, str(fault))
             return
         middle = len(batch) // 2
         await self._handle(batch[:middle])
         await self._handle(batch[middle:])
+
+    async def _pass_without_key(self, batch: list[Pending], fault: EncryptionKeyMissingError) -> None:
+        """Pass what the journal cannot read any more either; what was told since the key is gone is set aside.
+
+        What we hold must not be handed back: it would be written anew, with a key that nobody destroyed.
+        """
+        for event in batch:
+            if await self._loaded(event) is not None:
+                await self._quarantine(event, fault.code, str(fault))
 
     async def _deliver(self, batch: list[Pending]) -> MemoryAgentError | None:
         """Deliver the batch and return None, or the error for which it never can be delivered."""
@@ -259,6 +277,8 @@ class Lane:
                     return error
                 await self._persist(lambda: self._around.ready(self._user_id))
             except MemoryAgentError as error:
+                if isinstance(error, EncryptionKeyMissingError):
+                    return error
                 if not error.retryable and not isinstance(error, StoreError):
                     return error
                 await self._pause(next(pauses), error)

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon import lane as lane_module
 from memory_agent.daemon.lane import Budget, Lane, Pending
-from memory_agent.errors import HostDiedError, InvalidInputError, StoreDamagedError, StoreFullError, UnavailableError
+from memory_agent.errors import (
+    EncryptionKeyMissingError,
+    HostDiedError,
+    InvalidInputError,
+    StoreDamagedError,
+    StoreFullError,
+    UnavailableError,
+)
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport, RejectedEvent
 
@@ -30,7 +37,9 @@ class World:
     """A journal and a memory that fail as they are told; an event's number says how it behaves."""
 
     def __init__(self, journal: Sequence[int], *, rejects: set[int] = frozenset(), crashes: set[int] = frozenset(),
-                 poisons: set[int] = frozenset(), hiccups: Sequence[str] = ()) -> None:  # fmt: skip
+                 poisons: set[int] = frozenset(), hiccups: Sequence[str] = (),
+                 locked: bool = False) -> None:  # fmt: skip
+        self.locked = locked
         self.journal = list(journal)
         self.rejects, self.crashes, self.poisons = rejects, crashes, poisons
         self.hiccups = list(hiccups)
@@ -47,6 +56,8 @@ class World:
         self.largest_batch = max(self.largest_batch, len(seqs))
         if self.hiccups:
             raise _HICCUPS[self.hiccups.pop()]
+        if self.locked:
+            raise EncryptionKeyMissingError("alice", "/keys")
         if self.crashes & set(seqs):
             raise HostDiedError("user-a")
         if self.poisons & set(seqs):
@@ -90,7 +101,8 @@ def run_lane(world: World, settings: DaemonSettings, *, room_bytes: int = 1 << 2
             lane.offer(Pending(seq, EVENT))
             if seq % 5 == 0:
                 await asyncio.sleep(0)
-            unhandled = set(world.journal[: world.journal.index(seq) + 1]) - set(world.handled) - set(world.set_aside)
+            offered = set(world.journal[: world.journal.index(seq) + 1])
+            unhandled = offered - set(world.handled) - set(world.set_aside) - world.gone
             assert not unhandled or (lane.oldest_pending or 0) <= min(unhandled)
         for seq in late:
             lane.offer(Pending(seq, EVENT, late=True))
@@ -262,3 +274,11 @@ def test_late_events_beyond_what_a_lane_holds_wait_in_the_journal() -> None:
     late = range(100, 400)
     run_lane(world, DaemonSettings(lane_events=10, batch_events=4), late=late)
     assert [seq for seq in world.handled if seq >= 100] == list(late)
+
+
+def test_without_its_key_a_lane_passes_what_nobody_can_read_and_sets_aside_what_came_since() -> None:
+    world = World(range(1, 31), locked=True)
+    world.gone = set(range(1, 28))  # encrypted with the key that was destroyed
+    run_lane(world, DaemonSettings(batch_events=8))
+    assert world.handled == []
+    assert world.set_aside == dict.fromkeys((28, 29, 30), EncryptionKeyMissingError.code)
