@@ -57,6 +57,11 @@ def export_lines(
         environment.close()
 
 
+def check_head(file: BinaryIO) -> None:
+    """Look whether a file is an export at all, before anything is made for it. Raises `InvalidInputError`."""
+    decode_head(next(_numbered(file), (1, b""))[1])
+
+
 def import_lines(file: BinaryIO, archive: Archive, report: Report) -> Imported:
     """Take the memories of a file, which can be read from its beginning again. Durable on return.
 

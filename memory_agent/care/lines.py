@@ -71,9 +71,11 @@ def decode_head(data: bytes) -> Head:
     try:
         head = _heads.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError("line 1", f"is no head of an export: {error}") from error
+        raise InvalidInputError("line 1", f"the file is no export of `memory-agent export`: {error}") from error
     if head.memory_agent_export > FORMAT:
-        raise InvalidInputError("line 1", f"has format {head.memory_agent_export}, known is {FORMAT}")
+        raise InvalidInputError(
+            "line 1", f"has format {head.memory_agent_export}, this version reads {FORMAT}: take a newer one"
+        )
     if head.ndim is not None and not 0 < head.ndim <= 1 << 16:
         raise InvalidInputError("line 1", f"{head.ndim} dimensions")
     return head

@@ -6,8 +6,11 @@ daemon; verbs that need one say how.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from memory_agent.cli.addresses import listens
@@ -15,11 +18,13 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.client import MemoryClient
 from memory_agent.errors import UnavailableError
-from memory_agent.storage.folders import user_folder
+from memory_agent.storage.folders import known_users, user_folder
 
 if TYPE_CHECKING:
     from memory_agent.config import RetentionSettings
     from memory_agent.memory import Memory
+
+_MOST_NAMED = 8
 
 
 @contextmanager
@@ -31,6 +36,33 @@ def open_memory(target: Target) -> Iterator[MemoryClient | Memory]:
         return
     with open_files(target) as memory:
         yield memory
+
+
+@contextmanager
+def open_to_look(target: Target) -> Iterator[MemoryClient | Memory]:
+    """As `open_memory`, for who changes nothing: for a user who has no memories yet nothing is made."""
+    if asks_daemon(target) or user_folder(target.data_dir, target.user_id).exists():
+        with open_memory(target) as memory:
+            yield memory
+    else:
+        with (
+            TemporaryDirectory(prefix="memory-agent-") as nowhere,
+            open_files(target, folder=Path(nowhere) / "empty") as memory,
+        ):
+            yield memory
+
+
+def note_unknown(target: Target) -> None:
+    """Tell the owner of the data folder who is there, where a name may be mistyped; nobody else is told."""
+    is_owner = target.endpoint is None and target.token is None and target.key_file is None
+    if target.as_json or not is_owner or user_folder(target.data_dir, target.user_id).exists():
+        return
+    users = list(known_users(target.data_dir))
+    close = difflib.get_close_matches(target.user_id, users, 1)
+    others = [user for user in users if user not in close][: _MOST_NAMED - len(close)]
+    more = len(users) - len(close) - len(others)
+    here = ", ".join([*close, *others]) + (f" and {more} more" if more else "")
+    note(f"no memories yet for user {target.user_id} in {target.data_dir}" + (f"; users here: {here}" if users else ""))
 
 
 def asks_daemon(target: Target) -> bool:
@@ -59,16 +91,16 @@ def note_settings(target: Target) -> None:
         note("the daemon keeps its own settings; --set and --config do not change them")
 
 
-def open_files(target: Target, retention: RetentionSettings | None = None) -> Memory:
-    """Open the user's memory on its files, in this process. What is too old goes when it is asked for, and not before:
-    a verb that only looks must not erase."""
+def open_files(target: Target, retention: RetentionSettings | None = None, folder: Path | None = None) -> Memory:
+    """Open the user's memory on its files, or those in another folder, in this process. What is too old goes when it is
+    asked for, and not before: a verb that only looks must not erase."""
     from memory_agent.memory import Memory  # the engines, for those who really need them
 
-    folder = user_folder(target.data_dir, target.user_id)
     target.key_of(target.user_id)  # refuses keys inside the data folder, not only inside the user's
-    target.layout.create()
+    if folder is None:
+        target.layout.create()
     return Memory.open(
-        folder,
+        folder or user_folder(target.data_dir, target.user_id),
         user_id=target.user_id,
         embedder_settings=target.settings.embedder,
         store_settings=target.settings.store,
@@ -76,7 +108,7 @@ def open_files(target: Target, retention: RetentionSettings | None = None) -> Me
         recall_settings=target.settings.recall,
         learning_settings=target.settings.learning,
         masking_settings=target.settings.relay.masking,
-        encryption_settings=target.settings.encryption,
+        encryption_settings=target.settings.encryption if folder is None else None,  # no key for a mistyped user
         retention_settings=retention,
         age_now=False,
     )

@@ -14,6 +14,7 @@ import click
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
+from memory_agent.errors import InvalidInputError
 from memory_agent.storage.folders import user_folder
 
 _STANDARD_STREAM = Path("-")
@@ -39,6 +40,10 @@ def exporting(target: Target, file: Path) -> None:
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
     folder = user_folder(target.data_dir, target.user_id)
+    if not folder.exists():
+        raise InvalidInputError("user", f"{target.user_id} has no memories in {target.data_dir}")
+    if not file.absolute().parent.is_dir():
+        raise InvalidInputError("file", f"{file.absolute().parent} is no folder")
     with progress_bars() as report:
         lines = export_lines(folder, target.user_id, target.settings.store, report, target.key_of(target.user_id))
         count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else _replace(file, lines)

@@ -54,9 +54,10 @@ def importing(target: Target, file: Path) -> None:
 
 
 def _imported(target: Target, file: BinaryIO) -> Imported:
-    from memory_agent.care.carrying import import_lines  # engines
+    from memory_agent.care.carrying import check_head, import_lines  # engines
     from memory_agent.storage.archive import Archive
 
+    check_head(file)
     target.layout.create()
     folder, key = user_folder(target.data_dir, target.user_id), target.key_of(target.user_id)
     archive = Archive.open(folder, target.settings.store, "library", key)

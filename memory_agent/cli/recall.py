@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import asks_daemon, open_memory
+from memory_agent.cli.access import note_unknown, open_to_look
 from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
@@ -99,7 +99,7 @@ def recall(
     """
     _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
     filter = _filter(**conditions)
-    with open_memory(target) as memory:
+    with open_to_look(target) as memory:
         result = memory.recall(
             read_text(text),
             top_k,
@@ -123,8 +123,8 @@ def recall(
             print_explanation(result, now, Asked(_with_kinds(filter, profile), dates))
         else:
             print_memories(result, now)
-        if not result.memories and not asks_daemon(target):
-            note(f"no daemon runs; this looked in {target.data_dir} for memories of user {target.user_id}")
+        if not result.memories:
+            note_unknown(target)
 
 
 def _refuse_ignored(

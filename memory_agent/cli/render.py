@@ -52,7 +52,7 @@ def print_memories(result: RecallResult, now: datetime) -> None:
     count = len(result.memories)
     emit(Text(f"{count} {'memory' if count == 1 else 'memories'} in {result.took_ms:.1f} ms", style="dim"))
     if count:
-        emit(Text(f"recall {result.recall_id}, to give feedback on; --explain has the memories' ids", style="dim"))
+        emit(Text(f"recall {result.recall_id}, to give feedback on", style="dim"))
     if result.degraded:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
 
@@ -138,6 +138,7 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
     facts = [age(record.timestamp, now), record.kind, record.source, _scores(memory)]
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
     facts += [f"provenance: {record.provenance}"] if record.provenance else []
+    facts.append(record.id)
     heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))
     if record.title:
         heading.append(f"\n{' ' * _INDENT}{one_line(record.title)}", "bold")

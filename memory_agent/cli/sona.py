@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from memory_agent.cli.access import open_memory
+from memory_agent.cli.access import open_memory, open_to_look
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
 from memory_agent.trajectory import GateEvidence, SonaStatus
@@ -51,7 +51,7 @@ def status(target: Target) -> None:
       memory-agent sona status
       memory-agent sona status --user alice --json
     """
-    with open_memory(target) as memory:
+    with open_to_look(target) as memory:
         found = memory.sona.status()
     if target.as_json:
         print_document(found)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import open_memory
+from memory_agent.cli.access import note_unknown, open_to_look
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
@@ -26,7 +26,7 @@ def stats(target: Target) -> None:
       memory-agent stats --user alice
       memory-agent stats --json | jq .daemon.recalls
     """
-    with open_memory(target) as memory:
+    with open_to_look(target) as memory:
         figures = memory.stats()
         status = memory.status() if isinstance(memory, MemoryClient) else None
     if target.as_json:
@@ -38,6 +38,7 @@ def stats(target: Target) -> None:
         click.echo(f"no daemon serves {target.data_dir}; these figures were read from the files")
     else:
         _print_status(status)
+    note_unknown(target)
 
 
 def _document(status: DaemonStatus | None) -> dict[str, object] | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory_agent.cli.access import open_memory
+from memory_agent.cli.access import note_unknown, open_memory, open_to_look
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
 from memory_agent.cli.values import read_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.trajectory import OUTCOMES, RUN_STATES, Outcome, RunState, Trajectory
+
+if TYPE_CHECKING:
+    from memory_agent.client import MemoryClient
+    from memory_agent.memory import Memory
 
 _OBJECTIVE_CHARS = 60
 _run = click.argument("run_id", metavar="RUN")
@@ -75,6 +79,7 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
     """
     said = read_text(text)
     with open_memory(target) as memory:
+        _require_known(memory, run_id)
         run = memory.runs.step(run_id, said, used, event_id=event_id)
     _tell(target, run, f"{run.id} has {_several(len(run.steps), 'step')}")
 
@@ -107,6 +112,7 @@ def end(
       memory-agent trajectory end run-9 --used 01KB3V8Z5M3R0YQH6D7W2X9F4A
     """
     with open_memory(target) as memory:
+        _require_known(memory, run_id)
         run = memory.runs.end(run_id, outcome, summary, quality, used, event_id=event_id)
     _tell(target, run, f"ended {run.id}: {quality_of(run)}, {_several(len(run.used), 'memory', 'memories')} used")
 
@@ -124,12 +130,13 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
       memory-agent trajectory list --state open --limit 5
       memory-agent trajectory list --user alice --json
     """
-    with open_memory(target) as memory:
+    with open_to_look(target) as memory:
         runs = memory.runs.list(state, limit)
     if target.as_json:
         print_document(runs)
     elif not runs:
         click.echo("no runs are known" if state is None else f"no run is in the state {state}")
+        note_unknown(target)
     else:
         print_runs(runs)
 
@@ -145,7 +152,7 @@ def show(target: Target, run_id: str) -> None:
       memory-agent trajectory show run-7
       memory-agent trajectory show run-7 --json
     """
-    with open_memory(target) as memory:
+    with open_to_look(target) as memory:
         run = memory.runs.get(run_id)
     if run is None:
         raise InvalidInputError("run", f"{run_id} is not known")
@@ -153,6 +160,14 @@ def show(target: Target, run_id: str) -> None:
         print_document(run)
     else:
         print_run(run)
+
+
+def _require_known(memory: MemoryClient | Memory, run_id: str) -> None:
+    """Raise for a run that was neither begun nor seen in events: by hand that is a name mistyped, and not a new run."""
+    if memory.runs.get(run_id) is None:
+        raise InvalidInputError(
+            "run", f"{run_id} is not known: `trajectory list` has the runs, `trajectory begin` begins one"
+        )
 
 
 def print_runs(runs: list[Trajectory]) -> None:

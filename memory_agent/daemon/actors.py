@@ -246,7 +246,7 @@ def join(address: str, token: Path, **options: Any) -> None:
         with _on_loopback():
             ray.init(address=address, **{"log_to_driver": False, "logging_level": "error", **options})
     except Exception as error:
-        hint = "import memory_agent.join_ray before ray, which reads on import that it needs a token"
+        hint = "`from memory_agent import join_ray` goes before `import ray`, which reads RAY_AUTH_MODE=token on import"
         raise UnavailableError(f"the daemon's Ray at {address} could not be joined ({error}); {hint}") from error
 
 

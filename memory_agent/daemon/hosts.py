@@ -137,6 +137,10 @@ class Hosts:
         """Return the users that are awake."""
         return self._directory.awake()
 
+    def is_awake(self, user_id: str) -> bool:
+        """Whether the user has a place in a host."""
+        return self._directory.has(user_id)
+
     async def close(self) -> None:
         """Put everybody to sleep and end the hosts."""
         await asyncio.gather(*(self._sleep(user_id, force=True) for user_id in self._directory.awake()))

@@ -59,6 +59,10 @@ class Directory:
         """Return the users that were not spoken to for `idle_s`."""
         return tuple(user for user, seat in self._seats.items() if now_s - seat.last_used_s >= idle_s)
 
+    def has(self, user_id: str) -> bool:
+        """Whether the user is awake."""
+        return user_id in self._seats
+
     def awake(self) -> tuple[str, ...]:
         """Return the users that are awake, the one that was spoken to longest ago first."""
         return tuple(self._seats)

@@ -29,6 +29,8 @@ from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import Owners
 from memory_agent.daemon.service import Service
+from memory_agent.daemon.starting import Starting
+from memory_agent.daemon.strangers import Strangers
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.rules import Rules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
@@ -82,6 +84,7 @@ class Daemon:
         self._settings = settings
         self._layout = layout
         self._started_s = time.monotonic()
+        self._starting = Starting(sys.stderr)
         self._stopping = asyncio.Event()
         self._failed = False
 
@@ -91,6 +94,7 @@ class Daemon:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._layout.clear_sockets)
             if await self._unless_stopped(self._start(stack)):
+                self._starting.ready()
                 self._print_ready()
                 log.info("daemon.ready", took_s=round(time.monotonic() - self._started_s, 1))
                 await self._stopping.wait()
@@ -124,11 +128,14 @@ class Daemon:
         self._children = self._make_children()
         for child in self._children:
             stack.push_async_callback(child.stop)
+        self._starting.part("relay and embedder (the first time, the model's graph is made)")
         await _all(child.start() for child in self._children)
         self._model: str | None = self._children[1].ready.get("model")
+        self._starting.part("Ray, which takes the longest")
         self._cluster = Cluster(self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder)
         stack.callback(self._cluster.stop)
         self._catch_signals()  # Ray sets handlers of its own
+        self._starting.part("dispatcher and gateway")
         self._journal = AsyncSubscriber(*relay_endpoints(self._layout.data_dir), CONSUMER)
         stack.push_async_callback(self._journal.close)
         key = open_user_key(self._settings.encryption, self._layout.data_dir, SYSTEM_USER)
@@ -140,7 +147,8 @@ class Daemon:
         self._eraser = DaemonEraser(
             self._hosts, self._dispatcher, self._journal, self._layout.data_dir, self._settings.encryption
         )
-        self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, self._status)
+        strangers = Strangers(self._layout.data_dir, self._settings.recall)
+        self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, strangers, self._status)
         await self._eraser.resume()
         self._run_in_background(stack, self._make_gateway())
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import structlog
 from ulid import ULID
 
@@ -16,6 +17,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
+from memory_agent.daemon.strangers import Strangers
 from memory_agent.daemon.verbs import USER_METHODS
 from memory_agent.errors import (
     DeadlineExceededError,
@@ -60,9 +62,11 @@ class Service:
         dispatcher: Dispatcher,
         journal: AsyncSubscriber,
         eraser: DaemonEraser,
+        strangers: Strangers,
         describe: Callable[[], Awaitable[DaemonStatus]],
     ) -> None:
         """`describe` tells what only the daemon knows: its parts and endpoints."""
+        self._strangers = strangers
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._journal = journal
@@ -87,6 +91,9 @@ class Service:
         user_id = _checked(request.user_id)
         if request.method not in METHODS:
             raise UnknownMethodError(request.method)
+        unknown = self._strangers.answer(user_id, request.method, bytes(request.params))
+        if unknown is not None:
+            return unknown
         if request.method == "recall":
             return await self._recall(user_id, request)
         if request.method == "erase":
@@ -102,15 +109,20 @@ class Service:
         return encode_result(await answer(self, request, decode(request.params, params_type)))
 
     async def _recall(self, user_id: str, request: Request) -> bytes:
-        """Return the answer of the user's memory, or an empty one where it does not come in time: recall is advice."""
+        """Return the answer of the user's memory, or an empty one where it does not come in time: recall is advice.
+
+        A user who was asleep is awake for the next one, and it is said that this was why.
+        """
         started_s = time.monotonic()
+        was_awake = self._hosts.is_awake(user_id)
         try:
-            return await self._hosts.call(user_id, "recall", bytes(request.params), request.deadline_ms)
+            reply = await self._hosts.call(user_id, "recall", bytes(request.params), request.deadline_ms)
         except DeadlineExceededError:
             took_ms = (time.monotonic() - started_s) * 1000
-            log.warning("recall.not_answered", user_id=user_id, took_ms=round(took_ms, 2))
+            log.warning("recall.not_answered", user_id=user_id, took_ms=round(took_ms, 2), was_awake=was_awake)
             nothing = RecallResult(recall_id=str(ULID()), memories=(), degraded=("deadline",), took_ms=took_ms)
-            return encode_result(nothing)
+            reply = encode_result(nothing)
+        return reply if was_awake else _with_waking(reply)
 
     def _note_recall(self, user_id: str, took_ms: float) -> None:
         self.recall_latency.add(took_ms)
@@ -169,6 +181,17 @@ class Service:
         if missing:
             raise InvalidInputError("ids", f"not in quarantine: {sorted(missing)}")
         return entries
+
+
+def _with_waking(reply: bytes) -> bytes:
+    """Name the waking of its user in the reply to a recall that time was up for."""
+    try:
+        result = decode_reply(reply, RecallResult)
+    except MemoryAgentError:
+        return reply
+    if "deadline" not in result.degraded:
+        return reply
+    return encode_result(msgspec.structs.replace(result, degraded=(*result.degraded, "waking")))
 
 
 def _checked(user_id: str) -> str:

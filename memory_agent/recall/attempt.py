@@ -16,6 +16,7 @@ Reason = Literal[
     "index_rebuilding",  # the vectors' index was missing or damaged and is being built anew: lexical only
     "lexicon_rebuilding",  # the lexicon was, and is: by vectors only, and nothing under a filter
     "deadline",  # time was up: fewer sides, or nothing
+    "waking",  # of a daemon: the user was asleep, and time was up before it was awake
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 

@@ -21,6 +21,7 @@ from memory_agent import Memory, MemoryClient, RecallResult
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import DeadlineExceededError
+from memory_agent.storage.folders import user_folder
 from relay import Publisher, relay_endpoints
 
 from .conftest import DaemonProcess
@@ -185,9 +186,13 @@ def test_through_the_daemon_a_deadline_that_nothing_can_meet_is_an_empty_answer_
         assert (result.memories, result.degraded[-1]) == ((), "deadline")
 
 
-def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_and_answers_later(daemon: DaemonProcess) -> None:
+def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_with_the_reason_and_answers_later(
+    daemon: DaemonProcess, embedder: Embedder
+) -> None:
+    with Memory.open(user_folder(daemon.data_dir, "aurora"), user_id="aurora", embedder=embedder) as asleep:
+        asleep.remember(DOUGH)
     with MemoryClient("aurora", data_dir=daemon.data_dir) as client:
-        assert client.recall("anything", deadline_ms=20.0).degraded == ("deadline",)
+        assert client.recall("anything", deadline_ms=20.0).degraded == ("deadline", "waking")
         await_fact(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
 
 

@@ -19,6 +19,7 @@ from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import Owners
 from memory_agent.daemon.service import Service
+from memory_agent.daemon.strangers import Strangers
 from memory_agent.embedders import Embedder
 from memory_agent.layout import Layout
 from memory_agent.protocol import DaemonStatus, HostAddress, IngestBatch, decode_reply, encode
@@ -37,6 +38,9 @@ class HostsHere:
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return await asyncio.to_thread(self._host.call, user_id, method, params, deadline_ms)
+
+    def is_awake(self, user_id: str) -> bool:
+        return user_id in self._host._memories
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         return decode_reply(await asyncio.to_thread(self._host.ingest, user_id, encode(batch)), IngestReport)
@@ -108,7 +112,8 @@ async def _serve(
             raise AssertionError("the daemon is not asked here")
 
         eraser = DaemonEraser(hosts, dispatcher, journal, layout.data_dir, settings.encryption)
-        service = Service(hosts, dispatcher, journal, eraser, describe)
+        strangers = Strangers(layout.data_dir, settings.recall)
+        service = Service(hosts, dispatcher, journal, eraser, strangers, describe)
         await eraser.resume()
         gateway = Gateway(service, sockets, credentials, 64)
         table = SignalTable.load(settings.ingest.signals)

@@ -97,3 +97,25 @@ def test_memories_are_carried_from_one_user_to_another_by_their_verbs(
     assert run_json("stats", "--user", "carol")["memories"] == 4
     broken = run("import", "-", "--user", "carol", input=b"{}\n")
     assert (broken.exit_code, "line 1" in broken.output) == (1, True)
+
+
+def test_an_export_of_a_mistyped_user_or_to_no_folder_says_so_and_makes_nothing(
+    run: Run, data_dir: Path, tmp_path: Path
+) -> None:
+    mistyped = run("export", str(tmp_path / "x.jsonl"), "--user", "alcie")
+    assert (mistyped.exit_code, mistyped.stderr) == (1, f"error: user: alcie has no memories in {data_dir}\n")
+    run("remember", "worth a note", "--user", "alice")
+    nowhere = run("export", str(tmp_path / "none" / "x.jsonl"), "--user", "alice")
+    assert (nowhere.exit_code, nowhere.stderr) == (1, f"error: file: {tmp_path / 'none'} is no folder\n")
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"a": 1}', "a diary\n"])
+def test_what_is_no_export_is_said_to_be_none_and_makes_no_user(
+    run: Run, data_dir: Path, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "x.jsonl").write_text(content)
+    result = run("import", str(tmp_path / "x.jsonl"), "--user", "alice")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: line 1: the file is no export of `memory-agent export`")
+    assert not data_dir.exists()

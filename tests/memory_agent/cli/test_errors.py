@@ -125,7 +125,7 @@ def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:
 @pytest.mark.skipif(not FULL_DEVICE.exists(), reason="this system has no device that is always full")
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Path, form: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "memory_agent", "stats", "--data-dir", str(tmp_path), *form]
+    command = [sys.executable, "-m", "memory_agent", "keys", "list", "--data-dir", str(tmp_path), *form]
     with FULL_DEVICE.open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1

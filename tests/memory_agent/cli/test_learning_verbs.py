@@ -121,3 +121,14 @@ def test_a_damaged_file_is_refused_and_changes_nothing(run: Run, run_json: RunJs
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: ")
     assert run_json("sona", "status") == before
+
+
+@pytest.mark.parametrize("words", [("end", "rum-7"), ("step", "rum-7", "Read the log")])
+def test_a_run_that_nobody_began_or_saw_is_not_made_by_its_end(
+    run: Run, run_json: RunJson, words: tuple[str, ...]
+) -> None:
+    run_json("trajectory", "begin", "Fix it", "--run", "run-7")
+    result = run("trajectory", *words)
+    assert result.exit_code == 1
+    assert "rum-7 is not known" in result.stderr
+    assert [one["id"] for one in run_json("trajectory", "list")] == ["run-7"]

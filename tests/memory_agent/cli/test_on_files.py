@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from click.testing import Result
 
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord, MemoryStats, RecallResult
-from memory_agent.storage.folders import user_folder
+from memory_agent.storage.folders import known_users, user_folder
 from relay import Journal, journal_folder
 
 Run = Callable[..., Result]
@@ -92,7 +93,7 @@ def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
     shown = run("recall", "why did the deploy hang").stdout
     first, title, tags, text = shown.splitlines()[:4]
     assert first.startswith(" 1 just now · pattern · user_input · score ")
-    assert first.endswith(" · provenance: verified")
+    assert re.search(r" · provenance: verified · [0-9A-Z]{26}$", first)  # the id to name in feedback, and to forget by
     assert (title, tags, text) == ("   VPN", "   tags: deploy", "   The deploy hung because the VPN was down.")
     assert "3 memories in " in shown
 
@@ -124,11 +125,31 @@ def test_whoever_gets_the_block_is_told_what_could_not_take_part(run: Run) -> No
     assert result.stderr == "note: degraded: no_model\n"
 
 
+def test_a_name_that_nobody_has_makes_no_user_and_says_who_is_there(run: Run, data_dir: Path, deploy: None) -> None:
+    for user in ("alice", "bob"):
+        run("remember", "worth a note", "--user", user)
+    for verb in (["recall", "anything"], ["stats"], ["trajectory", "list"]):
+        result = run(*verb, "--user", "alcie")
+        assert result.exit_code == 0
+        assert f"note: no memories yet for user alcie in {data_dir}; users here: alice, bob, default" in result.stderr
+        assert run(*verb, "--user", "alcie", "--json").stderr == ""
+        assert run(*verb, "--user", "bob").stderr == ""
+    assert list(known_users(data_dir)) == ["alice", "bob", "default"]
+
+
+def test_others_than_the_owner_are_not_told_who_is_there(
+    run: Run, deploy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "of one user")
+    assert run("stats", "--user", "alcie").stderr == ""
+
+
 def test_an_empty_memory_answers_and_says_where_it_looked(run: Run, data_dir: Path) -> None:
     result = run("recall", "anything", "--user", "nobody")
     assert result.exit_code == 0
     assert "0 memories" in result.stdout
-    assert f"note: no daemon runs; this looked in {data_dir} for memories of user nobody" in result.stderr
+    assert result.stderr == f"note: no memories yet for user nobody in {data_dir}\n"
+    assert not data_dir.exists()
 
 
 def test_the_context_block_is_what_a_planner_gets(run: Run, run_json: RunJson, deploy: None) -> None:

@@ -1,0 +1,29 @@
+"""While the daemon starts a terminal is told which part is at it; a file and a pipe get the log alone."""
+
+from __future__ import annotations
+
+import io
+
+from memory_agent.daemon.starting import Starting
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def tell(stream: io.StringIO) -> list[str]:
+    starting = Starting(stream)
+    starting.part("relay")
+    starting.part("Ray")
+    starting.ready()
+    return stream.getvalue().splitlines()
+
+
+def test_a_terminal_is_told_each_part_and_when_it_is_ready() -> None:
+    lines = tell(Terminal())
+    assert [line.partition(" s  ")[2] for line in lines] == ["starting relay", "starting Ray", "ready; Ctrl-C ends it"]
+
+
+def test_a_file_is_told_nothing() -> None:
+    assert tell(io.StringIO()) == []

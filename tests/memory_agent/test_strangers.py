@@ -1,0 +1,89 @@
+"""Reads of users of whom nothing is kept: answered with nothing, and nothing is made for them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_gateway import Served, gateway_without_ray
+from served_host import absent_embedder
+
+from memory_agent import MemoryClient
+from memory_agent.errors import InvalidInputError
+from memory_agent.storage.folders import known_users
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="strange-") as folder:
+        data_dir = Path(folder)
+        with absent_embedder(data_dir) as embedder, gateway_without_ray(data_dir, embedder) as served:
+            yield served
+
+
+@pytest.fixture
+def stranger(served: Served) -> Iterator[MemoryClient]:
+    with MemoryClient("alcie", data_dir=served.data_dir, endpoint=served.gateway) as client:
+        yield client
+
+
+READS: list[tuple[Callable[[MemoryClient], Any], object]] = [
+    (lambda client: client.recall("the proxy").memories, ()),
+    (lambda client: client.recall("the proxy", context_tokens=100).context, ""),
+    (lambda client: client.recall("the proxy").context, None),
+    (lambda client: client.get(["01KHJY9080NWG22H9Q8BBD7B80"]), []),
+    (lambda client: (client.stats().user_id, client.stats().memories), ("alcie", 0)),
+    (lambda client: client.runs.list(), []),
+    (lambda client: client.runs.get("run-7"), None),
+]
+
+
+@pytest.mark.parametrize(("read", "nothing"), READS)
+def test_a_read_of_a_mistyped_user_is_empty_and_makes_no_user(
+    served: Served, stranger: MemoryClient, read: Callable[[MemoryClient], Any], nothing: object
+) -> None:
+    assert read(stranger) == nothing
+    assert "alcie" not in known_users(served.data_dir)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda client: client.recall(""),
+        lambda client: client.recall("the proxy", top_k=0),
+        lambda client: client.runs.list(limit=0),
+        lambda client: client.runs.get(""),
+    ],
+)
+def test_what_is_wrong_is_refused_as_for_a_user_who_is_known(
+    served: Served, stranger: MemoryClient, wrong: Callable[[MemoryClient], Any]
+) -> None:
+    with MemoryClient("known", data_dir=served.data_dir, endpoint=served.gateway) as known:
+        known.remember("so that there is somebody")
+        with pytest.raises(InvalidInputError) as of_known:
+            wrong(known)
+    with pytest.raises(InvalidInputError) as of_stranger:
+        wrong(stranger)
+    assert of_stranger.value.args == of_known.value.args
+
+
+def test_a_first_recall_can_be_planned_with_and_judged(served: Served) -> None:
+    """A planner asks before there is anything, and goes on as if there were."""
+    with MemoryClient("newcomer", data_dir=served.data_dir, endpoint=served.gateway) as client:
+        recall_id = client.recall("fix the proxy").recall_id
+        assert client.feedback(recall_id, quality=0.5).credited == ()
+        assert "newcomer" not in known_users(served.data_dir)
+        run = client.runs.begin("fix the proxy", recall_ids=[recall_id])
+        assert client.runs.end(run.id).state == "ended"
+        assert client.feedback(recall_id, quality=1.0).trajectory_id == recall_id
+        assert [one.id for one in client.runs.list()] == [run.id]
+
+
+def test_a_recall_in_the_name_of_a_run_wakes_the_user_who_will_be_told_of_it(served: Served) -> None:
+    with MemoryClient("runner", data_dir=served.data_dir, endpoint=served.gateway) as client:
+        recall_id = client.recall("fix the proxy", by_run="run-1").recall_id
+        assert "runner" in known_users(served.data_dir)
+        assert client.feedback(recall_id, quality=1.0).quality == 1.0
