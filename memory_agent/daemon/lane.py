@@ -2,7 +2,8 @@
 
 A lane that is full forgets what it cannot hold and reads it from the journal again later, so a slow or broken user
 costs bounded memory and holds nobody up. An event leaves the lane when the memory has it on disk, or when it is in
-quarantine with its reason, or when the key that it was encrypted with is gone. What this does not do: find out whose event it is (`dispatcher`).
+quarantine with its reason, or when the key that it was encrypted with is gone. What this does not do: find out whose
+event it is (`dispatcher`).
 """
 
 from __future__ import annotations
