@@ -4,7 +4,8 @@ A query never waits behind bulk work: its threads run at normal priority, those 
 text a step and start none while a query waits. So a bulk load delays a query by at most the texts already begun, one a
 bulk thread, and those give way to it on the processor. Bulk calls take turns, text by text: a short one does not wait
 for a long one. Queries that come without pause do not stop the bulk lane: each of its threads takes a step every
-`starved_s`.
+`starved_s`. Nor do other programs: while they keep the nice threads from the processor, as many others work at normal
+priority, whether a query waits or not. Queries take long then anyway, and who waited for them would do nothing.
 
 The same text is embedded once: answers are kept (bounded), and a text that is being embedded is waited for. What this
 file does not do: it knows no engine. Rejected: one worker with a priority queue, where a query waits for the text in
@@ -28,12 +29,14 @@ from typing import Protocol
 import numpy as np
 
 from memory_agent.embedders import EmbedderInfo, Embeddings, Progress, check_text
+from memory_agent.embedders.pace import Pace
 from memory_agent.embedders.work import Answers, Digest, Job, Outcome, Query, Waiter, answer_all, resolve
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records import Embedding
 
 _BULK_CACHE = 4096  # 1.6 KB each
 _MOST_QUERY_THREADS = 4
+_LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
 
 
@@ -64,9 +67,11 @@ class LanedEmbedder:
         query_cache: int = 1024,
         bulk_threads: int = 0,
         query_threads: int = 0,
+        steady_threads: int | None = None,
         starved_s: float = 0.25,
     ) -> None:
-        """Start the lanes; 0 threads: one a core, for queries at most four."""
+        """Start the lanes; 0 threads: one a core, for queries at most four. `steady_threads` stand by for when other
+        programs keep those of the bulk lane from the processor: as many as it has, unless it is said."""
         cores = usable_cores()
         self._model = model
         self._niceness = bulk_niceness
@@ -81,8 +86,11 @@ class LanedEmbedder:
         self._query_answers = Answers(query_cache)
         self._bulk_answers = Answers(_BULK_CACHE)
         self._closed = False
+        self._pace = Pace()
         lanes = [self._run_queries] * (query_threads or min(cores, _MOST_QUERY_THREADS))
         lanes += [self._run_bulk] * (bulk_threads or cores)
+        if bulk_niceness:
+            lanes += [self._run_steady] * ((bulk_threads or cores) if steady_threads is None else steady_threads)
         self._threads = [threading.Thread(target=lane, name="embedder", daemon=True) for lane in lanes]
         for thread in self._threads:
             thread.start()
@@ -218,9 +226,35 @@ class LanedEmbedder:
 
     def _run_bulk(self) -> None:
         _lower_priority(self._niceness)
+        thread = threading.get_ident()
         while (step := self._next_step()) is not None:
-            known = step.known
-            self._finish_step(step, _attempt(self._model, step.text) if known is None else known)
+            with self._lock:
+                self._pace.began(thread, time.monotonic())
+            before_s = time.thread_time()
+            outcome = self._outcome(step)
+            with self._lock:
+                self._pace.ended(thread, time.monotonic(), time.thread_time() - before_s)
+            self._finish_step(step, outcome)
+
+    def _run_steady(self) -> None:
+        """Help where the nice threads do not get on."""
+        while (step := self._next_steady_step()) is not None:
+            self._finish_step(step, self._outcome(step))
+
+    def _outcome(self, step: _Step) -> Outcome:
+        return _attempt(self._model, step.text) if step.known is None else step.known
+
+    def _next_steady_step(self) -> _Step | None:
+        """Wait until no query does and the nice threads are slow; return the next text. None when closed."""
+        with self._lock:
+            while not self._closed:
+                if not self._jobs:
+                    self._bulk_ready.wait()
+                elif not self._pace.is_slow(time.monotonic()):
+                    self._bulk_ready.wait(_LOOK_EVERY_S)
+                elif (step := self._take_turn()) is not None:
+                    return step
+            return None
 
     def _next_step(self) -> _Step | None:
         """Wait until no query does, and return the next text of the job whose turn it is. None when closed."""

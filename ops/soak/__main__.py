@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ops.soak.burst import burst
 from ops.soak.kills import kills
+from ops.soak.load_page import load_page
 from ops.soak.soak import soak
+
+_PAGE = Path(__file__).parents[1] / "bench" / "load.md"
 
 
 def main() -> None:
@@ -18,6 +22,7 @@ def main() -> None:
     one = kinds.add_parser("burst", help="many events at once, and recalls meanwhile")
     one.add_argument("--events", type=int, default=100_000)
     one.add_argument("--timeout", type=float, default=7_200.0, help="seconds until all must be worked off")
+    one.add_argument("--page", type=Path, nargs="?", const=_PAGE, help="write the figures into ops/bench/load.md")
     other = kinds.add_parser("soak", help="mixed work for a long time; nothing may grow, nothing be left over")
     other.add_argument("--minutes", type=float, default=30.0)
     other.add_argument("--picture", type=Path, help="a file for memory over time (the extra `plot`)")
@@ -25,6 +30,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.kind == "burst":
         figures = burst(options.events, options.timeout)
+        if options.page is not None:
+            options.page.write_text(load_page(figures, datetime.now(UTC).date()), encoding="utf-8")
     elif options.kind == "kills":
         figures = kills()
     else:

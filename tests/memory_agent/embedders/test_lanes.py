@@ -31,6 +31,7 @@ def lanes(witness: Witness) -> Iterator[Lanes]:
     opened: list[LanedEmbedder] = []
 
     def open_lanes(**options: int | float) -> LanedEmbedder:
+        options.setdefault("steady_threads", 0)
         opened.append(LanedEmbedder(witness, **options))  # type: ignore[arg-type]
         return opened[-1]
 
@@ -85,6 +86,18 @@ def test_queries_without_pause_do_not_stop_the_bulk_lane(witness: Witness, lanes
         stop.set()
         for asker in askers:
             asker.join()
+
+
+def test_while_the_nice_threads_do_not_get_on_others_work_at_normal_priority(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1, steady_threads=1)
+    witness.hold("slow")
+    witness.hold("last")
+    bulk = embedder.submit_texts(["slow", "next", "last"])
+    witness.await_reached("last")
+    normal = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [witness.niceness[text] - normal for text in ("slow", "next", "last")] == [min(10, 19 - normal), 0, 0]
+    witness.release_all()
+    assert bulk.result(WAIT_S).shape == (3, 384)
 
 
 def test_bulk_calls_take_turns(witness: Witness, lanes: Lanes) -> None:

@@ -37,7 +37,7 @@ def witness(int8_model: MiniLM) -> Witness:
 
 @pytest.fixture
 def embedder(witness: Witness) -> Iterator[LanedEmbedder]:
-    embedder = LanedEmbedder(witness, query_threads=2, starved_s=NEVER_S)
+    embedder = LanedEmbedder(witness, query_threads=2, steady_threads=0, starved_s=NEVER_S)
     yield embedder
     witness.release_all()
     embedder.close()

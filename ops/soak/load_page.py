@@ -1,0 +1,44 @@
+"""The figures of a burst as the page `ops/bench/load.md`: pure."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+from ops.bench.machine import describe_machine, load_per_core
+
+
+def load_page(figures: dict[str, Any], today: date) -> str:
+    """Return the page."""
+    machine = describe_machine()
+    rows = [
+        ("events published", f"{figures['events']:,}"),
+        ("acknowledged, a second", f"{figures['acknowledged_per_s']:,}"),
+        ("worked off, a second", f"{figures['worked_off_per_s']:,}"),
+        ("recalls meanwhile", f"{figures['recalls']:,}"),
+        ("of them degraded", f"{figures['recalls_degraded']:,}"),
+        ("recall p50 / p99, ms", f"{figures['recall_p50_ms']} / {figures['recall_p99_ms']}"),
+    ]
+    parts = [(part, f"{size:,}") for part, size in figures["largest_resident_mb"].items()]
+    return "\n".join(
+        [
+            "# A burst",
+            "",
+            f"{today.isoformat()}, `python -m ops.soak burst --events {figures['events']} --page`,",
+            f"{machine['processor']}, {machine['cores']} cores, load {load_per_core()} a core at the end. All events are",
+            "published at once, as fast as they are acknowledged; one client asks on, 50 ms after each answer. Every",
+            "event was acknowledged, is in the journal once and became a memory; every recall was answered; nothing was",
+            "left running.",
+            "",
+            *_table("what", rows),
+            "",
+            "The largest resident size of each part (processes share pages, so it does not add up):",
+            "",
+            *_table("part, MB", parts),
+            "",
+        ]
+    )
+
+
+def _table(head: str, rows: list[tuple[str, str]]) -> list[str]:
+    return [f"| {head} | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows)]
