@@ -168,6 +168,7 @@ OPERATIONS = (
     of_daemon("erase", lambda *_: {"selection": {"session_id": "shared-session"}}),
     of_daemon("erase_begin", lambda _, id_: {"selection": {"ids": [id_]}}),
     of_daemon("erase_finish", lambda _, id_: {"started_at": NOW, "record_ids": [id_]}),
+    of_daemon("age", lambda *_: NOTHING),
     of_daemon("feedback", lambda user, id_: {"recall_id": id_, "used": [id_], "quality": 1.0, "event_id": user.word()}),
     of_daemon("stats", lambda *_: NOTHING),
     of_daemon(
