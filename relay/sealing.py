@@ -94,7 +94,10 @@ class Sealing:
     def _open(self, stored: SealedEvent | SealedQuarantine, about: bytes) -> bytes | None:
         if self._keys is None:
             return None
-        cipher = self._keys.cipher(stored.user_id, PURPOSE)
+        try:
+            cipher = self._keys.cipher(stored.user_id, PURPOSE)
+        except MalformedEventError:
+            return None  # nobody of that name was ever stored
         if cipher.key_id != stored.key_id:
             raise EncryptionKeyMissingError(stored.user_id, str(self._keys.folder))
         try:

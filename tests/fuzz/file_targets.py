@@ -7,6 +7,7 @@ the body of a value with a right checksum, as a version of this program that was
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -27,8 +28,19 @@ from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec, recall_notes, seal, trajectories
 from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
-from relay import CurvePair, Journal, entries, event_from_mapping, key_file, pages, read_key_file
+from relay import (
+    CurvePair,
+    EncryptionKeyMissingError,
+    Journal,
+    KeyRing,
+    entries,
+    event_from_mapping,
+    key_file,
+    pages,
+    read_key_file,
+)
 from relay import load_settings as load_relay_settings
+from relay.sealing import Sealing
 from sona import checkpoint
 from sona.engine import Learner
 from sona.lesson import Contest, Lesson
@@ -128,9 +140,35 @@ def _named(read: Callable[[bytes, bytes], object]) -> Callable[[bytes], None]:
 def _journal_values(data: bytes) -> None:
     checked = xxhash.xxh3_64_digest(KEY + data) + data
     for value in (data, checked):
-        entries.open_event(KEY, value)
-        entries.open_quarantine(KEY, value)
+        for sealing in (Sealing(None), Sealing(_ring())):
+            event, quarantined = entries.open_event(KEY, value), entries.open_quarantine(KEY, value)
+            _ = event and _told_apart(sealing.open_event, event)
+            _ = quarantined and _told_apart(sealing.open_quarantine, quarantined)
     entries.number(data)
+
+
+def _told_apart(read: Callable[[bytes, Any], object], stored: object) -> None:
+    """Damage is None, a key that is gone an error, and nothing else is raised."""
+    with suppress(EncryptionKeyMissingError):
+        read(KEY, stored)
+
+
+@cache
+def _ring() -> KeyRing:
+    ring = KeyRing(scratch() / "keys")
+    ring.cipher("alice", "journal", create=True)
+    return ring
+
+
+def _sealed_event() -> bytes:
+    plain = entries.StoredEvent(1, "alice", "e", "a.b", b"\x80")
+    sealing = Sealing(_ring())
+    return entries.pack(sealing.event(KEY, plain, sealing.id_key("alice", "e")))
+
+
+def _sealed_quarantine() -> bytes:
+    plain = entries.StoredQuarantine(b"d", "c", "r", "s", 1, None, b"x" * 16)
+    return entries.pack(Sealing(_ring()).quarantine(KEY, "alice", plain))
 
 
 def _index(data: bytes) -> None:
@@ -257,6 +295,9 @@ TARGETS = (
         (
             entries.seal(KEY, entries.StoredEvent(1, "alice", "e", "a.b", b"\x80"))[8:],
             entries.seal(KEY, entries.StoredQuarantine(b"d", "c", "r", "s", 1, None, b"x" * 16))[8:],
+            _sealed_event(),
+            _sealed_quarantine(),
+            b"\xc1" + msgspec.msgpack.encode((1, "../alice", b"n", b"k" * 8, b"s" * 40)),
         ),
         "msgpack",
     ),

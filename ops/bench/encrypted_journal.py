@@ -1,0 +1,106 @@
+"""What encryption costs the journal: events/s in and out, and bytes on the disk, plain and encrypted in turns.
+
+`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns the same as a dict. Events of 1 KB of eight
+users are appended in transactions of 100, as group commit makes them, and of 1, where the disk decides; read in
+batches of 1,000; and a plain journal is converted. One process, so that the difference is the cipher's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ops.bench.spread import Spread, spread
+from relay import Event, EventLimits, Journal, JournalSettings, KeyRing, encrypt_journal, event_from_mapping
+from relay.pages import DATA_FILE
+
+ROUNDS = 5
+EVENTS = 4_000
+ALONE = 200
+BATCH = 100
+PAGE = 1_000
+PAYLOAD_BYTES = 850
+USERS = 8
+
+Figures = dict[str, dict[str, Spread]]
+"""`plain` and `encrypted`: each figure with its range."""
+
+
+def measure(rounds: int = ROUNDS, events: int = EVENTS) -> Figures:
+    """Return append_per_s, append_cpu_us (of processor time, per event), commit_ms (one event alone), read_per_s,
+    read_cpu_us, bytes_per_event; and of the plain one convert_per_s."""
+    samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
+    for _ in range(rounds):
+        for kind, found in samples.items():
+            with tempfile.TemporaryDirectory(prefix="bench-encrypted-") as folder:
+                _round(Path(folder), found, events, is_encrypted=kind == "encrypted")
+    return {kind: {name: spread(values) for name, values in found.items()} for kind, found in samples.items()}
+
+
+def _round(folder: Path, found: dict[str, list[float]], count: int, *, is_encrypted: bool) -> None:
+    keys = KeyRing(folder / "keys")
+    now = datetime.now(UTC)
+    events = [_event(number, now) for number in range(count + ALONE)]
+    journal_folder = folder / "journal"
+    with Journal.open(journal_folder, keys=keys if is_encrypted else None) as journal:
+        took_s, cpu_s = _timed(lambda: [journal.append(events[at : at + BATCH], now) for at in range(0, count, BATCH)])
+        found["append_per_s"].append(count / took_s)
+        found["append_cpu_us"].append(cpu_s / count * 1e6)
+        took_s, _ = _timed(lambda: [journal.append([event], now) for event in events[count:]])
+        found["commit_ms"].append(took_s / ALONE * 1000)
+        took_s, cpu_s = _timed(lambda: _read_all(journal))
+        found["read_per_s"].append(len(events) / took_s)
+        found["read_cpu_us"].append(cpu_s / len(events) * 1e6)
+    found["bytes_per_event"].append((journal_folder / DATA_FILE).stat().st_size / len(events))
+    if not is_encrypted:
+        took_s, _ = _timed(lambda: encrypt_journal(journal_folder, JournalSettings(), keys, now))
+        found["convert_per_s"].append(len(events) / took_s)
+
+
+def _read_all(journal: Journal) -> None:
+    after = 0
+    while entries := journal.read(after, PAGE):
+        after = entries[-1].seq
+
+
+def _timed(act: Callable[[], object]) -> tuple[float, float]:
+    """Return how long it took, and how much of that this process computed."""
+    started_s, cpu_s = time.perf_counter(), time.process_time()
+    act()
+    return time.perf_counter() - started_s, time.process_time() - cpu_s
+
+
+def _event(number: int, now: datetime) -> Event:
+    mapping = {
+        "event_id": f"event-{number:08d}",
+        "event_type": "worker.task.progress",
+        "timestamp": "2026-02-16T10:00:00Z",
+        "user_id": f"user-{number % USERS}",
+        "session_id": "session-1",
+        "payload": {"text": "x" * PAYLOAD_BYTES},
+    }
+    return event_from_mapping(mapping, EventLimits(), now)
+
+
+def main() -> None:
+    figures = measure()
+    print(f"{'figure':<16} {'plain':>28} {'encrypted':>28}")
+    for name in figures["plain"]:
+        cells = [_cell(figures[kind].get(name)) for kind in ("plain", "encrypted")]
+        print(f"{name:<16} {cells[0]:>28} {cells[1]:>28}")
+
+
+def _cell(figure: Spread | None) -> str:
+    if figure is None:
+        return ""
+    digits = 0 if figure["median"] >= 100 else 1
+    median, least, most = (f"{figure[name]:,.{digits}f}" for name in ("median", "least", "most"))
+    return f"{median} ({least}-{most})"
+
+
+if __name__ == "__main__":
+    main()
