@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import msgspec
 
 from memory_agent.cli.access import asks_daemon, open_client, open_files
 from memory_agent.cli.confirming import confirm
+from memory_agent.cli.failure import note
 from memory_agent.cli.journal_files import erase_events, owners_of, ownership
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures
@@ -128,8 +128,11 @@ def _erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
     now = datetime.now(UTC)
     ids: tuple[str, ...] = ()
     if user_folder(target.data_dir, target.user_id).exists():
-        with suppress(EncryptionKeyMissingError), open_files(target) as memory:  # nobody can read what goes then
-            ids = memory.erasure.plan(Selection(filter=MemoryFilter(kinds=KINDS)), now).record_ids
+        try:
+            with open_files(target) as memory:
+                ids = memory.erasure.plan(Selection(filter=MemoryFilter(kinds=KINDS)), now).record_ids
+        except EncryptionKeyMissingError:
+            note("the memories are not counted: their key is gone, and nobody can read them")
     with owners_of(target) as owners:
         wanted = Erasable(user_id=target.user_id, everything=True)
         erased = erase_events(target, wanted, ownership(target, owners), now, dry_run=dry_run)

@@ -29,6 +29,7 @@ VERBS = {
     "quarantine": "quarantine",
     "keys": "keys",
     "encryption": "encryption",
+    "encrypt": "encrypt",
     "verify": "verify",
     "rebuild": "rebuild",
     "compact": "compact",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.errors import StoreError
+from memory_agent.errors import EncryptionKeyMissingError, StoreError
 from memory_agent.storage.user_key import UserKey
 from relay.errors import UndecipherableError
 from relay.sealed import sealed, unsealed
@@ -108,6 +108,19 @@ def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
         return None
     except (OSError, msgspec.DecodeError, ValueError, RecursionError, UndecipherableError) as error:
         raise StoreError(f"{folder / LEDGER_FILE} cannot be read: {error}") from error
+
+
+def encrypt_intent(folder: Path, key: UserKey) -> None:
+    """Encrypt an erasure that was begun while nothing was; durable on return. Raises `StoreError`."""
+    (folder / f"{LEDGER_FILE}.new").unlink(missing_ok=True)
+    try:
+        read_intent(folder, key)
+    except EncryptionKeyMissingError:
+        raise
+    except StoreError:
+        intent = read_intent(folder)
+        if intent is not None:
+            _write(folder, intent, key)
 
 
 def is_through(intent: Intent, kept: Intent) -> bool:

@@ -159,6 +159,13 @@ def build_anew(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
     save(store, index, lexicon)
 
 
+def remove_files(folder: Path) -> None:
+    """Remove all derived files of a user's folder that nobody has open, those set aside too. Raises `OSError`."""
+    for name in (INDEX_FILE, LEXICON_FILE):
+        for path in folder.glob(f"{name}*"):
+            path.unlink(missing_ok=True)
+
+
 def remove_set_aside(store: Store) -> None:
     """Remove derived files that were set aside as damaged. Raises `OSError`."""
     for path in store.folder.glob("*.damaged"):

@@ -23,7 +23,11 @@ def has_records(folder: Path) -> bool:
 
 def own_records(folder: Path, settings: StoreSettings, key: UserKey | None) -> Environment:
     """Open the records in a user's folder, or create them, encrypted where there is a `key`. Raises as `Store.open`."""
-    path = folder / RECORDS_FOLDER
+    return records_at(folder / RECORDS_FOLDER, settings, key)
+
+
+def records_at(path: Path, settings: StoreSettings, key: UserKey | None) -> Environment:
+    """As `own_records`, of records that lie elsewhere: in a copy of them that is being made."""
     return Environment.open(path, settings.map_size_bytes, DATABASES, encryption=_encryption(key))
 
 

@@ -1,0 +1,80 @@
+"""`encrypt`: a data folder that is not encrypted, turned into one that is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from memory_agent.cli.failure import note
+from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.render import print_document, size
+from memory_agent.errors import SettingsError
+from memory_agent.storage.folders import ASIDE, known_users, user_folder
+from memory_agent.storage.user_key import UserKey
+from relay import KeyRing, journal_folder
+from relay.validation import SYSTEM_USER
+
+if TYPE_CHECKING:
+    from memory_agent.care.encrypting import EncryptedUser
+
+
+@click.command(short_help="Encrypt a data folder that is not encrypted.")
+@common_options
+def encrypt(target: Target) -> None:
+    """Encrypt what is in the data folder, each user's data with a key of its own, in encryption.keys_folder.
+
+    Without --user, everything: all users, the journal, and whose runs they are. The daemon must be stopped. Needs room
+    for a copy of the largest part; killed at any moment, each part is whole, plain or encrypted, and the verb said
+    again goes on. Whoever loses the folder of keys loses the data: back it up, apart from the data.
+
+    Backups made before, exports and what a restore put aside stay as they are. A disk may hold former blocks of plain
+    files until it writes on them.
+
+    \b
+    Examples:
+      memory-agent encrypt --config memory-agent.toml
+      memory-agent encrypt --set encryption.keys_folder=/srv/keys --user alice
+    """
+    keys = target.keys
+    if keys is None:
+        raise SettingsError("encryption.keys_folder", "is empty: name the folder in which the keys are to be made")
+    target.layout.create()
+    with target.layout.hold():
+        users = _encrypt_users(target, keys)
+        if not target.user_named:
+            _encrypt_shared(target, keys)
+    if target.as_json:
+        print_document({"users": users, "journal": not target.user_named})
+    for user in [] if target.as_json else users:
+        done = "was encrypted" if user.was_encrypted else f"{size(user.bytes_before)} -> {size(user.bytes_after)}"
+        click.echo(f"user {user.user_id}: {user.memories} memories, {done}")
+    kept = [folder.name for folder in sorted(target.data_dir.glob(f"{ASIDE}*/"))]
+    if kept:
+        note(f"what a restore put aside is not encrypted: remove {', '.join(kept)}")
+
+
+def _encrypt_users(target: Target, keys: KeyRing) -> list[EncryptedUser]:
+    from memory_agent.care.encrypting import encrypt_user, has_records  # engines
+
+    named = [target.user_id] if target.user_named else list(known_users(target.data_dir))
+    folders = {user_id: user_folder(target.data_dir, user_id) for user_id in named}
+    with progress_bars() as report:
+        return [
+            encrypt_user(folder, target.settings.store, UserKey(keys, user_id), report)
+            for user_id, folder in folders.items()
+            if has_records(folder)
+        ]
+
+
+def _encrypt_shared(target: Target, keys: KeyRing) -> None:
+    """Encrypt what is not one user's alone."""
+    from memory_agent.daemon.owners import encrypt_owners  # engines
+    from relay.encrypting import encrypt_journal
+
+    encrypt_owners(target.layout.owners, UserKey(keys, SYSTEM_USER))
+    journal = journal_folder(target.data_dir)
+    if journal.exists():
+        encrypt_journal(journal, target.settings.relay.journal, keys, datetime.now(UTC))

@@ -1,0 +1,237 @@
+"""The verbs on a data folder that is encrypted, and the one that makes it so."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from memory_agent.cli.group import cli
+from memory_agent.config import StoreSettings
+from memory_agent.daemon.owners import Owners
+from memory_agent.erasure.selection import Selection
+from memory_agent.memory import Memory
+from memory_agent.storage.folders import user_folder
+from memory_agent.storage.user_key import UserKey
+from relay import Journal, KeyRing, event_from_mapping, journal_folder
+from relay.config import EventLimits
+
+Run = Callable[..., Result]
+
+NOW = datetime(2026, 2, 16, tzinfo=UTC)
+MARKS = ("zanzibarquokk", "wombat-session", "wombat-event", "wombat-run", "wombat-title", "wombat-key", "wombat-gone")
+ALICE, BOB = 15, 14  # memories; one of bob is being erased
+VERBS = [("recall", "x"), ("stats",), ("verify",), ("rebuild",), ("compact",), ("export", "unused")]
+STORE = ("--set", "store.exact_search_limit=5")
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def locked(data_dir: Path, keys: Path) -> Run:
+    """Run a verb with the setting."""
+
+    def run_verb(*words: str, input: str | bytes | None = None) -> Result:
+        setting = ("--set", f"encryption.keys_folder={keys}", *STORE)
+        return CliRunner().invoke(cli, [*words, *setting, "--data-dir", str(data_dir)], input=input)
+
+    return run_verb
+
+
+@pytest.fixture
+def plain(data_dir: Path) -> Path:
+    """Two users with memories, a run and an erasure that is not through; a journal; whose runs those are."""
+    for user_id in ("alice", "bob"):
+        folder = user_folder(data_dir, user_id)
+        with Memory.open(folder, user_id=user_id, store_settings=StoreSettings(exact_search_limit=5)) as memory:
+            for number in range(12):
+                memory.remember(f"zanzibarquokka {number} of {user_id}", title="wombat-title", now=NOW)
+            memory.runs.begin("find the zanzibarquokka", "wombat-run", "wombat-session", now=NOW)
+            memory.runs.end("wombat-run", "completed", "found it", now=NOW)
+            memory.remember("a quokka", session_id="wombat-gone", now=NOW, metadata={"wombat-key": 1})
+            if user_id == "bob":
+                memory.erasure.begin(memory.erasure.plan(Selection(session_id="wombat-gone"), NOW))
+        (folder / "lexicon.sqlite.damaged").write_bytes(b"zanzibarquokka")
+    with Journal.open(journal_folder(data_dir)) as journal:
+        payload = {"text": "zanzibarquokka", "run_id": "wombat-run"}
+        fields = {"event_id": "wombat-event", "event_type": "chat.user_msg", "user_id": "alice", "payload": payload}
+        journal.append([event_from_mapping(fields, EventLimits(), NOW)], NOW)
+    owners = Owners(data_dir / "owners")
+    owners.learn(("run:wombat-run", "session:wombat-session"), "alice")
+    owners.close()
+    return data_dir
+
+
+@pytest.fixture
+def encrypted(plain: Path, locked: Run) -> Path:
+    assert locked("encrypt").exit_code == 0
+    return plain
+
+
+def files_with_marks(folder: Path) -> set[str]:
+    contents = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {file.name for file, data in contents.items() if any(mark.encode() in data for mark in MARKS)}
+
+
+def document(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def fault(result: Result) -> str:
+    assert result.exit_code != 0
+    code: str = json.loads(result.stderr.splitlines()[-1])["error"]["code"]
+    return code
+
+
+def test_encrypt_leaves_nothing_readable_and_everything_usable(plain: Path, keys: Path, locked: Run) -> None:
+    assert files_with_marks(plain) >= {"data.mdb", "lexicon.sqlite", "lexicon.sqlite.damaged", "erasing.json"}
+    told = document(locked("encrypt", "--json"))
+    assert {user["user_id"]: user["memories"] for user in told["users"]} == {"alice": ALICE, "bob": ALICE}
+    assert files_with_marks(plain) == set()
+    assert sorted(KeyRing(keys).users()) == ["alice", "bob", "system"]
+    found = document(locked("recall", "zanzibarquokka", "--top-k", "3", "--user", "alice", "--json"))
+    assert len(found["memories"]) == 3
+    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == BOB  # the erasure went on
+    assert document(locked("verify", "--json"))["sound"] is True
+    again = document(locked("encrypt", "--json"))
+    assert all(user["was_encrypted"] for user in again["users"])
+    assert files_with_marks(plain) == set()
+    owners = Owners(plain / "owners", key=UserKey(KeyRing(keys), "system"))
+    assert owners.owner(("run:wombat-run",)) == "alice"
+    owners.close()
+
+
+def test_encrypt_needs_the_setting_and_a_folder_that_nobody_has_open(plain: Path, run: Run, locked: Run) -> None:
+    assert fault(run("encrypt", "--json")) == "settings"
+    with Memory.open(user_folder(plain, "alice"), user_id="alice"):
+        assert fault(locked("encrypt", "--json")) == "store_owned_elsewhere"
+    before = files_with_marks(plain)
+    assert "data.mdb" in before
+
+
+def test_one_user_may_be_encrypted_alone(plain: Path, keys: Path, run: Run, locked: Run) -> None:
+    assert locked("encrypt", "--user", "alice").exit_code == 0
+    assert files_with_marks(user_folder(plain, "alice")) == set()
+    assert KeyRing(keys).users() == ["alice"]
+    assert fault(locked("stats", "--user", "bob", "--json")) == "store_not_encrypted"
+    assert document(run("stats", "--user", "bob", "--json"))["memories"] == BOB
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_what_is_missing_without_the_setting(encrypted: Path, run: Run, verb: tuple[str, ...]) -> None:
+    result = run(*verb, "--user", "alice")
+    assert result.exit_code != 0
+    assert "encryption.keys_folder" in result.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_that_the_key_is_missing_once_it_was_destroyed(
+    encrypted: Path, keys: Path, locked: Run, verb: tuple[str, ...]
+) -> None:
+    KeyRing(keys).destroy("alice")
+    assert fault(locked(*verb, "--user", "alice", "--json")) == "encryption_key_missing"
+    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == BOB
+    assert not KeyRing(keys).has("alice")
+
+
+def test_a_backup_stays_encrypted_holds_no_keys_and_is_restored_with_them(
+    encrypted: Path, tmp_path: Path, keys: Path, run: Run, locked: Run
+) -> None:
+    made = document(locked("backup", str(tmp_path / "copy"), "--json"))
+    assert {part["part"] for part in made["parts"]} == {"user alice", "user bob", "owners", "journal"}
+    assert files_with_marks(tmp_path / "copy") == set()
+    secrets = [file.read_bytes() for file in keys.iterdir()]
+    assert not any(secret in file.read_bytes() for file in (tmp_path / "copy").rglob("*.mdb") for secret in secrets)
+    assert fault(run("restore", str(tmp_path / "copy"), "--replace", "--json")) == "store_encrypted"
+    assert locked("restore", str(tmp_path / "copy"), "--replace").exit_code == 0
+    assert document(locked("stats", "--user", "alice", "--json"))["memories"] == ALICE
+    assert locked("restore", str(tmp_path / "copy"), "--user", "alice", "--replace").exit_code == 0
+    assert locked("rebuild").exit_code == 0
+    assert document(locked("verify", "--json"))["sound"] is True
+    assert files_with_marks(encrypted) == set()
+
+
+def test_a_backup_leaves_out_whose_key_is_gone_and_a_restore_brings_the_others(
+    encrypted: Path, tmp_path: Path, keys: Path, locked: Run
+) -> None:
+    assert locked("backup", str(tmp_path / "first")).exit_code == 0
+    KeyRing(keys).destroy("alice")
+    result = locked("backup", str(tmp_path / "second"), "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["left_out"] == ["alice"]
+    assert locked("restore", str(tmp_path / "first"), "--replace").exit_code == 0
+    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == ALICE  # erasures begun are in no backup
+    assert fault(locked("stats", "--user", "alice", "--json")) == "encryption_key_missing"
+
+
+def test_memories_are_carried_out_of_an_encrypted_folder_and_into_another(
+    encrypted: Path, tmp_path: Path, keys: Path, locked: Run
+) -> None:
+    file = tmp_path / "alice.jsonl"
+    assert locked("export", str(file), "--user", "alice").exit_code == 0
+    assert b"zanzibarquokka" in file.read_bytes()
+    assert document(locked("import", str(file), "--user", "carol", "--json"))["taken"] == ALICE
+    assert KeyRing(keys).has("carol")
+    assert files_with_marks(encrypted) == set()
+    assert document(locked("stats", "--user", "carol", "--json"))["memories"] == ALICE
+
+
+def test_what_is_forgotten_leaves_an_encrypted_folder_too(encrypted: Path, locked: Run) -> None:
+    assert locked("rebuild", "--user", "alice").exit_code == 0
+    assert document(locked("forget", "--user", "alice", "--kind", "finding", "--yes", "--json"))["complete"] is True
+    assert locked("compact").exit_code == 0
+    assert document(locked("verify", "--json"))["sound"] is True
+    assert files_with_marks(encrypted) == set()
+
+
+def test_what_nobody_can_read_any_more_is_removed(encrypted: Path, keys: Path, locked: Run) -> None:
+    KeyRing(keys).destroy("alice")
+    result = locked("forget", "--user", "alice", "--user-all", "--yes", "--json")
+    assert document(result)["complete"] is True
+    assert "nobody can read" in result.stderr
+    assert not user_folder(encrypted, "alice").exists()
+    assert locked("remember", "a new beginning", "--user", "alice").exit_code == 0
+    assert document(locked("stats", "--user", "alice", "--json"))["memories"] == 1
+
+
+KILLED = """
+import os, sys, signal
+from memory_agent.care import encrypting
+from memory_agent.cli.group import cli
+step, words = sys.argv[1], sys.argv[2:]
+before = getattr(encrypting, step)
+def dying(*arguments, **more):
+    if step == "encrypt_intent":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = before(*arguments, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(encrypting, step, dying)
+cli(words)
+"""
+
+
+@pytest.mark.parametrize(
+    "step", ["discard_learner", "room_for_copy", "flush_copy", "replace_by_copy", "encrypt_intent"]
+)
+def test_killed_at_any_step_it_goes_on(step: str, plain: Path, keys: Path, run: Run, locked: Run) -> None:
+    words = ["encrypt", "--user", "bob", "--data-dir", str(plain), "--set", f"encryption.keys_folder={keys}"]
+    done = subprocess.run([sys.executable, "-c", KILLED, step, *words], check=False, capture_output=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    is_plain = step in ("discard_learner", "room_for_copy", "flush_copy")
+    if is_plain:
+        assert run("stats", "--user", "bob").exit_code == 0
+    assert locked("encrypt", "--user", "bob").exit_code == 0
+    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == BOB
+    assert files_with_marks(user_folder(plain, "bob")) == set()
