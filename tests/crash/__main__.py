@@ -32,11 +32,11 @@ from .history import check
 from .power import power_cut
 
 SEED = 20260216
-KILLS = {"relay": 250, "owner": 120, "plain": 30, "spooling": 60}
+KILLS = {"relay": 250, "owner": 150, "plain": 30, "spooling": 70}
 KILLS_A_ROUND = 23
 FAULT_ROUNDS = 4
 POWER_CUTS = 10
-DAMAGES_A_FILE = 24
+DAMAGES_A_FILE = 12
 DAEMON_ROUNDS = 2  # each kills every process of a daemon once
 AWAY_S = 60.0
 PARTS = "kills,faults,power,damage,daemon,away"
@@ -96,7 +96,10 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
     if "power" in wanted:
         rounds += [("power cuts", POWER_CUTS, lambda f, t: _power_cut(shim, f, t))] * POWER_CUTS
     if "damage" in wanted:
-        rounds.append(("damages", 0, lambda f, t: _damage(options.seed, f, t)))
+        rounds += [
+            ("damages", 0, lambda f, t, e=e: _damage(options.seed, f, t, is_encrypted=e))  # type: ignore[misc]
+            for e in (False, True)
+        ]
     if "daemon" in wanted:
         total = DAEMON_ROUNDS * len(VICTIMS)
         rounds.append(("kills of a daemon's processes", total, lambda f, t: _daemon(options.seed, f, t)))
@@ -116,10 +119,10 @@ def _power_cut(shim: Path, figures: Figures, tell: Tell) -> None:
     tell()
 
 
-def _damage(seed: int, figures: Figures, tell: Tell) -> None:
+def _damage(seed: int, figures: Figures, tell: Tell, *, is_encrypted: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         base = Path(name) / "base"
-        make_data_folder(base)
+        make_data_folder(base, is_encrypted=is_encrypted)
         todo = damages(base, random.Random(seed), DAMAGES_A_FILE)
         wrong = list(inspect(base, Path(name) / "work", todo, figures, tell))
     assert wrong == [], f"seed {seed}: {wrong[:10]}"

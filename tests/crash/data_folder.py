@@ -15,7 +15,9 @@ from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.user_key import open_user_key
 from relay import (
+    EncryptionSettings,
     Event,
     EventLimits,
     Journal,
@@ -25,9 +27,11 @@ from relay import (
     ensure_local_key,
     event_from_mapping,
     journal_folder,
+    open_key_ring,
     revoke_key,
 )
 from relay.key_file import server_pair
+from relay.validation import SYSTEM_USER
 
 from .events import ROOMS, USERS, event
 from .owner_process import STORE
@@ -37,19 +41,23 @@ EVENTS = 150
 LEARNT, ERASED = "alice", "bob"
 """Who has a learner in a file, and whose erasure was begun and is not through."""
 LEARNING = LearningSettings(mode="on")
+KEYS = "keys"
 RUNS = {f"run-{number:02d}": USERS[number % len(USERS)] for number in range(24)}
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 
-def make_data_folder(folder: Path) -> None:
+def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
     """Journal, consumers, a quarantined event, a spool, every user's memories with what is derived and learnt, an
-    erasure half way, whose runs are whose, and the keys."""
+    erasure half way, whose runs are whose, and the keys; encrypted, also those that it is encrypted with."""
     data_dir = folder / "data"
-    with Journal.open(journal_folder(data_dir)) as journal:
+    if is_encrypted:
+        (folder / KEYS).mkdir(parents=True)
+    encryption = encryption_of(folder)
+    with Journal.open(journal_folder(data_dir), keys=open_key_ring(encryption, data_dir)) as journal:
         journal.append([_checked("p", number) for number in range(EVENTS)], NOW)
         journal.commit("memory", EVENTS)
         journal.quarantine(b"{", "malformed_event", "is no event", "ingest", NOW)
-        host = MemoryHost(data_dir, Settings(store=STORE), WordVectors())
+        host = MemoryHost(data_dir, Settings(store=STORE, encryption=encryption), WordVectors())
         for user_id in USERS:
             events = tuple((entry.seq, entry.data) for entry in journal.read(0, EVENTS, user_id=user_id))
             decode_reply(host.ingest(user_id, encode(IngestBatch(events=events))), IngestReport)
@@ -58,8 +66,17 @@ def make_data_folder(folder: Path) -> None:
         spool.append([_checked("q", number) for number in range(30)], NOW)
     _teach(data_dir)
     _begin_erasure(data_dir)
-    _own(data_dir)
+    owners = Owners(Layout(data_dir).owners, key=open_user_key(encryption, data_dir, SYSTEM_USER))
+    for run_id, user_id in RUNS.items():
+        owners.learn(run_keys(run_id), user_id)
+    owners.close()
     _make_keys(data_dir)
+
+
+def encryption_of(folder: Path) -> EncryptionSettings:
+    """How the data in this folder are encrypted: with the keys beside them, if there are any."""
+    keys = folder / KEYS
+    return EncryptionSettings(keys_folder=str(keys)) if keys.exists() else EncryptionSettings()
 
 
 def _teach(data_dir: Path) -> None:
@@ -78,18 +95,12 @@ def _teach(data_dir: Path) -> None:
 def _begin_erasure(data_dir: Path) -> None:
     """Write down what a daemon would do next, of which some is already done when the folder is opened."""
     folder = user_folder(data_dir, ERASED)
+    key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:
         chosen = [record for _, record in memory._archive.store.scan()][:3]
     events = tuple(str(record.event_id) for record in chosen)
     ids = tuple(record.id for record in chosen)
-    write_intent(folder, Intent(started_at=NOW, record_ids=ids, event_ids=events, with_journal=True))
-
-
-def _own(data_dir: Path) -> None:
-    owners = Owners(Layout(data_dir).owners)
-    for run_id, user_id in RUNS.items():
-        owners.learn(run_keys(run_id), user_id)
-    owners.close()
+    write_intent(folder, Intent(started_at=NOW, record_ids=ids, event_ids=events, with_journal=True), key)
 
 
 def _make_keys(data_dir: Path) -> None:
@@ -110,6 +121,7 @@ def open_memory(data_dir: Path, user_id: str) -> Memory:
         embedder=WordVectors(),
         store_settings=STORE,
         learning_settings=LEARNING,
+        encryption_settings=encryption_of(data_dir.parent),
     )
 
 

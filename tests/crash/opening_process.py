@@ -19,19 +19,23 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.user_key import open_user_key
 from relay import (
     Credentials,
     Journal,
     JournalSettings,
+    KeyRing,
     RelayError,
     curve_pair,
     ensure_local_key,
     journal_folder,
+    open_key_ring,
     read_keys,
 )
 from relay.key_file import server_pair
+from relay.validation import SYSTEM_USER
 
-from .data_folder import RUNS, open_memory
+from .data_folder import RUNS, encryption_of, open_memory
 from .events import ROOMS
 from .owner_process import STORE
 
@@ -47,7 +51,9 @@ def main() -> None:
 
 def _parts(folder: Path) -> dict[str, Callable[[], dict[str, Any]]]:
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "journal": lambda: _journal(journal_folder(folder / "data")),
+        "journal": lambda: _journal(
+            journal_folder(folder / "data"), open_key_ring(encryption_of(folder), folder / "data")
+        ),
         "spool": lambda: _journal(folder / "spool"),
         "owners": lambda: _owners(folder / "data"),
         "keys": lambda: _keys(folder / "data"),
@@ -66,9 +72,9 @@ def _tried(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"bug": f"{type(error).__name__}: {error}"}
 
 
-def _journal(path: Path) -> dict[str, Any]:
+def _journal(path: Path, keys: KeyRing | None = None) -> dict[str, Any]:
     """Everything in it, by number and by user, and who has read how far."""
-    with Journal.open(path) as journal:
+    with Journal.open(path, keys=keys) as journal:
         entries = [(entry.seq, entry.user_id, entry.data.decode(errors="replace")) for entry in _entries(journal)]
         users = sorted({user_id for _, user_id, _ in entries})
         by_user = {user: [entry.seq for entry in journal.read(0, 10_000, 64 << 20, user)] for user in users}
@@ -88,7 +94,8 @@ def _entries(journal: Journal) -> list[Any]:
 def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
     """Every memory, what each of some questions finds first, and the figures."""
     folder = user_folder(data_dir, user_id)
-    intent = repr(read_intent(folder))  # what is still to be erased from the journal
+    key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
+    intent = repr(read_intent(folder, key))  # what is still to be erased from the journal
     with open_memory(data_dir, user_id) as memory:
         store = memory._archive.store
         records = [(row, record.id, record.event_id, record.text) for row, record in store.scan()]
@@ -98,18 +105,19 @@ def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
         learnt = [status.credited, status.exemplars, [_first(memory, f"the {room}") for room in ROOMS[:3]]]
         lengths = [len(memory._archive.index), len(memory._archive.lexicon)]
         answers = [intent, records, known, found, store.cursor, lengths, learnt]
-    report = check_user(folder, user_id, STORE, _quietly)
+    report = check_user(folder, user_id, STORE, _quietly, key)
     return {"answers": answers, "verified": not report.findings}
 
 
 def _owners(data_dir: Path) -> dict[str, Any]:
     """Whose each run is, and who learns to be the owner of one that nobody has named."""
-    owners = Owners(Layout(data_dir).owners)
+    key = open_user_key(encryption_of(data_dir.parent), data_dir, SYSTEM_USER)
+    owners = Owners(Layout(data_dir).owners, key=key)
     try:
         answers = [owners.owner(run_keys(run_id)) for run_id in (*RUNS, "run-unknown")]
     finally:
         owners.close()
-    report = check_owners(Layout(data_dir).owners)
+    report = check_owners(Layout(data_dir).owners, key)
     return {"answers": answers, "verified": not report.findings}
 
 

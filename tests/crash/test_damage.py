@@ -14,11 +14,11 @@ from .figures import Figures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "encrypted"])
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one of everything that a daemon writes, closed in order."""
     folder = tmp_path_factory.mktemp("damage") / "base"
-    make_data_folder(folder)
+    make_data_folder(folder, is_encrypted=request.param)
     return folder
 
 
