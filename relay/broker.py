@@ -31,6 +31,7 @@ from relay.endpoints import check_endpoint, is_curve
 from relay.errors import (
     JournalError,
     JournalFullError,
+    JournalPausedError,
     ProtocolError,
     RelayError,
     RelaySettingsError,
@@ -204,7 +205,7 @@ class Broker:
         try:
             return wire.encode_answer(self._answers.answer(question.request, question.principal))
         except RelayError as error:
-            if isinstance(error, JournalError) and not isinstance(error, JournalFullError):
+            if isinstance(error, JournalError) and not isinstance(error, JournalPausedError):
                 raise
             return wire.encode_failure(error)
         except (OSError, MemoryError):

@@ -147,7 +147,26 @@ class JournalError(RelayError):
     retryable = True
 
 
-class JournalFullError(JournalError):
+class JournalPausedError(JournalError):
+    """Nothing was written, for a reason that may pass: it is tried again. Reading goes on."""
+
+    code = "journal_paused"
+
+
+class KeysUnavailableError(JournalPausedError):
+    """The users' encryption keys cannot be read, or none can be made: nothing was written, and nothing unencrypted."""
+
+    code = "keys_unavailable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"encryption keys: {self.reason}"
+
+
+class JournalFullError(JournalPausedError):
     """No room on the disk or in the map: nothing was written, reading goes on, what was acknowledged is intact."""
 
     code = "journal_full"

@@ -20,6 +20,8 @@ from relay.admission import Admission, Admitted, source_name
 from relay.errors import (
     ConsumerBehindError,
     JournalFullError,
+    JournalPausedError,
+    KeysUnavailableError,
     ProducerSupersededError,
     RelayError,
     ScopeMissingError,
@@ -35,6 +37,12 @@ from relay.wire import Ack, Publish, Receipt, Refusal, refusal
 log = structlog.get_logger()
 
 _MAX_PRODUCERS = 10_000
+
+_COUNTED = {
+    JournalFullError.code: "refused_full",
+    KeysUnavailableError.code: "refused_without_keys",
+    ConsumerBehindError.code: "refused_behind",
+}
 
 Producer = tuple[str, str]
 """The id of the key, and the publisher's own."""
@@ -94,7 +102,8 @@ class Intake:
     def take(self, parcels: Sequence[Parcel], now: datetime) -> list[Reply]:
         """Journal the events of `parcels` in one transaction, and return the acks and refusals to send.
 
-        What an ack speaks of is durable. On a full disk, or while a consumer is too far behind, everything is refused.
+        What an ack speaks of is durable. On a full disk, without the folder of keys, or while a consumer is too far
+        behind, everything is refused.
         Raises `JournalError`.
         """
         places: dict[Producer, _Place] = {}
@@ -109,8 +118,8 @@ class Intake:
         try:
             self._journal.require_read(self._max_lag)
             appended = self._append(accepted, now)
-        except (JournalFullError, ConsumerBehindError) as error:
-            counted = "refused_full" if isinstance(error, JournalFullError) else "refused_behind"
+        except (JournalPausedError, ConsumerBehindError) as error:
+            counted = _COUNTED[error.code]
             self._counts[counted] += sum(len(sifted) for _, sifted in accepted)
             self._note_pause(error.code)
             return refusals + [_refusal(parcel, error, parcel.publish.first_seq) for parcel, _ in accepted]
@@ -161,7 +170,7 @@ class Intake:
 
     def _note_pause(self, code: str) -> None:
         if code != self._paused_by:
-            level = logging.ERROR if code == JournalFullError.code else logging.WARNING if code else logging.INFO
+            level = logging.WARNING if code == ConsumerBehindError.code else logging.ERROR if code else logging.INFO
             log.log(level, "intake.refused" if code else "intake.resumed", code=code or self._paused_by)
             self._paused_by = code
 

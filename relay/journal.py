@@ -9,7 +9,8 @@ de-duplication, each of which LMDB's one transaction gives (`ops/decisions/0001-
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -110,10 +111,9 @@ class Journal:
 
         `origins` are those of the events, one for each where they are known. In the same transaction `suspects` go to
         quarantine, and `source` (a name and how far it was read) is noted.
-        Raises `JournalFullError` (nothing was written), `JournalError`, `EncryptionKeyMissingError`.
+        Raises `JournalPausedError` (nothing was written), `JournalError`.
         """
-        self._sealing.require_keys()
-        with self._environment.write() as transaction:
+        with self._writing() as transaction:
             if events:
                 self._require_room(transaction)
             appended = self._append(transaction, events, origins, milliseconds(now))
@@ -134,7 +134,7 @@ class Journal:
 
         Stops before `max_bytes` of event data, except that the first entry always fits; passes what no key is left for.
         Raises `EntryDamagedError` when the first entry is damaged; a later one ends the batch before it;
-        `EncryptionKeyMissingError` when all keys are gone.
+        `KeysUnavailableError` when no key can be had.
         """
         self._sealing.require_keys()
         entries: list[JournalEntry] = []
@@ -149,6 +149,7 @@ class Journal:
                 entries.append(entry)
                 if len(entries) >= limit:
                     break
+        self._sealing.require_keys()  # else keys that went away meanwhile would look destroyed
         return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq)
 
     @property
@@ -210,7 +211,7 @@ class Journal:
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
         """Keep something that could not be handled, with the reason; return its id (0: no room). Durable on return."""
-        with self._environment.write() as transaction:
+        with self._writing() as transaction:
             return self._quarantine.add(transaction, Suspect(data, code, reason, source, seq), now)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
@@ -234,7 +235,7 @@ class Journal:
 
     def release(self, entry_id: int, event: Event, origin: Origin, now: datetime) -> Appended:
         """Append the event that a quarantined entry turned out to be, and remove the entry, in one transaction."""
-        with self._environment.write() as transaction:
+        with self._writing() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
                 raise QuarantineEntryError(entry_id, "there is no such entry")
             self._require_room(transaction)
@@ -242,7 +243,7 @@ class Journal:
 
     def set_aside(self, seq: int, now: datetime) -> int:
         """Move a damaged entry to quarantine, so that readers get past it; return its id. Durable on return."""
-        with self._environment.write() as transaction:
+        with self._writing() as transaction:
             raw = self._retention.delete_damaged(transaction, seq)
             suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
             return self._quarantine.add(transaction, suspect, now)
@@ -260,8 +261,9 @@ class Journal:
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
         """Erase a part of what is wanted; ask again from `next_after` on. Durable on return.
 
-        The bytes lie in pages that were given up until `compact`.
+        The bytes lie in pages that were given up until `compact`. Raises `KeysUnavailableError`.
         """
+        self._sealing.require_keys()
         return self._erasing.erase(wanted, now, dry_run=dry_run)
 
     def erase_all(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
@@ -321,6 +323,14 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Transaction]:
+        """Write what is to be encrypted: not without keys, nor when they went away meanwhile and others were made."""
+        self._sealing.require_keys()
+        with self._environment.write() as transaction:
+            yield transaction
+            self._sealing.require_keys()
 
     def _require_room(self, transaction: Transaction) -> None:
         """Stop before the map is full to the brim: deleting takes pages too."""

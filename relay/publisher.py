@@ -25,6 +25,7 @@ from relay.errors import (
     EntryDamagedError,
     EventTooLargeError,
     JournalFullError,
+    JournalPausedError,
     MalformedEventError,
     ProtocolError,
     RelayError,
@@ -364,7 +365,7 @@ class Publisher:
             raise error
         self._window.rewind()
         self._progress_s = time.monotonic()
-        if isinstance(error, (JournalFullError, ConsumerBehindError)):
+        if isinstance(error, (JournalPausedError, ConsumerBehindError)):
             self._pause_until_s = time.monotonic() + self._settings.full_pause_s
             self._go_away()
 

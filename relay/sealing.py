@@ -7,6 +7,9 @@ beginning or not at all (`encryption_mark`). What this does not do: sockets, dat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from relay.admission import publisher_of
 from relay.cipher import Cipher
 from relay.config import EventLimits
@@ -23,7 +26,13 @@ from relay.entries import (
     unpack_quarantine,
     user_key,
 )
-from relay.errors import EncryptionKeyMissingError, MalformedEventError, UndecipherableError
+from relay.errors import (
+    EncryptionKeyMissingError,
+    KeyFileError,
+    KeysUnavailableError,
+    MalformedEventError,
+    UndecipherableError,
+)
 from relay.event import decode_mapping
 from relay.key_ring import KeyRing
 from relay.validation import SYSTEM_USER, validate_user_id
@@ -40,9 +49,10 @@ class Sealing:
         self._keys = keys
 
     def require_keys(self) -> None:
-        """Raise `EncryptionKeyMissingError` where the folder of keys is gone, and not just a user's key."""
+        """Raise `KeysUnavailableError` where the folder of keys is gone, and not just a user's key."""
         if self._keys is not None:
-            self._keys.cipher(SYSTEM_USER, PURPOSE)
+            with _as_unavailable():
+                self._keys.cipher(SYSTEM_USER, PURPOSE)
 
     def id_key(self, user_id: str, event_id: str) -> bytes:
         """Return the key under which an event's id is found again. Makes the user's key when there is none."""
@@ -89,7 +99,8 @@ class Sealing:
 
     def _own(self, user_id: str) -> Cipher:
         assert self._keys is not None
-        return self._keys.cipher(user_id, PURPOSE, create=True)
+        with _as_unavailable():
+            return self._keys.cipher(user_id, PURPOSE, create=True)
 
     def _open(self, stored: SealedEvent | SealedQuarantine, about: bytes) -> bytes | None:
         if self._keys is None:
@@ -104,6 +115,14 @@ class Sealing:
             return cipher.open(stored.sealed, about)
         except UndecipherableError:
             return None
+
+
+@contextmanager
+def _as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (EncryptionKeyMissingError, KeyFileError) as error:
+        raise KeysUnavailableError(str(error)) from error
 
 
 def user_of(data: bytes, source: str) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from relay.errors import JournalFullError
+from relay.errors import JournalPausedError
 
 log = structlog.get_logger()
 
@@ -59,8 +59,8 @@ class Worker:
     def _step(self) -> float:
         try:
             return self._task.step()
-        except JournalFullError as error:
-            log.error("journal.full", task=self._task.name, code=error.code)
+        except JournalPausedError as error:
+            log.error("journal.paused", task=self._task.name, code=error.code)
             return _FULL_PAUSE_S
 
     def _finish(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -19,9 +21,9 @@ from relay import (
     EntryDamagedError,
     Journal,
     JournalSettings,
+    KeysUnavailableError,
     Publisher,
     RelaySettings,
-    RelayUnavailableError,
     Subscriber,
     encrypt_journal,
     is_encrypted,
@@ -164,9 +166,17 @@ def test_without_the_folder_of_keys_nothing_goes_on_and_no_keys_are_made(
 ) -> None:
     fill(journal)
     keys.folder.rename(away := keys.folder.with_name("away"))
-    for action in (lambda: journal.append([event(1, "carol")], NOW), lambda: journal.read(0, 10)):
-        with pytest.raises(EncryptionKeyMissingError):
-            action()
+    wanted = Erasable(user_id="alice", session_ids=frozenset({f"s-{ID}"}))
+    actions: list[Callable[[], object]] = [
+        lambda: journal.append([event(1, "carol")], NOW),
+        lambda: journal.quarantine(b"x", "c", "r", "memory:carol", NOW),
+        lambda: journal.read(0, 10),
+        lambda: journal.erase(wanted, NOW),
+    ]
+    for act in actions:
+        with pytest.raises(KeysUnavailableError):
+            act()
+    assert not keys.folder.exists()
     journal.close()
     with pytest.raises(EncryptionKeyMissingError):
         Journal.open(folder, keys=keys)
@@ -259,10 +269,78 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
         assert len(journal.quarantined()) == len(after[1])
 
 
-def test_a_relay_encrypts_and_ends_when_all_keys_are_gone(data_dir: Path, keys: KeyRing) -> None:
+DYING = """
+import os, sys
+from pathlib import Path
+import relay.encrypting, relay.environment
+from relay import JournalSettings, KeyRing
+from relay.replacing import LOCK_FILE
+from relays import NOW
+
+folder, keys, where = Path(sys.argv[1]), KeyRing(Path(sys.argv[2])), sys.argv[3]
+replace = relay.environment.replace_by_copy
+
+def die(copy):
+    if where == "between":
+        (copy.parent / LOCK_FILE).unlink(missing_ok=True)
+    if where == "after":
+        replace(copy)
+    os._exit(9)
+
+if where == "copying":
+    relay.encrypting._Encrypted._quarantine = lambda self: os._exit(9)
+relay.environment.replace_by_copy = die
+relay.encrypting.encrypt_journal(folder, JournalSettings(), keys, NOW)
+"""
+
+
+@pytest.mark.parametrize("where", ["copying", "before", "between", "after"])
+def test_a_conversion_that_was_killed_leaves_one_of_both_and_is_finished_by_the_next(
+    folder: Path, keys: KeyRing, where: str
+) -> None:
+    with Journal.open(folder) as plain:
+        fill(plain)
+        before = plain.read(0, 100)
+    died = subprocess.run(
+        [sys.executable, "-c", DYING, str(folder), str(keys.folder), where], cwd=Path(__file__).parent
+    )
+    assert died.returncode == 9
+    is_done = is_encrypted(folder, JournalSettings())
+    assert is_done == (where == "after")
+    with Journal.open(folder, keys=keys if is_done else None) as journal:
+        assert journal.read(0, 100) == before
+    assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 8
+    assert found_below(folder) == set()
+    assert faults(folder) == []
+
+
+def test_nothing_is_kept_that_was_written_while_the_keys_went_away(
+    journal: Journal, keys: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys go between the first look and the last event; a key that is made then is nobody's."""
+    make = KeyRing._create
+
+    def away_then_make(ring: KeyRing, user_id: str) -> None:
+        keys.folder.rename(keys.folder.with_name("away"))
+        make(ring, user_id)
+
+    fill(journal)
+    monkeypatch.setattr(KeyRing, "_create", away_then_make)
+    last_seq = journal.last_seq
+    with pytest.raises(KeysUnavailableError):
+        journal.append([event(1, "carol")], NOW)
+    assert journal.last_seq == last_seq
+    assert keys.users() == ["carol"]
+
+
+def test_a_relay_encrypts_and_takes_nothing_while_the_keys_are_away(data_dir: Path, keys: KeyRing) -> None:
     settings = RelaySettings(encryption=EncryptionSettings(keys_folder=str(keys.folder)))
-    broker = Broker(data_dir, settings).start()
-    with Publisher(broker.endpoints.ingest) as publisher, Subscriber(*broker.endpoints, "r") as subscriber:
+    away = keys.folder.with_name("away")
+    with (
+        Broker(data_dir, settings) as broker,
+        Publisher(broker.endpoints.ingest) as publisher,
+        Subscriber(*broker.endpoints, "r") as subscriber,
+    ):
         publisher.publish(told(1))  # type: ignore[arg-type]
         publisher.publish(told(2, "bob"))  # type: ignore[arg-type]
         publisher.flush()
@@ -270,12 +348,13 @@ def test_a_relay_encrypts_and_ends_when_all_keys_are_gone(data_dir: Path, keys: 
         assert entries(subscriber) == [(2, f"{ID}-2")]
         assert subscriber.stats().journal.locked > 0
         assert found_below(data_dir) == set()
-        keys.destroy("system")
+        keys.folder.rename(away)
         publisher.publish(told(3, "bob"))  # type: ignore[arg-type]
-        assert broker._thread is not None
-        wait_until(lambda: not broker._thread.is_alive())  # type: ignore[union-attr]
-        with pytest.raises(EncryptionKeyMissingError):
-            broker.stop()
-        with pytest.raises(RelayUnavailableError, match="not acknowledged"):
-            publisher.close(timeout_s=0)
-    assert keys.users() == ["bob"]
+        wait_until(lambda: subscriber.stats().counts.get("refused_without_keys", 0) > 0)
+        with pytest.raises(KeysUnavailableError):
+            subscriber.fetch(0, 10)
+        assert not keys.folder.exists()
+        away.rename(keys.folder)
+        assert publisher.flush().acked == 3
+        assert entries(subscriber) == [(2, f"{ID}-2"), (3, f"{ID}-3")]
+    assert keys.users() == ["bob", "system"]
