@@ -275,11 +275,13 @@ class Memory:
         brings them back. Runs and recalls forget them too.
         """
         with self._call():
+            self.erasure.forgotten(record_ids)
             return self._forgetting.memories(record_ids)
 
     def forget_session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were."""
         with self._call():
+            self.erasure.forgotten(session_id=session_id)
             return self._forgetting.session(session_id)
 
     def feedback(

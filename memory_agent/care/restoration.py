@@ -6,13 +6,13 @@ A store that comes back has a new owner epoch at its next start, and its caches 
 older than the journal, so the daemon's cursor goes back to where they end: every user is given the events since then
 again, and those who have them recognise them.
 
-What this does not do: take back what was forgotten since the backup was made (that list is the erasure's).
+What was erased since the backup was made is erased again by who knows how (`revise`), before anything is in its place.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -22,11 +22,12 @@ import msgspec
 from memory_agent.care.backup import JOURNAL, OWNERS, flush, flush_folder
 from memory_agent.care.findings import Report
 from memory_agent.care.manifest import Part, digest, read_manifest
+from memory_agent.erasure.history import HISTORY_FOLDER
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.fence import OwnerLock
-from memory_agent.storage.folders import ASIDE, known_users, user_folder
+from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key
@@ -37,16 +38,33 @@ from relay.pages import DATA_FILE, find_fault
 USERS = "users"
 
 
+Revise = Callable[[Path, datetime], dict[str, int]]
+"""Erases again from staged files, of a backup made then; gives how many memories of whom."""
+
+
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What was brought back. `aside`: where that lies which was there before; None where nothing was."""
+    """What was brought back. `aside`: where that lies which was there before; None where nothing was.
+
+    `erased_again`: how many memories of whom were erased again, since they had been after the backup. `has_history`:
+    whether this data folder knows what was erased; on another machine it does not.
+    """
 
     parts: tuple[Part, ...]
     aside: str | None
     made_at: datetime | None
+    erased_again: dict[str, int] = {}
+    has_history: bool = False
 
 
 def restore_all(
-    backup: Path, data_dir: Path, settings: Settings, now: datetime, report: Report, *, replace: bool
+    backup: Path,
+    data_dir: Path,
+    settings: Settings,
+    now: datetime,
+    report: Report,
+    *,
+    replace: bool,
+    revise: Revise = lambda *_: {},
 ) -> Restored:
     """Bring everything back. Raises `BackupDamagedError`, `InvalidInputError` where memories are there already and
     `replace` is not said, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`."""
@@ -55,16 +73,26 @@ def restore_all(
         tops = [data_dir / name for name in (USERS, OWNERS, JOURNAL)]
         with _staged(backup, data_dir, manifest.parts, report) as stage:
             _require_usable(stage, data_dir, settings)
+            again = revise(stage, manifest.made_at)
+            flush(stage)
             aside = _put_aside(data_dir, tops, now, replace=replace)
             for top in tops:
                 if (stage / top.name).exists():
                     (stage / top.name).rename(top)
             flush_folder(data_dir)
-    return Restored(parts=manifest.parts, aside=aside, made_at=manifest.made_at)
+    return _restored(data_dir, manifest.parts, aside, manifest.made_at, again)
 
 
 def restore_user(
-    backup: Path, data_dir: Path, user_id: str, settings: Settings, now: datetime, report: Report, *, replace: bool
+    backup: Path,
+    data_dir: Path,
+    user_id: str,
+    settings: Settings,
+    now: datetime,
+    report: Report,
+    *,
+    replace: bool,
+    revise: Revise = lambda *_: {},
 ) -> Restored:
     """Bring one user's memories back, and have the journal give what came since. Raises as `restore_all`."""
     manifest = read_manifest(backup)
@@ -75,22 +103,39 @@ def restore_user(
     with _holding(data_dir, settings, [user_id]), _staged(backup, data_dir, parts, report) as stage:
         staged = stage / folder.relative_to(data_dir)
         cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
+        again = revise(stage, manifest.made_at)
+        flush(stage)
         _rewind(data_dir, settings, cursor)  # first: to be given too much does no harm
         aside = _put_aside(data_dir, [folder], now, replace=replace)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         staged.rename(folder)
         flush_folder(folder.parent)
-    return Restored(parts=parts, aside=aside, made_at=manifest.made_at)
+    return _restored(data_dir, parts, aside, manifest.made_at, again)
 
 
-def begin_anew(data_dir: Path, user_id: str, settings: Settings, now: datetime) -> Restored:
+def begin_anew(
+    data_dir: Path,
+    user_id: str,
+    settings: Settings,
+    now: datetime,
+    *,
+    revise: Callable[[], dict[str, int]] = dict,
+) -> Restored:
     """Put one user's files aside and have the journal give all of its events again. What came by other ways than the
     journal (remembered by hand, recalls and their feedback) is not in it. Raises as `restore_all`."""
     folder = user_folder(data_dir, user_id)
     with _holding(data_dir, settings, [user_id]):
         _rewind(data_dir, settings, 0)
         aside = _put_aside(data_dir, [folder], now, replace=True)
-    return Restored(parts=(), aside=aside, made_at=None)
+        again = revise()
+    return _restored(data_dir, (), aside, None, again)
+
+
+def _restored(
+    data_dir: Path, parts: tuple[Part, ...], aside: str | None, made_at: datetime | None, again: dict[str, int]
+) -> Restored:
+    has_history = (data_dir / HISTORY_FOLDER).exists()
+    return Restored(parts=parts, aside=aside, made_at=made_at, erased_again=again, has_history=has_history)
 
 
 @contextmanager
@@ -111,7 +156,7 @@ def _holding(data_dir: Path, settings: Settings, users: Sequence[str]) -> Iterat
 @contextmanager
 def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report) -> Iterator[Path]:
     """Give a folder beside the others with copies of the parts, checked and on the disk."""
-    stage = data_dir / ".restoring"
+    stage = data_dir / STAGE
     shutil.rmtree(stage, ignore_errors=True)  # of one that was interrupted
     try:
         for done, part in enumerate(parts):

@@ -99,7 +99,7 @@ def _erase(target: Target, selection: Selection, user_all: bool, *, dry_run: boo
             return client.erasure.erase(
                 selection.ids, session_id=selection.session_id, filter=selection.filter, dry_run=dry_run
             )
-    return _erase_user(target, dry_run=dry_run) if user_all else _erase_in_files(target, selection, dry_run=dry_run)
+    return erase_user(target, dry_run=dry_run) if user_all else _erase_in_files(target, selection, dry_run=dry_run)
 
 
 def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> ErasureReceipt:
@@ -119,8 +119,9 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
     return with_journal(receipt, erased, is_compact=True)
 
 
-def _erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
+def erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
     """Erase the journal's part, what is known of whose runs those are, and the folder last: said again, it goes on."""
+    from memory_agent.erasure.history import note_user_erased
     from memory_agent.erasure.journal import with_journal
     from memory_agent.erasure.users import remove_user, why_aside
     from memory_agent.storage.folders import user_folder
@@ -139,6 +140,7 @@ def _erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
         if not dry_run:
             if owners is not None:
                 owners.forget(target.user_id)
+            note_user_erased(user_folder(target.data_dir, target.user_id), target.user_id, now)
             remove_user(target.data_dir, target.user_id)
     reason = None if dry_run else why_aside(user_folder(target.data_dir, target.user_id))
     receipt = ErasureReceipt.of(target.user_id, ids, now, dry_run=dry_run, reason=reason)

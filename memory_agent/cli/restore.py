@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
@@ -26,7 +27,8 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
 
     The daemon must be stopped. A backup that is not whole is refused and changes nothing. What is in the data folder
     already is only put aside with --replace, into a folder that is named, and never deleted. Events that came after the
-    backup, and that the journal here still holds, are taken in at the daemon's next start.
+    backup, and that the journal here still holds, are taken in at the daemon's next start. What was
+    forgotten here after the backup stays forgotten.
 
     \b
     Examples:
@@ -39,9 +41,13 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     if from_journal and not target.user_named:
         raise click.UsageError("--from-journal needs --user")
     restored = _restored(target, directory, replace)
+    if directory is not None and not restored.has_history:
+        note("nothing is known here of what was erased; what was, elsewhere, since the backup was made, is back")
     if target.as_json:
         print_document(restored)
         return
+    for user_id, count in restored.erased_again.items():
+        click.echo(f"erased again, since it had been after the backup: {count} of {user_id}")
     for part in restored.parts:
         click.echo(f"restored {part.part}: {part.entries} entries")
     if restored.aside:
@@ -52,13 +58,23 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
 
 def _restored(target: Target, directory: Path | None, replace: bool) -> Restored:
     from memory_agent.care.restoration import begin_anew, restore_all, restore_user  # engines
+    from memory_agent.cli.erasing_again import ErasingAgain
 
-    now = datetime.now(UTC)
+    now, again = datetime.now(UTC), ErasingAgain(target)
     if directory is None:
-        return begin_anew(target.data_dir, target.user_id, target.settings, now)
+        return begin_anew(target.data_dir, target.user_id, target.settings, now, revise=again.from_nothing)
     with progress_bars() as report:
         if target.user_named:
             return restore_user(
-                directory, target.data_dir, target.user_id, target.settings, now, report, replace=replace
+                directory,
+                target.data_dir,
+                target.user_id,
+                target.settings,
+                now,
+                report,
+                replace=replace,
+                revise=again.from_user,
             )
-        return restore_all(directory, target.data_dir, target.settings, now, report, replace=replace)
+        return restore_all(
+            directory, target.data_dir, target.settings, now, report, replace=replace, revise=again.from_all
+        )

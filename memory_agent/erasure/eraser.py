@@ -8,18 +8,19 @@ again. What this does not do: the journal and what else the relay keeps (`relay.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 import structlog
 
 from memory_agent.erasure.aging import Aging, Expired
+from memory_agent.erasure.history import History, fingerprint, note_erasure
 from memory_agent.erasure.ledger import Intent, close_intent, is_through, note_journal_done, read_intent, write_intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
 from memory_agent.erasure.users import has_journal, why_aside
-from memory_agent.errors import MemoryAgentError
+from memory_agent.errors import MemoryAgentError, StoreError
 from memory_agent.forgetting import Forgetting
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
@@ -82,10 +83,54 @@ class Eraser:
                     folder, msgspec.structs.replace(intent, with_journal=has_journal(folder)), self._archive.store.key
                 )
                 self._forget(intent)
-                if not intent.with_journal and self._purge() is None:
+                if not intent.with_journal and self._note(intent, now) is None and self._purge() is None:
                     close_intent(folder)
             self._aging.settle(expired, now)
             return sum(map(len, expired.by_rule.values()))
+
+    def forgotten(self, selection: Selection, now: datetime) -> None:
+        """Keep that these memories are about to be forgotten, quickly, so that no restore brings them back."""
+        with self._archive.store.snapshot() as snapshot:
+            rows = [snapshot.row_of_id(one) for one in selection.ids if one]
+            found = {row: record for row in rows if row is not None and (record := snapshot.record(row)) is not None}
+            event_ids = _event_ids(snapshot, found) if found else ()
+        if selection.session_id is not None:
+            intent = self.plan(selection, now)
+        else:
+            ids = tuple(record.id for record in found.values())
+            intent = Intent(started_at=now, record_ids=ids, event_ids=event_ids)
+        self._note(intent, now)
+
+    def plan_again(self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime) -> list[Intent]:
+        """Return what in this store was erased before: memories by id, sessions if that was at `made_at` or later.
+
+        `event_ids`: what the journal holds of what was erased.
+        """
+        later = history.since(made_at)
+        with self._archive.store.snapshot() as snapshot:
+            found = {row: record for row, record in snapshot.scan() if self._print(record.id) in history.memories}
+            named = {record.session_id for _, record in snapshot.scan()} if later.sessions else set()
+            named |= {run.session_id for run in snapshot.newest_trajectories()} if later.sessions else set()
+            own = _event_ids(snapshot, found) if found else ()
+        ids = tuple(sorted(record.id for record in found.values()))
+        every = tuple(dict.fromkeys((*own, *event_ids)))
+        sessions = sorted(one for one in named if one is not None and self._print(one) in later.sessions)
+        return [
+            Intent(started_at=now, record_ids=ids, event_ids=every),
+            *(self.plan(Selection(session_id=one), now) for one in sessions),
+        ]
+
+    def know_events(self, event_ids: Sequence[str]) -> None:
+        """Let events be repeats of what was forgotten, so that the journal does not bring them back. Durable."""
+        with self._archive.batch() as batch:
+            news = [one for one in event_ids if batch.row_of_event(one) is None]
+            if news:
+                row = batch.allot_row()
+                for one in news:
+                    batch.link_event(one, row)
+
+    def _print(self, id_: str) -> str:
+        return fingerprint(self._user_id, id_)
 
     @property
     def leaves_journal(self) -> bool:
@@ -112,7 +157,7 @@ class Eraser:
             if is_last and intent.with_journal:
                 intent = note_journal_done(folder, intent, key)
             self._forget(intent)
-            reason = self._purge()
+            reason = self._note(intent, now) or self._purge()
             if reason is None and is_last:
                 close_intent(folder)
         waiting = IN_JOURNAL if not asked.with_journal and self.leaves_journal else None
@@ -128,7 +173,7 @@ class Eraser:
             if intent is None or intent == self._resumed:
                 return False
             self._forget(intent)
-            is_done = self._purge() is None
+            is_done = self._note(intent, intent.started_at) is None and self._purge() is None
             if is_done and not intent.with_journal:
                 close_intent(self._archive.store.folder)
             elif is_done:
@@ -142,6 +187,14 @@ class Eraser:
         return ErasureReceipt.of(
             self._user_id, intent.all_ids, now, dry_run=dry_run, reason=reason, expired=intent.expired
         )
+
+    def _note(self, intent: Intent, now: datetime) -> str | None:
+        """Keep what was erased, for restores to come, or say what is in the way: forgetting works on a full disk."""
+        try:
+            note_erasure(self._archive.store.folder, self._user_id, intent, now)
+        except StoreError as error:
+            return str(error)
+        return None
 
     def _purge(self) -> str | None:
         """Leave nothing in any file, or say what is in the way."""

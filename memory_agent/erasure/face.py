@@ -12,6 +12,7 @@ import msgspec
 from memory_agent.config import RetentionSettings
 from memory_agent.erasure.aging import Aging
 from memory_agent.erasure.eraser import Eraser
+from memory_agent.erasure.history import History
 from memory_agent.erasure.ledger import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.rules import Rules
@@ -118,6 +119,29 @@ class ErasureFace:
         """Erase what was planned; may be done again."""
         with self._call():
             return self._eraser.carry_out(intent, now)
+
+    def forgotten(self, record_ids: Sequence[str] = (), session_id: str | None = None) -> None:
+        """Keep that these are about to be forgotten quickly; inside a call of the memory. See `Eraser.forgotten`."""
+        selection = _selection(record_ids, session_id, None)
+        if selection == Selection():
+            return
+        selection.check()
+        self._eraser.forgotten(selection, check_now(None))
+
+    def erase_again(
+        self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
+    ) -> list[Intent]:
+        """Forget what was erased before from files that came back, as they were at `made_at`; return what was found.
+
+        `event_ids` are events of the journal that were erased: they are repeats from now on.
+        """
+        moment = check_now(now)
+        with self._call():
+            intents = self._eraser.plan_again(history, made_at, event_ids, moment)
+            for intent in intents:
+                self._eraser.carry_out(msgspec.structs.replace(intent, with_journal=True), moment)
+            self._eraser.know_events(event_ids)
+            return intents
 
     def resume(self) -> bool:
         """Finish an erasure that a crash or a full disk broke off; return whether there was one."""

@@ -9,7 +9,7 @@ from hashlib import sha256
 import msgspec
 
 NOT_COVERED = (
-    "backups and exports made before, and what a restore put aside (replaced-*)",
+    "backups and exports made before (a restore here erases from them again), and what it put aside (replaced-*)",
     "spools and windows of publishers that have not sent yet",
     "quarantined bytes that are no event and name no user",
     "the ids of the events, by which a repeat is recognised",

@@ -1,7 +1,7 @@
 """Removing a user: the whole folder, at once for everybody who looks, and for good when a crash came between.
 
-With it go the user's folders in what a restore put aside. What this does not do: the journals that were put aside,
-which are many users' (`aside`).
+With it go the user's folders in what a restore put aside, or left when it was interrupted. What this does not do: the
+journals there, which are many users' (`aside`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memory_agent.config import StoreSettings
 from memory_agent.erasure.ledger import sync_folder
 from memory_agent.errors import StoreError
 from memory_agent.storage.fence import OwnerLock
-from memory_agent.storage.folders import ASIDE, user_folder
+from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
 from relay import journal_folder
 
 _DOOMED = ".erased-"
@@ -34,7 +34,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
             _doom(folder)
         finally:
             lock.release()
-    for kept in data_dir.glob(f"{ASIDE}*/{folder.parent.name}"):
+    for kept in (*data_dir.glob(f"{ASIDE}*/{folder.parent.name}"), data_dir / STAGE / folder.parent.name):
         if (kept / folder.name).exists():
             _doom(kept / folder.name)
     return finish_removals(data_dir) > 0
@@ -43,6 +43,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
 def finish_removals(data_dir: Path) -> int:
     """Remove what a crash left of users that were removed; return how many folders there were. Raises `StoreError`."""
     doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
+    doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:
         try:
             shutil.rmtree(folder)
@@ -58,16 +59,16 @@ def finish_removals(data_dir: Path) -> int:
 
 def has_journal(folder: Path) -> bool:
     """Whether a user's folder lies in a data folder with a journal, which has the events that memories were made of."""
-    data_dir = folder.parent.parent
-    return user_folder(data_dir, "x").parent == folder.parent and journal_folder(data_dir).exists()
+    data_dir = data_dir_of(folder)
+    return data_dir is not None and journal_folder(data_dir).exists()
 
 
 def aside(folder: Path) -> list[str]:
     """Return the names of what a restore put aside that has this user's folder or a journal, which may have more."""
-    data_dir = folder.parent.parent
-    if user_folder(data_dir, "x").parent != folder.parent:  # a memory without a daemon's folder around it
+    data_dir = data_dir_of(folder)
+    if data_dir is None:
         return []
-    kept = sorted(data_dir.glob(f"{ASIDE}*/"))
+    kept = sorted([*data_dir.glob(f"{ASIDE}*/"), *data_dir.glob(f"{STAGE}/")])
     return [
         one.name for one in kept if (one / folder.parent.name / folder.name).exists() or journal_folder(one).exists()
     ]
@@ -76,7 +77,7 @@ def aside(folder: Path) -> list[str]:
 def why_aside(folder: Path) -> str | None:
     """Return why an erasure is not complete for what was put aside, or None where nothing was."""
     names = aside(folder)
-    return f"a restore put older files aside: remove {', '.join(names)} in the data folder" if names else None
+    return f"a restore left older files: remove {', '.join(names)} in the data folder" if names else None
 
 
 def _doom(folder: Path) -> None:

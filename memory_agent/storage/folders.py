@@ -18,6 +18,8 @@ from relay.validation import validate_user_id
 
 ASIDE = "replaced-"
 """What the names of folders begin with into which a restore puts aside what was there."""
+STAGE = ".restoring"
+"""Where a restore has its copies until they are in their place; of one that was killed, they stay."""
 _USERS = "users"
 _LONGEST_NAME = 240  # bytes; file systems stop at 255
 _BASE32 = "%b"
@@ -38,6 +40,11 @@ def known_users(data_dir: Path) -> Iterator[str]:
         user_id = _user_id(folder.name)
         if user_id is not None:
             yield user_id
+
+
+def data_dir_of(folder: Path) -> Path | None:
+    """Return the data folder that a user's folder lies in; None for a memory by itself."""
+    return folder.parent.parent if folder.parent.name == _USERS else None
 
 
 def _name(user_id: str) -> str:

@@ -1,0 +1,168 @@
+"""What was erased, kept beside the users so that a backup brought back can be erased from again. One file per user.
+
+It holds fingerprints of ids and no text: who can guess an id can see whether it was erased, nobody can read one back.
+What went by a rule of retention is only counted, since it ages again wherever it comes back. Never put aside or
+restored itself. What this does not do: know what was erased on another machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.erasure.ledger import Intent, sync_folder, write_whole
+from memory_agent.errors import StoreError
+from memory_agent.storage.folders import data_dir_of
+
+HISTORY_FOLDER = "erasures"
+_ALONE = "erasures.jsonl"  # of a memory that lies in no data folder
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One erasure: fingerprints of what it named and found, and the counts of its receipt."""
+
+    at: datetime
+    everything: bool = False
+    memories: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    count: int = 0
+    by_rule: dict[str, int] = {}
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was erased of one user. `unread`: lines that were damaged."""
+
+    erasures: tuple[Erasure, ...] = ()
+    unread: int = 0
+
+    @property
+    def memories(self) -> frozenset[str]:
+        """Fingerprints of all memories that were erased: an id is never used again."""
+        return frozenset(one for erasure in self.erasures for one in erasure.memories)
+
+    @property
+    def events(self) -> frozenset[str]:
+        """Fingerprints of the events that they were made of."""
+        return frozenset(one for erasure in self.erasures for one in erasure.events)
+
+    def since(self, moment: datetime) -> History:
+        """Return what was erased then or later: a session that was erased may have gone on."""
+        return History(erasures=tuple(one for one in self.erasures if one.at >= moment), unread=self.unread)
+
+    @property
+    def sessions(self) -> frozenset[str]:
+        """Fingerprints of the sessions that were erased."""
+        return frozenset(one for erasure in self.erasures for one in erasure.sessions)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether the whole user was erased."""
+        return any(erasure.everything for erasure in self.erasures)
+
+
+def fingerprint(user_id: str, id_: str) -> str:
+    """Return what is kept of an id: the same one of another user is another."""
+    key = blake2b(user_id.encode(errors="surrogatepass"), digest_size=32).digest()
+    return blake2b(id_.encode(errors="surrogatepass"), digest_size=16, key=key).hexdigest()
+
+
+def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime) -> None:
+    """Keep what an erasure named and found; durable on return. `folder` is the user's. Raises `StoreError`."""
+    by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
+    if not (intent.all_ids or intent.session_id):
+        return
+    _append(
+        _file(folder, user_id),
+        Erasure(
+            at=now,
+            memories=_fingerprints(user_id, intent.record_ids),
+            events=_fingerprints(user_id, intent.event_ids if intent.record_ids or intent.session_id else ()),
+            sessions=_fingerprints(user_id, () if intent.session_id is None else (intent.session_id,)),
+            runs=_fingerprints(user_id, intent.run_ids),
+            count=len(intent.all_ids),
+            by_rule=by_rule,
+        ),
+    )
+
+
+def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
+    """Keep that a whole user was erased, and nothing of what was erased of it before; durable on return.
+
+    Raises `StoreError`.
+    """
+    if data_dir_of(folder) is not None:
+        file = _made(_file(folder, user_id))
+        write_whole(file, _line(Erasure(at=now, everything=True)))
+
+
+def read_history(folder: Path, user_id: str) -> History:
+    """Return what was erased of a user, whose folder need not exist any more. Raises `StoreError`."""
+    file = _file(folder, user_id)
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return History()
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
+    erasures, unread = [], 0
+    for line in filter(None, lines):
+        try:
+            erasures.append(_opened(line))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            unread += 1
+    return History(erasures=tuple(erasures), unread=unread)
+
+
+def _line(erasure: Erasure) -> bytes:
+    """Return a line with its checksum: a flipped bit in a fingerprint would let something come back, unseen."""
+    content = msgspec.json.encode(erasure)
+    return content + b" " + _checksum(content) + b"\n"
+
+
+def _opened(line: bytes) -> Erasure:
+    content, _, checksum = line.rpartition(b" ")
+    if checksum != _checksum(content):
+        raise ValueError("the line does not match its checksum")
+    return msgspec.json.decode(content, type=Erasure)
+
+
+def _checksum(content: bytes) -> bytes:
+    return blake2b(content, digest_size=8).hexdigest().encode()
+
+
+def _fingerprints(user_id: str, ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(fingerprint(user_id, one) for one in ids)
+
+
+def _file(folder: Path, user_id: str) -> Path:
+    data_dir = data_dir_of(folder)
+    if data_dir is None:
+        return folder / _ALONE
+    return data_dir / HISTORY_FOLDER / f"{fingerprint(user_id, user_id)}.jsonl"
+
+
+def _append(file: Path, erasure: Erasure) -> None:
+    """Begin with a line end: what a crash cut off before is a line of its own, and this one whole."""
+    try:
+        with open(os.open(_made(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
+            appended.write(b"\n" + _line(erasure))
+            appended.flush()
+            os.fsync(appended.fileno())
+        sync_folder(file.parent)
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
+
+
+def _made(file: Path) -> Path:
+    try:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{file.parent}: {error.strerror}") from error
+    return file
