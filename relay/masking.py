@@ -30,6 +30,7 @@ _CODE = re.compile(
 )
 _WORDS_ONLY = re.compile(r"[A-Za-z]+(?:[._/:-]+[A-Za-z]+)*+[._/:-]*+")
 _SIMPLE_VALUES = re.compile(r"(?i)(?:null|none|nil|true|false|undefined|required|optional|string|str|int|\d{1,3})\b.*+")
+_REFERENCE = re.compile(r"(?:~|\.{1,2})/.*+|(?:vault|kv|op|ssm|arn|secretsmanager|keyring|env|ref|file|gs|s3):.++")
 _CODECS = (
     (msgspec.json.decode, msgspec.json.encode),
     (msgspec.msgpack.decode, msgspec.msgpack.encode),
@@ -150,7 +151,7 @@ class Masker:
 
 def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
     """Whether what a looser row found is a value and not a word about one, a placeholder, or code that fetches it."""
-    if _is_masked(secret) or _EVERYDAY.fullmatch(secret) or len(set(secret)) < 3:
+    if _is_masked(secret) or _EVERYDAY.fullmatch(secret) or _REFERENCE.fullmatch(secret) or len(set(secret)) < 3:
         return False
     groups = match.groupdict()
     if kind == "url_password":

@@ -27,7 +27,8 @@ class SecretFormat(NamedTuple):
 # Where a token may begin: not inside a word, but well behind an escaped line end inside JSON.
 _WORD = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 _RUN = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
-_PASSWORD_WORDS = r"(?:pass(?:word|wd|phrase|code)|pwd)"
+_PASSWORD_WORDS = r"(?:pass(?:wor[dt]|wd|phrase|code)|pwd|kennwort|contrase[nñ]a|wachtwoord)"
+_PASSWORD_MARKS = ("pass", "pwd", "kennwort", "contrase", "wachtwoord")
 _KEY_WORDS = (
     r"(?:secret(?:[_-]?(?:access)?[_-]?key)?|api[_-]?key|apikey|access[_-]?key(?:[_-]?id)?|account[_-]?key|private[_-]?key"
     r"|(?:client|app|shared|signing)[_-]?secret|(?:auth|access|refresh|session|bearer)?[_-]?token|credentials?)"
@@ -95,6 +96,15 @@ FORMATS: tuple[SecretFormat, ...] = (
     _token("perplexity_key", "pplx-", r"pplx-[A-Za-z0-9]{40,64}+", before=_RUN),
     _token("replicate_token", "r8_", r"r8_[A-Za-z0-9]{36,44}+"),
     _token("newrelic_key", "NRAK-", r"NRAK-[A-Z0-9]{27}", before=_RUN),
+    _token("figma_token", "figd_", r"figd_[A-Za-z0-9_-]{30,80}+", before=_RUN),
+    _token("supabase_key", ("sbp_", "sb_secret_"), r"(?:sbp|sb_secret)_[A-Za-z0-9_]{30,80}+", before=_RUN),
+    _token("postman_key", "PMAK-", r"PMAK-[0-9a-f]{24}-[0-9a-f]{34}", before=_RUN),
+    _token("sentry_token", ("sntrys_", "sntryu_"), r"sntry[su]_[A-Za-z0-9+/=_-]{40,512}+"),
+    _token(
+        "airtable_token", "pat", r"pat(?<![A-Za-z0-9]pat)[A-Za-z0-9]{14}\.[0-9a-f]{64}", before=""
+    ),  # common letters
+    _token("doppler_token", "dp.", r"dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9_.-]{40,100}+", before=_RUN),
+    _token("netlify_token", "nfp_", r"nfp_[A-Za-z0-9]{30,64}+"),
     _token("azure_key", ("Key=", "key="), r"(?<=[kK]ey=)[A-Za-z0-9+/]{40,128}+={1,2}", before=""),
     _token(
         "url_signature",
@@ -106,7 +116,7 @@ FORMATS: tuple[SecretFormat, ...] = (
     SecretFormat(
         "url_password",
         ("://",),
-        re.compile(r"://[^\s:/@\"'<>?#]{0,128}+:(?P<secret>[^\s/\"'<>?#]{1,128})@(?=[A-Za-z0-9\[_-])"),
+        re.compile(r"://[^\s:/@\"'<>?#]{0,128}+:(?P<secret>[^\s/\"'<>?]{1,128})@(?=[A-Za-z0-9\[_-])"),
         strict=False,
     ),
     SecretFormat(
@@ -120,15 +130,40 @@ FORMATS: tuple[SecretFormat, ...] = (
     ),
     SecretFormat(
         "password",
-        ("pass", "pwd"),
+        _PASSWORD_MARKS,
         re.compile(rf"(?i)(?P<name>{_PASSWORD_WORDS}){_ASSIGNED}{_VALUE}"),
         strict=False,
     ),
     SecretFormat(
         "password",
-        ("pass", "pwd"),
+        _PASSWORD_MARKS,
         re.compile(
-            rf"(?i)(?P<name>--?{_PASSWORD_WORDS}|{_PASSWORD_WORDS}[ \t]{{1,3}}(?:is|was|to|of))[ \t]{{1,3}}{_VALUE}"
+            rf"(?i)(?P<name>--?{_PASSWORD_WORDS}|{_PASSWORD_WORDS}[ \t]{{1,3}}(?:is|was|to|of|ist|war|lautet|est?))"
+            rf"[ \t]{{1,3}}{_VALUE}"
+        ),
+        strict=False,
+    ),
+    SecretFormat(
+        "password",
+        ("-u", "--user"),
+        re.compile(rf"(?<![\w-])(?P<name>-u|--user)[ \t=]{{1,3}}[\"']?[^\s:\"'/@]{{1,64}}+:{_VALUE}"),
+        strict=False,
+    ),
+    SecretFormat(
+        "password",
+        ("sshpass", "redis-cli", "mysql"),
+        re.compile(
+            rf"\b(?:sshpass|redis-cli|mysql(?:dump|admin)?)\b[^\n|;]{{0,100}}?[ \t]"
+            rf"(?:(?P<name>-p|-a|--pass)[ \t]{{0,3}}){_VALUE}"
+        ),
+        strict=False,
+    ),
+    SecretFormat(
+        "password",
+        ("login",),
+        re.compile(
+            rf"\b(?P<name>login)(?:\([ \t]{{0,3}}[\"'][^\"'\n]{{1,128}}+[\"'],[ \t]{{0,3}}"
+            rf"|\s{{1,3}}[^\s\"']{{1,128}}+\s{{1,3}}password\s{{1,3}}){_VALUE}"
         ),
         strict=False,
     ),

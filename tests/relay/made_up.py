@@ -29,14 +29,14 @@ class MadeUp(NamedTuple):
     secret: str
 
 
-def made_up_secrets(seed: int = 1) -> list[MadeUp]:
-    """Return the secrets, drawn with `seed`: `<n36>` in the file is 36 letters and digits."""
+def made_up_secrets(seed: int = 1, file: str = "made_up_secrets.jsonl") -> list[MadeUp]:
+    """Return the secrets of a file, drawn with `seed`: `<n36>` in the file is 36 letters and digits."""
     chance = random.Random(seed)
-    rows = map(json.loads, (Path(__file__).parent / "made_up_secrets.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = map(json.loads, (Path(__file__).parent / file).read_text(encoding="utf-8").splitlines())
     drawn = [
         (row, re.sub(r"<([AnubhHdp])(\d+)>", lambda hole: _draw(chance, *hole.groups()), row["secret"])) for row in rows
     ]
-    return [MadeUp(row["kind"], row["text"].replace("{S}", secret), secret) for row, secret in drawn]
+    return [MadeUp(row.get("kind", ""), row["text"].replace("{S}", secret), secret) for row, secret in drawn]
 
 
 def _draw(chance: random.Random, alphabet: str, count: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import made_up_secrets
+from made_up import MadeUp, made_up_secrets
 
 from relay import (
     Broker,
@@ -40,6 +40,7 @@ PIECES = (
     *("a", "A1", "0", "-", "_", ".", ":", "@", "=", '"', "\n", "\\n", "://", "://a:", "-----BEGIN PRIVATE KEY-----"),
     *("eyJ", "eyJaaaaaaaaa.", "ghp_", "github_pat_", "sk-", "password=", "password is ", "--password ", 'api_key="'),
     *("token=", "secret_access_key", "bearer ", "bearer a", "SG.", "glpat-", "hooks.slack.com/services/", "&sig=a"),
+    *("-u a:", "redis-cli ", "sshpass -p ", "mysql -p", "login('a', ", "login a password ", "dp.pt.", "kennwort ist "),
     *("12345678:AA", "your-", "password=your-", "[masked:", "hf_a", "AKIA", "Key="),
 )
 
@@ -56,6 +57,37 @@ def test_nothing_of_any_made_up_secret_is_left_and_its_kind_is_named(seed: int) 
         assert f"[masked:{kind}]" in found, found
         assert not any(secret[at : at + 8] in found for at in range(max(1, len(secret) - 7))), found
         assert masker.counts[kind] >= 1
+
+
+def nothing_is_left(one: MadeUp) -> bool:
+    found = masked(one.text)
+    return not any(one.secret[at : at + 8] in found for at in range(max(1, len(one.secret) - 7)))
+
+
+def lines(file: str) -> list[str]:
+    return (Path(__file__).parent / file).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
+    """Written after the table, by who had read it; 48 of 60 were found then (decision 0022), and the rest was added."""
+    missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
+    assert missed == []
+
+
+@pytest.mark.parametrize("file", ["innocent_lines.txt", "second_innocent_lines.txt"])
+def test_hard_lines_that_hold_no_secret_are_left_alone(file: str) -> None:
+    """Digests, ids, commits, paths, base64 of prose, public keys, and what only speaks of secrets: 240 in all."""
+    assert [line for line in lines(file) if masked(line) != line] == []
+
+
+def test_of_secrets_that_the_table_was_never_mended_for_as_many_are_found_as_is_said() -> None:
+    """The long tail: other issuers, flags of other tools. What is found here says what to expect of new ones; whoever
+    mends the table by this file takes that away, and writes another one."""
+    found = [nothing_is_left(one) for seed in range(100, 120) for one in
+             made_up_secrets(seed, "second_held_out_secrets.jsonl")]  # fmt: skip
+    assert len(found) == 600
+    assert sum(found) >= 227
 
 
 def test_the_sentence_around_a_secret_stays() -> None:
