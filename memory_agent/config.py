@@ -140,4 +140,5 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ingest_timeout_s: Positive = 120.0
     crashes_before_quarantine: Count = 3
     requests_in_flight: Count = 512
+    requests_bytes: Count = 256 << 20
     upkeep_interval_s: Positive = 15.0

@@ -27,6 +27,7 @@ Frames = list[bytes]
 
 _LINGER_MS = 1_000
 _HIGH_WATER = 10_000
+_REQUESTS, _REPLIES = 4, 256  # that wait of a peer, and that it has not read
 _MAX_REQUEST_BYTES = 64 << 20  # a larger frame ends its connection before it is in memory
 
 
@@ -259,6 +260,8 @@ def _open(kind: int) -> zmq.Socket[bytes]:
 
 def _bind(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> str:
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_REQUEST_BYTES)
+    socket.setsockopt(zmq.RCVHWM, _REQUESTS)
+    socket.setsockopt(zmq.SNDHWM, _REPLIES)
     try:
         socket.bind(endpoint.removeprefix(CURVE))
     except zmq.ZMQError as error:

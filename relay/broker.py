@@ -142,7 +142,7 @@ class Broker:
         gate = None
         if any(map(is_curve, ingest + feed)):
             gate = CurveGate(server_pair(data_dir, curve_pair), self._credentials.knows_curve)
-        return ServerSocket(ingest, feed, broker.high_water, gate)
+        return ServerSocket(ingest, feed, broker.queue_bytes, gate)
 
     def _make_workers(self) -> tuple[list[Worker], list[str]]:
         broker, admission = self._settings.broker, self._admission
@@ -159,7 +159,8 @@ class Broker:
 
     def _serve(self, wait_s: float) -> int:
         """Take what is queued: publishes in one transaction, then the rest one by one. Returns how many messages."""
-        letters = self._server.receive(self._settings.broker.max_batch, wait_s)
+        broker = self._settings.broker
+        letters = self._server.receive(broker.max_batch, broker.max_batch_bytes, wait_s)
         parcels: list[Parcel] = []
         questions: list[Question] = []
         for letter in letters:

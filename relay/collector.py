@@ -24,6 +24,7 @@ from relay.sockets import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
+_TOO_LARGE = 4  # times what an event may have: so much is still looked at, and set aside with its reason
 
 
 class Collector:
@@ -40,10 +41,13 @@ class Collector:
         on_append: Callable[[], None],
     ) -> None:
         """Listen and connect as `settings` say. Raises `RelayUnavailableError`."""
-        self._socket = CollectorSocket(settings.pub_bind, settings.pub_connect, settings.high_water)
+        self._socket = CollectorSocket(
+            settings.pub_bind, settings.pub_connect, settings.pub_queue_bytes, _TOO_LARGE * admission.limits.max_bytes
+        )
         self.endpoints = self._socket.endpoints
         self._journal = journal
         self._max_batch = settings.max_batch
+        self._max_batch_bytes = settings.max_batch_bytes
         self._max_lag = settings.max_lag
         self._admission = admission
         self._principal = Principal("pub", settings.pub_user or None, frozenset({Scope.PUBLISH}))
@@ -68,7 +72,7 @@ class Collector:
     def _take(self, wait_s: float) -> bool:
         if not self._pending:
             now = datetime.now(UTC)
-            messages = self._socket.receive(self._max_batch, wait_s)
+            messages = self._socket.receive(self._max_batch, self._max_batch_bytes, wait_s)
             self._pending = [self._sift(frames, now) for frames in messages]
             self._counts["pub_received"] += len(messages)
         if not self._pending:

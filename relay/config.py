@@ -70,9 +70,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `listen` and `feed_listen` are more endpoints of the same, `curve+tcp://HOST:PORT` where other machines reach them.
     `pub_bind` are endpoints that plain PUB emitters connect to, `pub_connect` endpoints where emitters are bound.
     What comes from them shows no key: `pub_user` is the one user it may be of, empty: any.
-    `max_batch` bounds the messages of one group commit; `high_water` the messages queued per peer. While a consumer
-    has more than `max_lag` unread events (0: off), publishers wait, tables are not read on, and PUB events are dropped
-    and counted.
+    `max_batch` and `max_batch_bytes` bound the messages of one group commit; `queue_bytes` what is queued of each peer,
+    `pub_queue_bytes` of each PUB emitter. While a consumer has more than `max_lag` unread events (0: off), publishers
+    wait, tables are not read on, and PUB events are dropped and counted.
     """
 
     ingest: str = ""
@@ -84,10 +84,12 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     pub_user: str = ""
     tables: tuple[TableTail, ...] = ()
     max_batch: Count = 1_000
-    high_water: Count = 10_000
+    max_batch_bytes: Count = 16 << 20
+    queue_bytes: Count = 64 << 20
+    pub_queue_bytes: Count = 256 << 20
     max_lag: NonNegative = 0
     fetch_max_events: Count = 10_000
-    fetch_max_bytes: Count = 16 << 20
+    fetch_max_bytes: Count = 4 << 20
     upkeep_interval_s: Positive = 30.0
     drain_s: Positive = 5.0
 
@@ -96,7 +98,7 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """A publisher. `window` bounds the events that wait for an ack; `spool_max_bytes` is an approximate bound."""
 
     window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
-    message_bytes: Count = 1 << 20
+    message_bytes: Annotated[int, msgspec.Meta(ge=1, le=16 << 20)] = 1 << 20
     ack_timeout_s: Positive = 2.0
     full_pause_s: Positive = 0.5
     publish_timeout_s: Positive = 30.0

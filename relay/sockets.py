@@ -27,7 +27,9 @@ Frames = list[bytes]
 
 _LINGER_MS = 1_000
 _DOORBELL_HIGH_WATER = 10
-_MAX_FRAME_BYTES = 64 << 20  # a larger frame ends its connection before it is in memory
+_MAX_FRAME_BYTES = 20 << 20  # an event may have 16; a larger frame ends its connection before it is in memory
+_MAX_ANSWER_BYTES = 64 << 20
+_ANSWERS = 256  # that a peer has not read; many may be asked for at once
 _DOMAIN = "keys"
 
 
@@ -79,15 +81,18 @@ class CurveGate:
 class ServerSocket:
     """A ROUTER with an XPUB beside it, and both again behind a gate. One thread owns it, except for `wake`."""
 
-    def __init__(self, ingest: Sequence[str], feed: Sequence[str], high_water: int, gate: CurveGate | None) -> None:
-        """Listen. `gate` is needed where an endpoint asks for CURVE. Raises `RelayUnavailableError`."""
+    def __init__(self, ingest: Sequence[str], feed: Sequence[str], queue_bytes: int, gate: CurveGate | None) -> None:
+        """Listen, with a queue of `queue_bytes` for each peer, or of one message.
+
+        `gate` is needed where an endpoint asks for CURVE. Raises `RelayUnavailableError`.
+        """
         self._wake = Wake()
         self._routers: list[zmq.Socket[bytes]] = []
         self._feeds: list[zmq.Socket[bytes]] = []
         self._gate = gate
         try:
             for wall in (None, gate) if gate is not None else (None,):
-                self._add_pair(high_water, wall)
+                self._add_pair(queue_bytes, wall)
             self.ingest = [_bind(self._routers[is_curve(endpoint)], endpoint) for endpoint in ingest]
             self.feed = [_bind(self._feeds[is_curve(endpoint)], endpoint) for endpoint in feed]
         except BaseException:
@@ -97,16 +102,18 @@ class ServerSocket:
         for socket in (*self._routers, *self._feeds, self._wake.fileno()):
             self._poller.register(socket, zmq.POLLIN)
 
-    def receive(self, limit: int, timeout_s: float) -> list[Letter]:
-        """Return about `limit` messages at most: what is queued, or what comes before `timeout_s`."""
+    def receive(self, limit: int, limit_bytes: int, timeout_s: float) -> list[Letter]:
+        """Return what is queued, or comes before `timeout_s`; no more once it is `limit` messages, or the bytes."""
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
         if self._wake.fileno() in ready:
             self._wake.clear()
         letters: list[Letter] = []
+        size_bytes = 0
         for number, router in enumerate(self._routers):
             with contextlib.suppress(zmq.Again):
-                while router in ready and len(letters) < limit:
+                while router in ready and len(letters) < limit and size_bytes < limit_bytes:
                     letters.append(_letter(number, router.recv_multipart(zmq.DONTWAIT, copy=not number)))
+                    size_bytes += sum(map(len, letters[-1].frames))
         return letters
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
@@ -146,9 +153,10 @@ class ServerSocket:
             self._gate.close()
         self._wake.close()
 
-    def _add_pair(self, high_water: int, gate: CurveGate | None) -> None:
+    def _add_pair(self, queue_bytes: int, gate: CurveGate | None) -> None:
         context = gate.context if gate is not None else None
-        router = _open(zmq.ROUTER, high_water, linger_ms=_LINGER_MS, context=context)
+        router = _open(zmq.ROUTER, _ANSWERS, linger_ms=_LINGER_MS, context=context)
+        _bound_queue(router, queue_bytes, _MAX_FRAME_BYTES)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         feed = _open(zmq.XPUB, _DOORBELL_HIGH_WATER, context=context)
         feed.setsockopt(zmq.XPUB_VERBOSE, 1)
@@ -169,9 +177,13 @@ def _letter(number: int, message: Sequence[Any]) -> Letter:
 class CollectorSocket:
     """A SUB that takes everything plain PUB emitters send. One thread owns it."""
 
-    def __init__(self, bind: Sequence[str], connect: Sequence[str], high_water: int) -> None:
-        """Listen and connect. Raises `RelayUnavailableError`."""
-        self._socket = _open(zmq.SUB, high_water)
+    def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, most_bytes: int) -> None:
+        """Listen and connect, with a queue of `queue_bytes` for each emitter.
+
+        A frame of more than `most_bytes` ends its connection. Raises `RelayUnavailableError`.
+        """
+        self._socket = _open(zmq.SUB, _DOORBELL_HIGH_WATER)
+        _bound_queue(self._socket, queue_bytes, most_bytes)
         try:
             self.endpoints = [_bind(self._socket, endpoint) for endpoint in bind]
             for endpoint in connect:
@@ -181,13 +193,15 @@ class CollectorSocket:
             raise
         self._socket.subscribe(b"")
 
-    def receive(self, limit: int, timeout_s: float) -> list[Frames]:
-        """Return at most `limit` messages: what is queued, or what comes before `timeout_s`."""
+    def receive(self, limit: int, limit_bytes: int, timeout_s: float) -> list[Frames]:
+        """Return what is queued, or comes before `timeout_s`; no more once it is `limit` messages, or the bytes."""
         messages: list[Frames] = []
+        size_bytes = 0
         if self._socket.poll(int(timeout_s * 1000), zmq.POLLIN):
             with contextlib.suppress(zmq.Again):
-                while len(messages) < limit:
+                while len(messages) < limit and size_bytes < limit_bytes:
                     messages.append(self._socket.recv_multipart(zmq.DONTWAIT))
+                    size_bytes += sum(map(len, messages[-1]))
         return messages
 
     def close(self) -> None:
@@ -316,8 +330,14 @@ def _open(
     socket.setsockopt(zmq.LINGER, linger_ms)
     socket.setsockopt(zmq.SNDHWM, high_water)
     socket.setsockopt(zmq.RCVHWM, high_water)
-    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_ANSWER_BYTES)
     return socket
+
+
+def _bound_queue(socket: zmq.Socket[bytes], queue_bytes: int, most_bytes: int) -> None:
+    """Let what waits of a peer be `queue_bytes` at most, in frames of `most_bytes`: ZeroMQ counts messages alone."""
+    socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
+    socket.setsockopt(zmq.RCVHWM, max(1, queue_bytes // most_bytes))
 
 
 def _open_doorbell(socket: Any, endpoint: str, identity: Identity) -> Any:

@@ -1,4 +1,4 @@
-"""The daemon's verbs over ZeroMQ: finds out who asks, bounds how many requests are under way, writes replies.
+"""The daemon's verbs over ZeroMQ: finds out who asks, bounds the requests under way, writes replies.
 
 Who asks follows from the token in the request, or from the CURVE key of the connection, never from what the request
 says (`scopes`). A request over the bound is refused at once with a retryable error. A user has a share of the bound,
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
@@ -30,14 +31,21 @@ class Gateway:
     """Serves one service at some sockets."""
 
     def __init__(
-        self, service: Service, sockets: Sequence[AsyncReplySocket], credentials: Credentials, limit: int
+        self,
+        service: Service,
+        sockets: Sequence[AsyncReplySocket],
+        credentials: Credentials,
+        limit: int,
+        limit_bytes: int,
     ) -> None:
         """Answer at most `limit` requests at a time, of those whom `credentials` know, and of one user a quarter of
-        them (8 at least). `run` closes the sockets."""
+        them (8 at least), and no more than `limit_bytes` of them but one. `run` closes the sockets."""
         self._credentials = credentials
         self._service = service
         self._sockets = sockets
         self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
         self._places = Places(limit)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -57,13 +65,19 @@ class Gateway:
     async def _serve(self, socket: AsyncReplySocket) -> None:
         while True:
             message = await socket.receive()
-            if len(self._tasks) >= self._limit:
+            size_bytes = sum(map(len, message.frames))
+            if len(self._tasks) >= self._limit or (self._tasks and self._bytes + size_bytes > self._limit_bytes):
                 error = UnavailableError("too many requests under way")
                 await socket.reply(message, [encode_fault(error)])
                 continue
+            self._bytes += size_bytes
             task = asyncio.create_task(self._answer(socket, message))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._settle, size_bytes))
+
+    def _settle(self, size_bytes: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._bytes -= size_bytes
 
     async def _answer(self, socket: AsyncReplySocket, message: Message) -> None:
         try:

@@ -176,7 +176,8 @@ class Daemon:
             "embedder": self._layout.embedder,
             "ray": self._cluster.address,
         }
-        return Gateway(self._service, sockets, credentials, self._settings.daemon.requests_in_flight)
+        daemon = self._settings.daemon
+        return Gateway(self._service, sockets, credentials, daemon.requests_in_flight, daemon.requests_bytes)
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
         """Listen at the socket file and on loopback, and on a socket of its own where CURVE guards."""

@@ -115,7 +115,7 @@ async def _serve(
         strangers = Strangers(layout.data_dir, settings.recall)
         service = Service(hosts, dispatcher, journal, eraser, strangers, describe)
         await eraser.resume()
-        gateway = Gateway(service, sockets, credentials, 64)
+        gateway = Gateway(service, sockets, credentials, 64, settings.daemon.requests_bytes)
         table = SignalTable.load(settings.ingest.signals)
         rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, table)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)

@@ -13,11 +13,12 @@ import msgspec
 import pytest
 from served_gateway import Served, gateway_without_ray
 
-from memory_agent.config import EmbedderSettings
+from memory_agent.config import DaemonSettings, EmbedderSettings
 from memory_agent.daemon.places import Places
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
+from memory_agent.settings import Settings
 from memory_agent.transport import AsyncRequestSocket
 from relay import ALL_SCOPES, Principal, create_key, identity_of
 
@@ -110,6 +111,34 @@ def test_a_place_is_free_again_when_its_request_is_answered(served: Served) -> N
         await socket.close()
 
     asyncio.run(ask())
+
+
+def test_requests_under_way_are_bounded_in_bytes_too() -> None:
+    settings = Settings(daemon=DaemonSettings(requests_bytes=1_000_000))
+    with tempfile.TemporaryDirectory(prefix="places-") as folder:
+        embedder = open_embedder(EmbedderSettings(allow_download=False))
+        with gateway_without_ray(Path(folder), embedder, settings=settings) as served:
+            asyncio.run(crowd(served))
+        embedder.close()
+
+
+async def crowd(served: Served) -> None:
+    """Two of three large requests have room, and a small one beside them."""
+    local = (served.data_dir / "token").read_text().strip()
+    through = {f"user-{number:040}": NEVER for number in range(8_000)}  # 440 KB
+    large = request(local, "wait", {"through": through}, 1e12)
+    socket = AsyncRequestSocket(served.gateway)
+    waiting = {asyncio.create_task(fault_of(socket, large)) for _ in range(3)}
+    (refused,), waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    fault = refused.result()
+    assert fault is not None
+    assert fault["code"] == "unavailable"
+    assert len(waiting) == 2
+    assert await fault_of(socket, request(local, "stats", {})) is None
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await socket.close()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""What a peer that shows no token may cost: not the memory for a frame of any size."""
+"""What a peer that shows no token may cost: not the memory for a frame of any size, nor for many large ones."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+
+import zmq
 
 from memory_agent.errors import DeadlineExceededError
 from memory_agent.transport import AsyncReplySocket, AsyncRequestSocket
@@ -36,3 +38,20 @@ def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) 
             server.close()
 
     assert asyncio.run(go()) == (1 << 20, True)
+
+
+def test_large_requests_that_nobody_has_read_wait_with_whoever_sends_them(tmp_path: Path) -> None:
+    async def go() -> int:
+        server = AsyncReplySocket([f"ipc://{tmp_path}/s.sock"])
+        with zmq.Context() as context, context.socket(zmq.DEALER) as sender:
+            sender.linger = 0
+            sender.sndhwm = 1
+            sender.connect(server.endpoints[0])
+            sent = 0
+            while sent < 40 and sender.poll(1_000, zmq.POLLOUT):
+                sender.send_multipart([b"1", bytes(8 << 20)])
+                sent += 1
+        server.close()
+        return sent
+
+    assert asyncio.run(go()) <= 8
