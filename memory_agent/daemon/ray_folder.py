@@ -4,8 +4,9 @@ Ray opens its own folder to everybody (mode 0777, measured with 2.56), so it get
 A daemon that was killed leaves its folder behind; the next one to start, on whatever data, finds that nobody holds its
 lock any more, and removes it.
 
-With the folder go the processes of Ray that still have files open in it. When raylet and gcs die together, Ray's two
-agents live on for a minute and more, because they want to tell the dead gcs of it (measured with 2.60).
+With the folder go the processes of Ray that still use it. When raylet and gcs die together, Ray's two agents live on
+for a minute and more, because they want to tell the dead gcs of it (measured with 2.60); and a worker that was starting
+up when the daemon ended makes the folder again, where it is gone, before it notices (seen on a busy machine).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import psutil
 
 PREFIX = "memory-ray-"
 _LOCK = "lock"
-_TITLE = "ray::"  # what Ray's workers and agents call themselves; who has joined (`actors.join`) keeps its own name
+_TITLE = "ray::"
+"""What Ray's workers and agents call themselves once they are up; before, an option of theirs names the folder. Who
+has joined (`actors.join`) keeps a name of its own, and is left alone."""
 _END_WITHIN_S = 5.0
 
 
@@ -69,6 +72,10 @@ def _clear(folder: Path) -> None:
 
 def _is_user_of(folder: Path, process: psutil.Process) -> bool:
     with suppress(psutil.Error):
-        if process.uids().real == os.getuid() and "".join(process.cmdline()).startswith(_TITLE):
+        if process.uids().real != os.getuid():
+            return False
+        command = process.cmdline()
+        if "".join(command).startswith(_TITLE):
             return any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+        return any(option.startswith("--") and f"={folder}/" in option for option in command)
     return False

@@ -48,7 +48,7 @@ def started_in(folder: Path, title: str) -> subprocess.Popen[bytes]:
     """A process that calls itself `title` and has a file open in the folder."""
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(["bash", "-c", f"exec -a '{title}' sleep 1000"], stdout=log)
-    while psutil.Process(process.pid).cmdline()[0] != title:
+    while psutil.Process(process.pid).cmdline()[:1] != [title]:
         pass
     return process
 
@@ -76,6 +76,19 @@ def test_with_it_go_rays_own_processes_that_use_it_and_no_others(temporary: Path
         for process in (orphan, other, planner):
             process.kill()
             process.wait()
+
+
+def test_a_worker_that_is_starting_up_does_not_make_the_folder_again(temporary: Path) -> None:
+    folder = RayFolder()
+    command = [sys.executable, "-c", "input()", f"--raylet-name={folder.path}/sockets/raylet"]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        folder.remove()
+        assert worker.poll() is not None
+        assert list(temporary.iterdir()) == []
+    finally:
+        worker.kill()
+        worker.communicate()
 
 
 def test_nobody_else_can_enter_it(temporary: Path) -> None:
