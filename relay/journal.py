@@ -345,8 +345,9 @@ class Journal:
         before = seq = self._counters.get(transaction, "last_seq")
         size_bytes = 0
         appended = []
+        sealing = self._sealing.at_once()
         for event, origin in zip_longest(events, origins):
-            key = self._sealing.id_key(event.user_id, event.event_id)
+            key = sealing.id_key(event.user_id, event.event_id)
             known: bytes | None = transaction.get(key, db=ids)
             if known is not None:
                 appended.append(Appended(number(known), duplicate=True))
@@ -354,16 +355,16 @@ class Journal:
             seq += 1
             data = encode_event(event)
             stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data, origin)
-            size_bytes += self._put(transaction, seq, key, stored)
+            size_bytes += self._put(transaction, seq, key, stored, sealing)
             appended.append(Appended(seq, duplicate=False))
         if seq > before:
             self._counters.set(transaction, "last_seq", seq)
             self._counters.add(transaction, "event_bytes", size_bytes)
         return appended
 
-    def _put(self, transaction: Transaction, seq: int, event_key: bytes, stored: StoredEvent) -> int:
+    def _put(self, transaction: Transaction, seq: int, event_key: bytes, stored: StoredEvent, sealing: Sealing) -> int:
         key = number_key(seq)
-        kept = self._sealing.event(key, stored, event_key)
+        kept = sealing.event(key, stored, event_key)
         transaction.put(key, seal(key, kept), db=self._databases["events"], append=True)
         transaction.put(user_key(stored.user_id, seq), b"", db=self._databases["users"])
         transaction.put(event_key, key, db=self._databases["ids"])

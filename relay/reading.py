@@ -28,10 +28,10 @@ class Reading:
 
         Raises `EntryDamagedError` when the first entry is damaged.
         """
-        first = True
+        first, sealing = True, self._sealing.at_once()
         for key, value in self._values(transaction, after_seq, user_id):
             try:
-                stored = self._opened(key, value)
+                stored = _opened(key, value, sealing)
             except EncryptionKeyMissingError:
                 self.locked += 1
                 continue
@@ -52,10 +52,6 @@ class Reading:
                         return
                     yield number(key)
 
-    def _opened(self, key: bytes, value: bytes) -> StoredEvent | None:
-        stored = open_event(key, value)
-        return None if stored is None else self._sealing.open_event(key, stored)
-
     def _values(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[tuple[bytes, bytes]]:
         events = self._environment.databases["events"]
         if user_id:
@@ -67,3 +63,8 @@ class Reading:
         with transaction.cursor(db=events) as cursor:
             if cursor.set_range(number_key(after_seq + 1)):
                 yield from cursor
+
+
+def _opened(key: bytes, value: bytes, sealing: Sealing) -> StoredEvent | None:
+    stored = open_event(key, value)
+    return None if stored is None else sealing.open_event(key, stored)
