@@ -26,6 +26,7 @@ from memory_agent.errors import (
     HostDiedError,
     MemoryAgentError,
     StoreError,
+    StoreFullError,
     UnknownMethodError,
 )
 from memory_agent.memory import Memory
@@ -198,9 +199,10 @@ class MemoryHost:
     def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:
         """Close the memory that failed, unless another thread was faster and the next one is open already.
 
+        One whose disk is full has not failed: it answers as before, and could not be opened again, which takes room.
         The lock is held until it is closed: whoever opens it again meanwhile would find it owned, by this process.
         """
-        if not isinstance(error, StoreError):
+        if not isinstance(error, StoreError) or isinstance(error, StoreFullError):
             return
         log.error("memory.failed", user_id=user_id, code=error.code)
         with self._lock(user_id):

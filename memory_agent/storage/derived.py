@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from memory_agent.config import StoreSettings
-from memory_agent.errors import IndexDamagedError
+from memory_agent.errors import IndexDamagedError, StoreFullError
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
@@ -68,19 +68,23 @@ def open_lexicon(store: Store) -> Lexicon:
 
 
 def begin_lexicon(store: Store) -> tuple[Lexicon, bool]:
-    """Return the lexicon, and whether it is up to date: what takes longer than a moment is left to
-    `catch_up_lexicon`. A damaged file is set aside."""
-    path = store.folder / LEXICON_FILE
+    """Return the lexicon, and whether it is up to date: what takes longer than a moment, or room that is not there, is
+    left to `catch_up_lexicon`. A damaged file is set aside."""
+    path, secret = store.folder / LEXICON_FILE, lexicon_secret(store.key)
+    lexicon = Lexicon(path, secret)
     try:
-        lexicon = Lexicon.open(path, lexicon_secret(store.key))
-    except IndexDamagedError:
-        lexicon = Lexicon.fresh(path, lexicon_secret(store.key))
-    with store.snapshot() as snapshot:
-        if _is_close(snapshot, lexicon) and _lexicon_follows(snapshot, lexicon):
-            return lexicon, True
-        if snapshot.counts()[0] > _BUILT_AT_ONCE:
-            return lexicon, False
-        _rebuild_lexicon(snapshot, lexicon)
+        try:
+            lexicon = Lexicon.open(path, secret)
+        except IndexDamagedError:
+            lexicon.reset()
+        with store.snapshot() as snapshot:
+            if _is_close(snapshot, lexicon) and _lexicon_follows(snapshot, lexicon):
+                return lexicon, True
+            if snapshot.counts()[0] > _BUILT_AT_ONCE:
+                return lexicon, False
+            _rebuild_lexicon(snapshot, lexicon)
+    except StoreFullError:
+        return lexicon, False
     return lexicon, True
 
 

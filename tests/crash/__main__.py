@@ -1,6 +1,6 @@
 """The long form: hundreds of kills and faults, with progress on standard error.
 
-    python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,away] [--kill relay=250]
+    python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,full,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
 Each round has a seed of its own, made from the first and its number, and names it when it fails; a failure does not end
@@ -23,7 +23,7 @@ from memory_agent.cli.progress import progress_bars
 from . import faults
 from .absence import relay_away
 from .campaign import FAULTS, Tell, blows, fault_round, kill_round
-from .daemon_world import VICTIMS, DaemonWorld, daemon_blows, strike_all
+from .daemon_world import VICTIMS, DaemonWorld, daemon_blows, fill_disk_of, strike_all
 from .damage import damages, inspect
 from .data_folder import make_data_folder
 from .disk import CannotMountError
@@ -39,7 +39,7 @@ POWER_CUTS = 10
 DAMAGES_A_FILE = 12
 DAEMON_ROUNDS = 2  # each kills every process of a daemon once
 AWAY_S = 60.0
-PARTS = "kills,faults,power,damage,daemon,away"
+PARTS = "kills,faults,power,damage,daemon,full,away"
 Round = Callable[[Figures, Tell], None]
 
 
@@ -103,6 +103,8 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
     if "daemon" in wanted:
         total = DAEMON_ROUNDS * len(VICTIMS)
         rounds.append(("kills of a daemon's processes", total, lambda f, t: _daemon(options.seed, f, t)))
+    if "full" in wanted:
+        rounds.append(("full disks of a daemon", 1, _full))
     if "away" in wanted:
         rounds.append(("absences", 1, _away))
     return rounds
@@ -139,6 +141,20 @@ def _daemon(seed: int, figures: Figures, tell: Tell) -> None:
     findings = check(history)
     figures.add(history, findings)
     assert findings == [], f"seed {seed}: {findings[:10]}"
+
+
+def _full(figures: Figures, tell: Tell) -> None:
+    with tempfile.TemporaryDirectory(prefix="crash-") as name:
+        try:
+            history = fill_disk_of(Path(name) / "world")
+        except CannotMountError as error:
+            print(f"no full disk: {error}", file=sys.stderr)
+            return
+    findings = check(history)
+    figures.add(history, findings)
+    figures.faults["disk full, under a whole daemon"] += 1
+    assert findings == [], findings[:10]
+    tell()
 
 
 def _away(figures: Figures, tell: Tell) -> None:

@@ -22,6 +22,7 @@ from memory_agent.errors import MemoryAgentError
 from ops.process_memory import process_tree, role_of
 from relay import Journal, RelayError, journal_folder
 
+from .disk import fill, small_disk
 from .events import ROOMS, USERS, is_to_be_forgotten
 from .history import History
 from .reading import lines, read_history
@@ -38,9 +39,9 @@ _SETTINGS = ("daemon.owner_wait_s=3", "store.takeover_after_s=1")
 class DaemonWorld:
     """A daemon and two publishers, one of them with a spool, on one data folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
         """Processes write below `folder`, whose path must be short (socket files)."""
-        self.data_dir, self.notes = folder / "data", folder / "notes"
+        self.data_dir, self.notes = data_dir or folder / "data", folder / "notes"
         self.notes.mkdir(parents=True)
         (self.notes / "unbounded").touch()
         data, pace = str(self.data_dir), ["--pace", str(_PACE_S)]
@@ -70,7 +71,7 @@ class DaemonWorld:
         self._start_daemon()
         for part in (self.plain, self.spooling):
             part.start()
-        self._wait_for_progress()
+        self.wait_for_progress()
 
     def strike(self, victim: str, seeded: random.Random) -> None:
         """Kill one process of the daemon, have it started again if it ends, and see that events are taken in again."""
@@ -84,7 +85,7 @@ class DaemonWorld:
             wait_until(lambda: not self.daemon.is_alive, f"the daemon ends without {victim}")
             assert self.daemon.wait() > 0, self.daemon.log()
             self._start_daemon()
-        self._wait_for_progress()
+        self.wait_for_progress()
         self._forget(seeded)
 
     def finish(self) -> History:
@@ -113,7 +114,8 @@ class DaemonWorld:
         wait_until(is_there, f"there is a process: {role}")
         return found
 
-    def _wait_for_progress(self) -> None:
+    def wait_for_progress(self) -> None:
+        """Wait until so many events more were taken in."""
         aim = self._reach() + _PROGRESS
 
         wait_until(lambda: self._reach() >= aim, f"the journal is worked off up to {aim}", 240.0)
@@ -180,6 +182,25 @@ def strike_all(world: DaemonWorld, todo: list[str], seeded: random.Random, tell:
         world.strike(victim, seeded)
         tell(victim)
     return world.finish()
+
+
+def fill_disk_of(folder: Path) -> History:
+    """Fill a daemon's disk under load: it goes on answering, and takes events in again once there is room.
+
+    Raises `CannotMountError`.
+    """
+    folder.mkdir()
+    with small_disk(folder / "disk", 96 << 20) as disk, DaemonWorld(folder, disk / "data") as world:
+        world.start()
+        ballast = fill(disk)
+        wait_until(lambda: "journal_full" in world.daemon.log(whole=True), "the intake stops")
+        for user_id in USERS:
+            with MemoryClient(user_id, data_dir=world.data_dir) as client:
+                assert client.recall("the lamp in the kitchen", 3, deadline_ms=10_000.0).memories, world.daemon.log()
+        assert world.daemon.is_alive, world.daemon.log()
+        ballast.unlink()
+        world.wait_for_progress()
+        return world.finish()
 
 
 def _role(process: psutil.Process) -> str:

@@ -1,10 +1,10 @@
 """Writes to one engine while its disk has a fault, and says what came of it, as a line of JSON.
 
-    python -m tests.crash.full_disk_process ENGINE FOLDER "KIND FIRST"
+    python -m tests.crash.full_disk_process ENGINE FOLDER "KIND CALLS FIRST"
 
-ENGINE is journal, records or lexicon. Preloaded with the shim, whose orders it gives itself: the write of number FIRST
-to the engine's file fails so, once. It says the code of the error, what could be read after it, and whether the
-same write was done when the disk was whole again.
+ENGINE is journal, records or lexicon. Preloaded with the shim, whose orders it gives itself: the call of number FIRST
+to the engine's file (CALLS: write or sync) fails so, once. It says the code of the error, what could be read after it,
+and whether the same write was done when the disk was whole again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
     order = Order(Path(os.environ["LD_PRELOAD"]), Path(os.environ["FAULT_ORDER"]))
     engine = ENGINES[name](folder)
     engine.write(KEPT)
-    order.give(fault[0], "write", engine.file, int(fault[1]))
+    order.give(fault[0], fault[1], engine.file, int(fault[2]))
     code = ""
     try:
         engine.write(NEW)

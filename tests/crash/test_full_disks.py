@@ -10,6 +10,13 @@ from typing import Any
 
 import pytest
 
+from memory_agent.care.checkup import check_user
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.errors import MemoryAgentError
+from memory_agent.protocol import IngestBatch, RecallParams, decode_reply, encode
+from memory_agent.records import IngestReport, RecallResult, RetrievedMemory
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
 from relay import Event, EventLimits, Journal, JournalFullError, event_from_mapping
 from relay.disk_room import has_room
 
@@ -17,10 +24,12 @@ from .conftest import skip
 from .data_folder import NOW
 from .disk import CannotMountError, fill, small_disk
 from .faults import Order
+from .owner_process import STORE
+from .word_vectors import WordVectors
 from .world import ROOT
 
-PAGES, META_PAGE = 1, 2
-"""LMDB writes the pages of a commit and then the one that makes them count."""
+PAGES, META_PAGE, FLUSH = "write 1", "write 2", "sync 1"
+"""LMDB writes the pages of a commit, flushes them, and writes the one that makes them count."""
 
 
 def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
@@ -36,10 +45,12 @@ def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("engine", ["journal", "records"])
-@pytest.mark.parametrize("fault", ["enospc", "quota", "brim"])
-@pytest.mark.parametrize("at", [PAGES, META_PAGE], ids=["pages", "meta page"])
+@pytest.mark.parametrize(
+    ("fault", "at"),
+    [*((fault, at) for fault in ("enospc", "quota", "brim") for at in (PAGES, META_PAGE)), ("quota", FLUSH)],
+)
 def test_a_disk_without_room_is_full_and_the_environment_goes_on(
-    engine: str, fault: str, at: int, shim: Path, tmp_path: Path
+    engine: str, fault: str, at: str, shim: Path, tmp_path: Path
 ) -> None:
     code = {"journal": "journal_full", "records": "store_full"}[engine]
     assert after(f"{fault} {at}", engine, shim, tmp_path) == {"code": code, "read": True, "wrote": True}
@@ -54,8 +65,8 @@ def test_a_write_that_fails_though_there_is_room_is_a_failed_disk(
 
 
 def test_a_lexicon_whose_quota_is_used_up_is_full_and_not_damaged(shim: Path, tmp_path: Path) -> None:
-    assert after("quota 1", "lexicon", shim, tmp_path) == {"code": "store_full", "read": True, "wrote": True}
-    assert after("eio 1", "lexicon", shim, tmp_path / "other")["code"] == "index_damaged"
+    assert after(f"quota {PAGES}", "lexicon", shim, tmp_path) == {"code": "store_full", "read": True, "wrote": True}
+    assert after(f"eio {PAGES}", "lexicon", shim, tmp_path / "other")["code"] == "index_damaged"
 
 
 def test_a_disk_that_takes_part_of_a_write_is_full(tmp_path: Path) -> None:
@@ -73,6 +84,43 @@ def test_a_disk_that_takes_part_of_a_write_is_full(tmp_path: Path) -> None:
             assert journal.append([_event(2, "large " * 20_000)], NOW)[0].seq == 2
     except CannotMountError as error:
         skip(str(error))
+
+
+@pytest.mark.parametrize("is_asleep", [False, True], ids=["awake", "asleep"])
+def test_a_user_whose_disk_is_full_is_asked_on_and_goes_on_when_there_is_room(is_asleep: bool, tmp_path: Path) -> None:
+    try:
+        with small_disk(tmp_path / "disk", 24 << 20) as disk:
+            host = MemoryHost(disk, Settings(store=STORE), WordVectors())
+            assert _ingest(host, 1, 40) == ""
+            ballast = fill(disk)
+            refused = [_ingest(host, number, number + 20) for number in range(40, 200, 20)]
+            assert refused[-1] == "store_full"
+            if is_asleep:
+                host.sleep("alice")
+            fill(disk)  # what closing gave back is somebody else's now
+            assert _found(host)
+            ballast.unlink()
+            assert _ingest(host, 1, 200) == ""
+            assert _found(host)[0].record.text.startswith("look after lamp7 ")
+            host.close()
+            assert check_user(user_folder(disk, "alice"), "alice", STORE, lambda *_: None).findings == ()
+    except CannotMountError as error:
+        skip(str(error))
+
+
+def _ingest(host: MemoryHost, first: int, end: int) -> str:
+    """Hand events over, and return the code of the error, if any."""
+    events = tuple((number, encode(_event(number, f"look after lamp{number} " * 20))) for number in range(first, end))
+    try:
+        decode_reply(host.ingest("alice", encode(IngestBatch(events=events))), IngestReport)
+    except MemoryAgentError as error:
+        return error.code
+    return ""
+
+
+def _found(host: MemoryHost) -> tuple[RetrievedMemory, ...]:
+    asked = encode(RecallParams(query="look after lamp7", top_k=3))
+    return decode_reply(host.call("alice", "recall", asked, 30_000.0), RecallResult).memories
 
 
 def _event(number: int, text: str) -> Event:
