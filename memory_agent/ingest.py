@@ -9,7 +9,7 @@ and get their vectors later. What this does not do: read a journal (`dispatcher`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -26,7 +26,9 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from relay.errors import MalformedEventError
 from relay.event import Event
+from relay.masking import masked_kinds
 
+_MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
@@ -62,6 +64,8 @@ class _Read:
     arrival: Arrival
     outcome: _Draft | Dropped | RejectedEvent
     sign: RunSign | None = None
+    event_type: str = ""
+    masked: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -70,6 +74,8 @@ class _Tally:
 
     duplicates: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    dropped_types: Counter[str] = field(default_factory=Counter)
+    masked: Counter[str] = field(default_factory=Counter)
     rejected: list[RejectedEvent] = field(default_factory=list)
     record_ids: list[str] = field(default_factory=list)
 
@@ -88,6 +94,15 @@ class _Tally:
         for counter, number in counts.items():
             if number:
                 batch.count(counter, number)
+        count_masked(batch, self.masked)
+        for event_type, number in self.dropped_types.items():
+            batch.count_among("dropped_type", event_type, number, _MOST_TYPES)
+
+
+def count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
+    """Count secrets that were masked in what is stored, or dropped, for this user."""
+    for kind, number in kinds.items():
+        batch.count(f"masked.{kind}", number)
 
 
 class Vectors(msgspec.Struct, frozen=True):
@@ -172,8 +187,10 @@ class Intake:
     def remember(self, record: MemoryRecord) -> None:
         """Store one memory that comes from no event. Durable on return."""
         vectors = self.embed((record.text,), is_awaited=True)
+        masked = masked_kinds(record.text, record.title, record.tags, record.metadata)
         with self._archive.batch() as batch:
             batch.put(record, vectors.admitted(batch).get(record.text))
+            count_masked(batch, masked)
 
     def fill_vectors(self, limit: int | None = None, progress: Progress | None = None) -> int:
         """Embed at most `limit` memories that were stored without a vector; return how many got theirs.
@@ -229,11 +246,12 @@ class Intake:
             reason = error.reason if isinstance(error, UnhandledEventError) else str(error)
             return _Read(arrival, RejectedEvent(position=arrival.position, event_id=event_id, reason=reason))
         sign = read_run_sign(event, self._reader.table)
+        masked = masked_kinds(event.payload, event.extra)
         if isinstance(record, Dropped):
-            return _Read(arrival, record, sign)
+            return _Read(arrival, record, sign, event.event_type, masked)
         signal = self._reader.match(event.event_type)
         is_progress = signal is not None and signal.progress
-        return _Read(arrival, _Draft(arrival.position, record, event_id, is_progress), sign)
+        return _Read(arrival, _Draft(arrival.position, record, event_id, is_progress), sign, masked=masked)
 
     def _unknown_texts(self, outcomes: Iterable[_Draft | Dropped | RejectedEvent]) -> list[str]:
         drafts = [outcome for outcome in outcomes if isinstance(outcome, _Draft)]
@@ -270,9 +288,12 @@ class Intake:
         elif isinstance(outcome, Dropped):
             is_news = True
             tally.dropped[outcome.reason] += 1
+            tally.dropped_types[read.event_type] += 1
         else:
             is_news = False
             tally.rejected.append(outcome)
+        if is_news:
+            tally.masked.update(read.masked)
         if not is_news or read.sign is None:
             return None
         return Entry(read.sign, row, outcome.record if isinstance(outcome, _Draft) and row is not None else None)

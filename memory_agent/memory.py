@@ -332,11 +332,10 @@ class Memory:
         """Return the figures of this memory."""
         with self._call():
             try:
-                figures = make_stats(self.user_id, self._archive)
+                return make_stats(self.user_id, self._archive)
             except IndexDamagedError:
                 self._archive.mend("lexicon")
-                figures = make_stats(self.user_id, self._archive)
-        return msgspec.structs.replace(figures, masked=self._masker.counts)
+                return make_stats(self.user_id, self._archive)
 
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""

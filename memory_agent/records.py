@@ -184,6 +184,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int
     masked: dict[str, int] = {}
     expired: dict[str, int] = {}
+    dropped_types: dict[str, int] = {}
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,9 @@ from memory_agent.records import MemoryStats
 from memory_agent.storage.archive import Archive
 
 _DROPPED = "dropped."
+_DROPPED_TYPES = "dropped_type."
 _EXPIRED = "expired."
+_MASKED = "masked."
 
 
 def make_stats(user_id: str, archive: Archive) -> MemoryStats:
@@ -31,7 +33,9 @@ def make_stats(user_id: str, archive: Archive) -> MemoryStats:
         model=store.stamp,
         index="approximate" if archive.index.is_approximate else "exact",
         disk_bytes=store.disk_bytes,
+        masked=_below(_MASKED, counters),
         expired=_below(_EXPIRED, counters),
+        dropped_types=_below(_DROPPED_TYPES, counters),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from memory_agent.cli.render import print_document, print_figures, print_table, 
 from memory_agent.client import MemoryClient
 from memory_agent.protocol import DaemonStatus
 from memory_agent.records import MemoryStats
+
+_MOST_TYPES = 8
 
 
 @click.command(short_help="Figures of a memory, and of the daemon.")
@@ -60,6 +63,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "events kept": figures.events_kept,
         "events repeated": figures.events_duplicate,
         "events dropped": figures.events_dropped,
+        "of these types": dict(Counter(figures.dropped_types).most_common(_MOST_TYPES)),
         "secrets masked": figures.masked,
         "expired": figures.expired,
         "journal cursor": figures.cursor,

@@ -170,6 +170,16 @@ class Batch(Snapshot):
         """Add to a counter: `kept`, `duplicates`, `dropped.<reason>`, or any other name."""
         self.state.counters[counter] = self.state.counters.get(counter, 0) + by
 
+    def count_among(self, group: str, name: str, by: int, most: int) -> None:
+        """Add to the counter `<group>.<name>`; where a group has `most` names already, new ones count as `*`."""
+        counter = f"{group}.{name}"
+        if (
+            counter not in self.state.counters
+            and sum(key.startswith(f"{group}.") for key in self.state.counters) >= most
+        ):
+            counter = f"{group}.*"
+        self.count(counter, by)
+
     @property
     def cursor(self) -> int:
         """The journal cursor: the number of the last event that this store has taken in. Assign to move it."""

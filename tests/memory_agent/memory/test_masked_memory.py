@@ -47,3 +47,32 @@ def test_masking_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None
     with Memory.open(tmp_path / "a", embedder=embedder, masking_settings=MaskingSettings(enabled=False)) as memory:
         assert memory.remember(f"use {TOKEN}").text == f"use {TOKEN}"
         assert memory.stats().masked == {}
+
+
+def test_what_was_masked_is_counted_for_its_user_and_outlives_the_process(tmp_path: Path, embedder: Embedder) -> None:
+    """By the marks that stand in events: a relay masks them before a daemon's memory sees them."""
+    folder = tmp_path / "alice"
+    masked = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "deploy with [masked:github_token]"}}
+    noise = {
+        "event_type": "made.up",
+        "user_id": "alice",
+        "payload": {"text": "[masked:jwt] and [masked:nothing_known]"},
+    }
+    with Memory.open(folder, embedder=embedder) as memory:
+        assert memory.ingest([masked]).kept == 1
+        assert memory.ingest([masked]).duplicates == 1
+        memory.ingest([noise])
+        memory.remember(f"again with {TOKEN}")
+    with Memory.open(folder, embedder=embedder) as memory:
+        assert memory.stats().masked == {"github_token": 2, "jwt": 1, "other": 1}
+
+
+def test_the_types_of_dropped_events_are_counted_up_to_a_bound(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        for number in range(60):
+            event = {"event_type": f"made.up{number}", "user_id": "alice", "payload": {"text": "a noise of some words"}}
+            memory.ingest([event, {**event, "event_id": "again"}])
+        stats = memory.stats()
+    assert sum(stats.dropped_types.values()) == sum(stats.events_dropped.values()) > 60
+    assert len(stats.dropped_types) == 51
+    assert stats.dropped_types["*"] > stats.dropped_types["made.up0"] > 0
