@@ -132,7 +132,7 @@ def _damage(seed: int, figures: Figures, tell: Tell, *, is_encrypted: bool) -> N
 
 def _daemon(seed: int, figures: Figures, tell: Tell) -> None:
     def struck(victim: str) -> None:
-        figures.kills[f"of a whole daemon: {victim}"] += 1
+        figures.kills[f"{victim}, in a whole daemon"] += 1
         tell()
 
     seeded = random.Random(seed)
@@ -152,7 +152,7 @@ def _full(figures: Figures, tell: Tell) -> None:
             return
     findings = check(history)
     figures.add(history, findings)
-    figures.faults["disk full, under a whole daemon"] += 1
+    figures.faults["the whole disk, full under a whole daemon"] += 1
     assert findings == [], findings[:10]
     tell()
 

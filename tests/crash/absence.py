@@ -27,5 +27,5 @@ def relay_away(folder: Path, away_s: float, figures: Figures) -> list[Finding]:
         history = read_history(world.data_dir, world.notes)
         findings = check(history)
         figures.add(history, findings)
-        figures.kills["relay, away for a minute"] += 1
+        figures.kills["relay, and away for a minute"] += 1
         return findings

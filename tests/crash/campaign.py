@@ -91,7 +91,7 @@ def fault_round(seed: int, todo: Sequence[Fault], shim: Path, figures: Figures, 
         world.start()
         for fault in todo:
             _inflict(world, fault, seeded)
-            figures.faults[f"{fault.kind} on {fault.calls}, {fault.path}"] += 1
+            figures.faults[f"{fault.path}, {fault.kind} on {fault.calls}"] += 1
             tell()
         _finish(world, figures, seed)
 

@@ -133,7 +133,7 @@ def inspect(
             outcome = _outcome(sound, found)
             tell()
             figures.bytes[f"{damage.of}, {_DONE[damage.kind]}"] += damage.harmed_bytes
-            figures.damages[f"{damage.kind}: {outcome.partition(':')[0]}"] += 1
+            figures.damages[f"{outcome.partition(':')[0]}, {damage.kind}"] += 1
             if outcome.partition(":")[0] not in ("as before", "refused by name", "seen by verification"):
                 yield f"{damage}: {outcome}"
     finally:

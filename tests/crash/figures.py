@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .history import Finding, History
 
+ADDED_UP = ("kills", "faults", "damages", "bytes")
 BROKEN = ("lost", "doubled", "swapped", "resurrected", "foreign", "disagreeing")
 
 
@@ -33,24 +34,27 @@ class Figures:
         self.broken.update(finding.kind for finding in findings)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        groups = {
-            name: dict(sorted(getattr(self, name).items()))
-            for name in ("totals", "kills", "faults", "damages", "bytes")
-        }
+        groups = {name: dict(sorted(getattr(self, name).items())) for name in ("totals", *ADDED_UP)}
         return {**groups, "broken": {kind: self.broken[kind] for kind in BROKEN}}
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> str:
-        """The figures as Markdown."""
-        rows = [
-            f"| {group} | {name} | {count:,} |"
-            for group, counts in self.as_dict().items()
-            for name, count in counts.items()
-        ]
-        totals = [
-            f"| {name} | **in all** | **{getattr(self, name).total():,}** |"
-            for name in ("kills", "faults", "damages", "bytes")
-        ]
-        return "\n".join(["| | what | number |", "|---|---|---:|", *rows, *totals]) + "\n"
+        """The figures as Markdown: a table for each group, what is behind the last comma of a name across."""
+        return "\n".join(_table(group, counts) for group, counts in self.as_dict().items() if counts)
+
+
+def _table(group: str, counts: dict[str, int]) -> str:
+    cells: dict[str, dict[str, int]] = {}
+    for name, count in counts.items():
+        row, comma, column = name.rpartition(", ")
+        cells.setdefault(row if comma else name, {})[column if comma else ""] = count
+    columns = sorted({column for row in cells.values() for column in row})
+    lines = [[group, *columns], ["---", *("---:" for _ in columns)]]
+    for row, values in cells.items():
+        lines.append([row, *(f"{values[column]:,}" if column in values else "" for column in columns)])
+    if group in ADDED_UP:
+        sums = (sum(values.get(column, 0) for values in cells.values()) for column in columns)
+        lines.append([f"in all {sum(counts.values()):,}", *(f"{number:,}" for number in sums)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

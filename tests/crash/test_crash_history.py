@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from .figures import Figures
 from .history import Entry, History, Store, Stored, check, counted
 
 USERS = ("alice", "bob")
@@ -125,3 +126,16 @@ def test_what_was_acknowledged_as_taken_in_is_due_even_before_the_cursor_was_wri
     fewer = with_store(history, "bob", memories_of(history, "bob")[:-1])
     assert check(fewer) == []
     assert counted(check(replace(fewer, taken_in=frozenset({"p1-0011", "p0-0010"})))) == {"lost": 1}
+
+
+def test_the_table_of_what_was_done_puts_kinds_side_by_side_and_adds_up() -> None:
+    figures = Figures()
+    figures.kills.update({"relay, at random": 1_200, "relay, at the N-th call": 3, "owner, at random": 4})
+    figures.broken["lost"] = 1
+    table = figures.table()
+    assert "| kills | at random | at the N-th call |" in table
+    assert "| relay | 1,200 | 3 |" in table
+    assert "| owner | 4 |  |" in table
+    assert "| in all 1,207 | 1,204 | 3 |" in table
+    assert "| lost | 1 |" in table
+    assert "faults" not in table
