@@ -19,6 +19,7 @@ import xxhash
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
 from memory_agent.storage.changes import OPS, IndexedText, LogEntry
+from memory_agent.storage.checksum import CHECKSUM_BYTES, checksum
 
 FORMAT = 1
 
@@ -32,7 +33,6 @@ _SOURCES: tuple[Source, ...] = (
 _KINDS: tuple[Kind, ...] = ("episode", "strategy", "finding", "pattern")
 _PROVENANCES: tuple[Provenance, ...] = ("verified", "cited", "assumed", "cached")
 
-_CHECKSUM_BYTES = 8
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
 _DEFLATE_FROM_BYTES = 512  # below, deflate saves next to nothing
 _LONGEST_PLAIN_KEY = 128
@@ -97,13 +97,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 def seal(number: int, body: bytes) -> bytes:
     """Return `body` with a checksum in front that also covers `number`."""
-    return xxhash.xxh3_64_digest(body, seed=number) + body
+    return checksum(number, body) + body
 
 
 def unseal(number: int, value: bytes, what: str) -> bytes:
     """Return the body of a sealed value. Raises `StoreDamagedError`, naming `what`, when it does not match."""
-    body = value[_CHECKSUM_BYTES:]
-    if xxhash.xxh3_64_digest(body, seed=number) != value[:_CHECKSUM_BYTES]:
+    body = value[CHECKSUM_BYTES:]
+    if checksum(number, body) != value[:CHECKSUM_BYTES]:
         raise StoreDamagedError(f"{what} {number} does not match its checksum")
     return body
 

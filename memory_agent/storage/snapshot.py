@@ -31,7 +31,7 @@ from memory_agent.storage.codec import (
     vector_bytes,
     vectors_of,
 )
-from memory_agent.storage.encrypted import NAMES, NUMBERS, PLACES, ROWS_OF_NAMES
+from memory_agent.storage.encrypted import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
     LISTED,
@@ -54,7 +54,8 @@ RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  #
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
 DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
 FORMS = (
-    dict.fromkeys((RECORDS, VECTORS, USAGE, PENDING, CHANGES, META), NUMBERS)  # names in META are the program's own
+    dict.fromkeys((RECORDS, VECTORS, USAGE, PENDING, CHANGES), ROWS)
+    | {META: OURS}
     | dict.fromkeys((IDS, EVENTS), ROWS_OF_NAMES)
     | dict.fromkeys((RUNS, RECALLS, RUN_RECALLS), NAMES)
     | dict.fromkeys((RUN_INDEX, RECALL_INDEX), PLACES)

@@ -14,7 +14,7 @@ from served_host import absent_embedder
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import HostDiedError, StoreDamagedError, StoreError
+from memory_agent.errors import EncryptionKeyMissingError, HostDiedError, StoreDamagedError, StoreError
 from memory_agent.protocol import IngestBatch, NoParams, RememberParams, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryRecord, MemoryStats
 from memory_agent.run_params import RunIdParams
@@ -22,7 +22,7 @@ from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
 from memory_agent.trajectory import Trajectory
-from relay import EventLimits, encode_event, event_from_mapping
+from relay import EncryptionSettings, EventLimits, KeyRing, encode_event, event_from_mapping
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -176,3 +176,22 @@ def test_a_user_whose_pages_are_damaged_is_refused_by_name_and_the_others_live_o
             ingest(host, "alice")
         assert stats(host, "bob").memories == 40
     assert file.read_bytes() == damaged
+
+
+def test_a_destroyed_key_ends_a_host_s_use_of_that_user_at_once_and_of_no_other(
+    tmp_path: Path, embedder: RemoteEmbedder
+) -> None:
+    settings = Settings(encryption=EncryptionSettings(keys_folder=str(tmp_path / "keys")))
+    host = MemoryHost(tmp_path / "data", settings, embedder)
+    for user_id in ("alice", "bob", "carol"):
+        remember(host, user_id)
+    KeyRing(tmp_path / "keys").destroy("alice")
+    KeyRing(tmp_path / "keys").destroy("bob")
+    host.keep_up(NOW)
+    assert list(host._memories) == ["carol"]  # whoever was idle is closed, too
+    for ask in (stats, ingest, remember):
+        with pytest.raises(EncryptionKeyMissingError):
+            ask(host, "alice")
+    assert stats(host, "carol").memories == 1
+    host.close()
+    assert KeyRing(tmp_path / "keys").users() == ["carol"]

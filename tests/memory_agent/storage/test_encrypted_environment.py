@@ -18,13 +18,14 @@ from memory_agent.errors import (
     StoreEncryptedError,
     StoreNotEncryptedError,
 )
-from memory_agent.storage.encrypted import NAMES, NUMBERS, PLACES, ROWS_OF_NAMES, Encrypted, Encryption
+from memory_agent.storage.codec import seal
+from memory_agent.storage.encrypted import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, Encrypted, Encryption
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.user_key import UserKey
-from relay.cipher import Cipher
+from relay.cipher import SEAL_BYTES, Cipher
 from relay.key_ring import KeyRing
 
-FORMS = {"rows": NUMBERS, "names": NAMES, "places": PLACES, "known": ROWS_OF_NAMES}
+FORMS = {"rows": OURS, "checked": ROWS, "names": NAMES, "places": PLACES, "known": ROWS_OF_NAMES}
 SIZE = 1 << 20
 ULID = b"01KCQ0ZD6Z9V2M3S7T8W5X4Y1A"
 CIPHER = Cipher(bytes(32), "test")
@@ -151,6 +152,18 @@ def test_a_value_that_was_put_in_the_place_of_another_is_damage(tmp_path: Path) 
     for database, key in (("rows", b"\1" * 8), ("names", bytes(8))):
         with pytest.raises(StoreDamagedError):
             ours.open(database, key, first)
+    environment.close()
+
+
+def test_a_checksum_is_left_out_and_comes_back_and_a_wrong_one_is_not_made_right(tmp_path: Path) -> None:
+    environment, key = opened(tmp_path), (7).to_bytes(8, "big")
+    with environment.write() as transaction:
+        transaction.put("checked", key, seal(7, b"a vector"), append=True)
+    with environment.read() as transaction:
+        assert transaction.get("checked", key) == seal(7, b"a vector")
+        assert [len(value) for _, value in transaction.scan_kept("checked")] == [len(b"a vector") + SEAL_BYTES]
+    with pytest.raises(StoreDamagedError), environment.write() as transaction:
+        transaction.put("checked", key, seal(8, b"another vector"))
     environment.close()
 
 

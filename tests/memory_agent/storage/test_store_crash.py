@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from samples import SMALL, memory, unit_vectors
+from samples import SMALL, memory, new_key, unit_vectors
 
 from memory_agent.config import StoreSettings
 from memory_agent.errors import StoreFullError
@@ -22,10 +22,11 @@ _WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from samples import SMALL, memory, unit_vectors
+from samples import SMALL, memory, new_key, unit_vectors
 from memory_agent.storage import derived
 from memory_agent.storage.store import Store
-store = Store.open(Path({folder!r}), SMALL, role="host")
+key = new_key(Path({keys!r})) if {keys!r} else None
+store = Store.open(Path({folder!r}), SMALL, role="host", key=key)
 index, lexicon = derived.open_index(store, SMALL), derived.open_lexicon(store)
 vectors = unit_vectors(5, seed=1)
 while True:
@@ -41,9 +42,9 @@ while True:
 """
 
 
-def killed_after(folder: Path, acks: int) -> int:
+def killed_after(folder: Path, keys: Path | None, acks: int) -> int:
     """Run a writer, kill it after so many acknowledgements, and return the last one that it gave."""
-    code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder))
+    code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder), keys=str(keys or ""))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         for _ in range(acks):
@@ -54,11 +55,15 @@ def killed_after(folder: Path, acks: int) -> int:
 
 
 @pytest.mark.slow
-def test_every_acknowledged_batch_is_there_exactly_once_however_often_the_writer_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
+def test_every_acknowledged_batch_is_there_exactly_once_however_often_the_writer_is_killed(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, is_encrypted: bool
+) -> None:
     seeded = random.Random(20260216)
-    for _ in range(12):
-        acked = killed_after(tmp_path, acks=seeded.randrange(1, 40))
-        with Store.open(tmp_path, SMALL) as store:
+    keys = tmp_path_factory.mktemp("keys") if is_encrypted else None
+    for _ in range(6 if is_encrypted else 12):
+        acked = killed_after(tmp_path, keys, acks=seeded.randrange(1, 40))
+        with Store.open(tmp_path, SMALL, key=keys and new_key(keys)) as store:
             index, lexicon = derived.open_index(store, SMALL), derived.open_lexicon(store)
             assert store.cursor >= acked
             assert store.cursor % 5 == 0

@@ -1,0 +1,193 @@
+"""What encryption costs a memory: how fast it is filled, asked and opened, and its bytes on the disk; and the journal.
+
+`python -m ops.bench.encryption` measures plain and encrypted in turns, so that a busy machine hits both, and writes
+`ops/bench/encryption.md`. Memories are synthetic, with a vector each; queries are real, embedded before they are
+timed. Events carry ids of their emitter, which come in order where they are plain and in none where they are encrypted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.care.encrypting import encrypt_user
+from memory_agent.config import EmbedderSettings, StoreSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.memory import Memory
+from memory_agent.records import MemoryRecord
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
+from memory_agent.storage.user_key import UserKey
+from ops.bench import encrypted_journal
+from ops.bench.machine import describe_machine, load_per_core
+from ops.bench.spread import Spread, spread
+from ops.bench.synthetic import START, SyntheticTexts, SyntheticVectors, synthetic_record
+from relay import EncryptionSettings, KeyRing
+
+ROUNDS = 3
+MEMORIES = 10_000
+ALONE = 50
+BATCH = 100
+QUERIES = 100
+PAGE = Path(__file__).with_name("encryption.md")
+
+Figures = dict[str, dict[str, Spread]]
+"""`plain` and `encrypted`: each figure with its range."""
+
+_MEANINGS = {
+    "ingest_per_s": "memories/s taken in, in batches of 100, followed by both indexes",
+    "ingest_cpu_us": "of processor time for each, us",
+    "commit_ms": "one memory alone, durable, ms",
+    "recall_p50_ms": "hybrid recall, p50, ms, its query embedded before",
+    "recall_cpu_ms": "of processor time for each, ms",
+    "open_ms": "opening a memory that was closed, ms",
+    "rebuild_s": "both indexes built anew, s",
+    "records_bytes": "records with vectors, bytes each",
+    "lexicon_bytes": "lexicon, bytes each",
+    "index_bytes": "graph, bytes each",
+    "encrypt_s": "`memory-agent encrypt`, s",
+    "append_per_s": "events/s appended to the journal, in transactions of 100",
+    "append_cpu_us": "of processor time for each, us",
+    "read_per_s": "events/s read from the journal",
+    "read_cpu_us": "of processor time for each, us",
+    "bytes_per_event": "bytes of an event of 1 KB in the journal",
+    "convert_per_s": "events/s of a journal that `memory-agent encrypt` turns",
+}
+
+
+def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
+    """Return the figures that `_MEANINGS` names, of the memory; those of the journal are `encrypted_journal`'s."""
+    samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
+    records = [_record(number) for number in range(memories + ALONE)]
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    try:
+        for _ in range(rounds):
+            for kind, found in samples.items():
+                with tempfile.TemporaryDirectory(prefix="bench-encryption-") as scratch:
+                    _Round(Path(scratch), embedder, found, is_encrypted=kind == "encrypted").run(records)
+    finally:
+        embedder.close()
+    return {kind: {name: spread(values) for name, values in found.items()} for kind, found in samples.items()}
+
+
+def _record(number: int) -> MemoryRecord:
+    record = synthetic_record(number, _texts.draw())
+    return msgspec.structs.replace(record, event_id=f"event-{number:08d}")
+
+
+_texts = SyntheticTexts(seed=2)
+
+
+class _Round:
+    """One memory: filled, asked, opened again, weighed."""
+
+    def __init__(self, scratch: Path, embedder: Embedder, found: dict[str, list[float]], *, is_encrypted: bool) -> None:
+        self._folder = scratch / "user"
+        self._embedder = embedder
+        self._found = found
+        self._key = UserKey(KeyRing(scratch / "keys"), "user")
+        self._is_encrypted = is_encrypted
+        self._settings = StoreSettings()
+        self._keys_folder = str(scratch / "keys") if is_encrypted else ""
+
+    def run(self, records: list[MemoryRecord]) -> None:
+        count = len(records) - ALONE
+        self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # so that there is a graph, and its file
+        self._fill(records, count)
+        self._ask()
+        for name, path in (("records", "records/data.mdb"), ("lexicon", LEXICON_FILE), ("index", INDEX_FILE)):
+            self._found[f"{name}_bytes"].append((self._folder / path).stat().st_blocks * 512 / len(records))
+        if not self._is_encrypted:
+            took_s, _ = _timed(lambda: encrypt_user(self._folder, self._settings, self._key, lambda *_: None))
+            self._found["encrypt_s"].append(took_s)
+
+    def _fill(self, records: list[MemoryRecord], count: int) -> None:
+        vectors = SyntheticVectors(seed=1).draw(len(records))
+        archive = Archive.open(self._folder, self._settings, "library", self._key if self._is_encrypted else None)
+
+        def put(first: int, last: int) -> None:
+            with archive.batch() as batch:
+                batch.set_stamp(self._embedder.info.stamp)
+                for number in range(first, last):
+                    batch.put(records[number], vectors[number])
+
+        took_s, cpu_s = _timed(lambda: [put(at, at + BATCH) for at in range(0, count, BATCH)])
+        self._found["ingest_per_s"].append(count / took_s)
+        self._found["ingest_cpu_us"].append(cpu_s / count * 1e6)
+        took_s, _ = _timed(lambda: [put(at, at + 1) for at in range(count, len(records))])
+        self._found["commit_ms"].append(took_s / ALONE * 1000)
+        archive.close()
+
+    def _ask(self) -> None:
+        started_s = time.perf_counter()
+        with Memory.open(
+            self._folder,
+            user_id="user",
+            embedder=self._embedder,
+            store_settings=self._settings,
+            encryption_settings=EncryptionSettings(keys_folder=self._keys_folder),
+        ) as memory:
+            self._found["open_ms"].append((time.perf_counter() - started_s) * 1000)
+            texts = SyntheticTexts(seed=3)
+            queries = [texts.draw(words=8) for _ in range(QUERIES)]
+            for query in queries:
+                memory.recall(query, now=START)
+            timed = [_timed(partial(memory.recall, query, now=START)) for query in queries]
+            self._found["recall_p50_ms"].append(statistics.median(took_s for took_s, _ in timed) * 1000)
+            self._found["recall_cpu_ms"].append(statistics.mean(cpu_s for _, cpu_s in timed) * 1000)
+            took_s, _ = _timed(memory.care.rebuild)
+            self._found["rebuild_s"].append(took_s)
+
+
+def _timed(act: Callable[[], object]) -> tuple[float, float]:
+    """Return how long it took, and how much of that this process computed."""
+    started_s, cpu_s = time.perf_counter(), time.process_time()
+    act()
+    return time.perf_counter() - started_s, time.process_time() - cpu_s
+
+
+def page(figures: Figures, now: datetime) -> str:
+    """Return the figures as Markdown."""
+    machine = describe_machine()
+    lines = [
+        "# What encryption costs",
+        "",
+        f"{now.date().isoformat()}, `python -m ops.bench.encryption`, {machine['processor']}, {machine['cores']} cores,",
+        f"load {load_per_core()} a core at the end. Medians of {ROUNDS} rounds (least to most), plain and encrypted in",
+        f"turns; {MEMORIES:,} memories of one user, events of 1 KB.",
+        "",
+        "| figure | plain | encrypted | encrypted / plain |",
+        "|---|---|---|---|",
+    ]
+    for name, meaning in _MEANINGS.items():
+        plain, encrypted = (figures[kind].get(name) for kind in ("plain", "encrypted"))
+        times = f"{encrypted['median'] / plain['median']:.2f}" if plain and encrypted else ""
+        lines.append(f"| {meaning} | {_cell(plain)} | {_cell(encrypted)} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(figure: Spread | None) -> str:
+    if figure is None:
+        return ""
+    digits = 0 if figure["median"] >= 100 else 2
+    median, least, most = (f"{figure[name]:,.{digits}f}" for name in ("median", "least", "most"))
+    return f"{median} ({least} to {most})"
+
+
+def main() -> None:
+    """Measure, and keep the page."""
+    memory, journal = measure(), encrypted_journal.measure(rounds=ROUNDS)
+    PAGE.write_text(page({kind: memory[kind] | journal[kind] for kind in memory}, datetime.now(UTC)), encoding="utf-8")
+    print(PAGE.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
