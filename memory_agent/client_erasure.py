@@ -34,7 +34,14 @@ class ClientErasure:
 
     def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Forget completely what has reached the age of a rule of the daemon's; see `ErasureFace.erase_expired`."""
-        return self._send(_erase_expired(dry_run=dry_run))
+        return self._send(_erase_selected(Selection(expired=True), dry_run=dry_run))
+
+    def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
+        """Forget everything of the user, the folder included. Whoever asks meanwhile waits, and meets an empty memory.
+
+        What is published while it goes on is of the new one.
+        """
+        return self._send(_erase_selected(Selection(everything=True), dry_run=dry_run))
 
 
 class AsyncClientErasure:
@@ -57,7 +64,11 @@ class AsyncClientErasure:
 
     async def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
         """As `ClientErasure.erase_expired`."""
-        return await self._send(_erase_expired(dry_run=dry_run))
+        return await self._send(_erase_selected(Selection(expired=True), dry_run=dry_run))
+
+    async def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
+        """As `ClientErasure.erase_user`."""
+        return await self._send(_erase_selected(Selection(everything=True), dry_run=dry_run))
 
 
 def _erase(
@@ -65,9 +76,8 @@ def _erase(
 ) -> Call[ErasureReceipt]:
     selection = Selection(ids=listed("ids", record_ids), session_id=session_id, filter=filter)
     selection.check()
+    return _erase_selected(selection, dry_run=dry_run)
+
+
+def _erase_selected(selection: Selection, *, dry_run: bool) -> Call[ErasureReceipt]:
     return Call("erase", EraseParams(selection=selection, dry_run=dry_run), ErasureReceipt, _PATIENCE_MS)
-
-
-def _erase_expired(*, dry_run: bool) -> Call[ErasureReceipt]:
-    params = EraseParams(selection=Selection(expired=True), dry_run=dry_run)
-    return Call("erase", params, ErasureReceipt, _PATIENCE_MS)

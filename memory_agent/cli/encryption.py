@@ -118,4 +118,4 @@ def _print(target: Target, document: dict[str, Any]) -> None:
     for left in document["left"]:
         click.echo(f"left: {left}")
     if document["left"]:
-        click.echo(f"remove it, daemon stopped: memory-agent forget --user {target.user_id} --user-all")
+        click.echo(f"remove it: memory-agent forget --user {target.user_id} --user-all")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--since", type=Moment(), help="All since then: 2026-02-16, or an age: 7d.")
 @click.option("--until", type=Moment(), help="All before then.")
 @click.option("--expired", is_flag=True, help="All that has reached the age of a rule (settings: retention.rules).")
-@click.option("--user-all", is_flag=True, help="Everything of the user that --user names. No daemon may be running.")
+@click.option("--user-all", is_flag=True, help="Everything of the user that --user names.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
@@ -91,9 +91,9 @@ def forget(
 
 def _erase(target: Target, selection: Selection, user_all: bool, *, dry_run: bool) -> ErasureReceipt:
     if asks_daemon(target):
-        if user_all:
-            raise click.UsageError("a daemon is running: stop it before a whole user is erased")
         with open_client(target) as client:
+            if user_all:
+                return client.erasure.erase_user(dry_run=dry_run)
             if selection.expired:
                 return client.erasure.erase_expired(dry_run=dry_run)
             return client.erasure.erase(

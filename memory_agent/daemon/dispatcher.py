@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 import structlog
 
@@ -86,11 +87,12 @@ class Dispatcher:
             raise UnhandledEventError("", _NO_OWNER)
         return owner
 
-    async def system_events_of(self, user_id: str, among: frozenset[str]) -> frozenset[int]:
-        """Return the numbers of the events of `system` that are this user's, and of these runs and sessions."""
+    async def system_events_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
+        """Return the numbers of the events of `system` that are this user's, and of these runs and sessions; of any
+        with None."""
         found: set[int] = set()
         after = 0
-        while among:
+        while among is None or among:
             batch = await self._journal.fetch(after, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=SYSTEM_USER)
             if not batch.entries:
                 break
@@ -149,12 +151,25 @@ class Dispatcher:
         They are remembered until the low-water mark has passed them: after a restart the journal has no bytes of them.
         What waits is read again all the same: an erasure that is said twice is told no numbers the second time.
         """
-        low_water = self._low_water()
-        self._erased = {seq for seq in self._erased if seq > low_water}
-        self._erased.update(seq for seq in seqs if seq > low_water)
+        self._note_erased(seqs)
         for name in (user_id, SYSTEM_USER):
             if name in self._lanes:
                 await self._lanes[name].read_again()
+
+    @asynccontextmanager
+    async def holding(self, user_id: str) -> AsyncIterator[Callable[[Iterable[int]], None]]:
+        """Hand the user's memory nothing within this; gives what to call with the numbers that the journal erased."""
+        async with self._lane(user_id).held():
+            yield self._note_erased
+
+    def forget_owner(self, user_id: str) -> None:
+        """Forget which runs and sessions are this user's. Raises `StoreError`."""
+        self._owners.forget(user_id)
+
+    def _note_erased(self, seqs: Iterable[int]) -> None:
+        low_water = self._low_water()
+        self._erased = {seq for seq in self._erased if seq > low_water}
+        self._erased.update(seq for seq in seqs if seq > low_water)
 
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
         with _relay_errors():

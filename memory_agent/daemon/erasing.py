@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -18,15 +19,16 @@ import structlog
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import keys_of
+from memory_agent.erasure.history import note_user_erased
 from memory_agent.erasure.journal import erasable, with_journal
 from memory_agent.erasure.ledger import Intent, read_intent
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.users import finish_removals
-from memory_agent.errors import DeadlineExceededError, MemoryAgentError
+from memory_agent.erasure.users import finish_removals, remove_user, why_aside
+from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError
 from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.user_key import open_user_key
-from relay import AsyncSubscriber, EncryptionSettings, RelayError
+from relay import AsyncSubscriber, EncryptionSettings, Erasable, RelayError
 
 log = structlog.get_logger()
 
@@ -57,6 +59,9 @@ class DaemonEraser:
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
         """Erase, and return the receipt. Raises what the memory and the relay raise; said again, it goes on."""
         async with self._lock_of(user_id):
+            if params.selection.everything:
+                params.selection.check()
+                return await self._erase_user(user_id, params, deadline_ms)
             reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
             intent = decode_reply(reply, Intent)
             return await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
@@ -74,9 +79,7 @@ class DaemonEraser:
                     key = open_user_key(self._encryption, self._data_dir, user_id)
                     intent = await asyncio.to_thread(read_intent, user_folder(self._data_dir, user_id), key)
                     if intent is not None and intent.with_journal:
-                        receipt = await self._carry_out(
-                            user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0
-                        )
+                        receipt = await self._finish(user_id, intent)
                         log.info(
                             "erasure.finished",
                             user_id=user_id,
@@ -86,6 +89,49 @@ class DaemonEraser:
                         )
             except (MemoryAgentError, RelayError) as error:
                 log.warning("erasure.not_finished", user_id=user_id, code=error.code)
+
+    async def _finish(self, user_id: str, intent: Intent) -> ErasureReceipt:
+        if intent.everything:
+            return await self._remove(user_id, intent.all_ids, wait_s=0.0)
+        return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
+
+    async def _erase_user(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
+        """Erase a whole user. A folder that nobody can open, since its key is gone, goes without having been read."""
+        ids: tuple[str, ...] = ()
+        if user_folder(self._data_dir, user_id).exists():
+            with suppress(EncryptionKeyMissingError):
+                reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
+                ids = decode_reply(reply, Intent).all_ids
+        if params.dry_run:
+            erased = await self._journal.erase(await self._everything(user_id), dry_run=True)
+            return with_journal(ErasureReceipt.of(user_id, ids, _now(), dry_run=True), erased, is_compact=False)
+        return await self._remove(user_id, ids, wait_s=_CLEARED_WITHIN_S)
+
+    async def _remove(self, user_id: str, ids: Collection[str], *, wait_s: float) -> ErasureReceipt:
+        """Hold the lane, so that no event of before is handled any more; then fence the memory and remove it."""
+        folder = user_folder(self._data_dir, user_id)
+        async with AsyncExitStack() as stack:
+            note_erased = await self._held(stack, user_id)
+            erased = await self._journal.erase(await self._everything(user_id))
+            note_erased(erased.seqs)
+            self._dispatcher.forget_owner(user_id)
+            await stack.enter_async_context(self._hosts.fenced(user_id))
+            await asyncio.to_thread(note_user_erased, folder, user_id, _now())
+            await asyncio.to_thread(remove_user, self._data_dir, user_id)
+        log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
+        receipt = ErasureReceipt.of(user_id, ids, _now(), reason=why_aside(folder))
+        return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
+
+    async def _held(self, stack: AsyncExitStack, user_id: str) -> Callable[[Iterable[int]], None]:
+        try:
+            async with asyncio.timeout(_LANE_PATIENCE_S):
+                return await stack.enter_async_context(self._dispatcher.holding(user_id))
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
+
+    async def _everything(self, user_id: str) -> Erasable:
+        of_system = await self._dispatcher.system_events_of(user_id, None)
+        return Erasable(user_id=user_id, everything=True, system_seqs=of_system)
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
         """One erasure of a user at a time: the second would close what the first one began."""
@@ -123,6 +169,10 @@ class DaemonEraser:
                 return False
             await asyncio.sleep(_LOOK_EVERY_S)
         return True
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _dry(user_id: str, intent: Intent) -> ErasureReceipt:

@@ -99,6 +99,16 @@ class Hosts:
         if user_id in self._directory.awake():
             await self._sleep(user_id)
 
+    @asynccontextmanager
+    async def fenced(self, user_id: str) -> AsyncIterator[None]:
+        """Let nobody ask or wake the user within this, who sleeps; calls under way are waited for, new ones wait."""
+        async with self._alone(user_id):
+            while user_id in self._busy:
+                self._changed.clear()
+                await self._changed.wait()
+            await self._close(user_id)
+            yield
+
     async def sleep_idle(self) -> None:
         """Put users to sleep that were not spoken to for a while."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
@@ -204,13 +214,17 @@ class Hosts:
 
     async def _sleep(self, user_id: str, *, force: bool = False) -> None:
         async with self._alone(user_id):
-            if user_id not in self._directory or (user_id in self._busy and not force):
-                return
-            host = self._hosts.get(self._directory.seat(user_id, time.monotonic()))
-            sound = host is not None and await self._slept(host, user_id)
-            unused = self._directory.leave(user_id)
-            if unused is not None and unused in self._hosts:
-                self._retire(self._hosts.pop(unused), sound=sound)
+            if force or user_id not in self._busy:
+                await self._close(user_id)
+
+    async def _close(self, user_id: str) -> None:
+        if user_id not in self._directory:
+            return
+        host = self._hosts.get(self._directory.seat(user_id, time.monotonic()))
+        sound = host is not None and await self._slept(host, user_id)
+        unused = self._directory.leave(user_id)
+        if unused is not None and unused in self._hosts:
+            self._retire(self._hosts.pop(unused), sound=sound)
 
     async def _slept(self, host: Host, user_id: str) -> bool:
         try:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -112,10 +113,22 @@ class Lane:
         Returns when no batch is under way that was begun before this was asked.
         """
         async with self._handling:
-            for queue in (self._queue, self._late):
-                for place, event in enumerate(queue):
-                    self._budget.give(len(event.data))
-                    queue[place] = replace(event, data=b"")
+            self._lighten()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Handle nothing within this; what waits then is read from the journal again."""
+        async with self._handling:
+            try:
+                yield
+            finally:
+                self._lighten()
+
+    def _lighten(self) -> None:
+        for queue in (self._queue, self._late):
+            for place, event in enumerate(queue):
+                self._budget.give(len(event.data))
+                queue[place] = replace(event, data=b"")
 
     def offer(self, event: Pending) -> None:
         """Take in the next event; when the lane is full it is fetched again later."""
@@ -132,7 +145,7 @@ class Lane:
 
     def is_done(self, through_seq: int) -> bool:
         """Whether nothing is left to do, and nothing beyond `through_seq` was read: a new lane would be the same."""
-        is_idle = self._task is None or self._task.done()
+        is_idle = (self._task is None or self._task.done()) and not self._handling.locked()
         return is_idle and self.oldest_pending is None and self._held_through <= through_seq
 
     @property

@@ -148,12 +148,11 @@ class Owners:
     def forget(self, user_id: str) -> None:
         """Forget a user's runs and sessions, and leave nothing of them in the file. Raises `StoreError`.
 
-        Damaged pairs go as well: they may be this user's.
+        Damaged pairs go as well: they may be this user's. Where there is none left, whoever took them out may have died
+        before the file was made anew.
         """
         self.save()
         doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
-        if not doomed:
-            return
         with self._environment.write() as transaction:
             for number in [number for number, key in transaction.scan(ORDER) if key in doomed]:
                 transaction.delete(ORDER, number)

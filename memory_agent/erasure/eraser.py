@@ -54,7 +54,7 @@ class Eraser:
                     record = snapshot.record(row)
                     if record is not None:
                         found[row] = record
-            event_ids = _event_ids(snapshot, found)
+            event_ids = () if selection.everything else _event_ids(snapshot, found)
             runs = snapshot.newest_trajectories() if selection.session_id is not None else ()
             run_ids = tuple(run.id for run in runs if run.session_id == selection.session_id)
         return Intent(
@@ -63,6 +63,7 @@ class Eraser:
             event_ids=event_ids,
             session_id=selection.session_id,
             run_ids=run_ids,
+            everything=selection.everything,
         )
 
     def age(self, now: datetime, limit: int | None = None, among: int | None = None) -> int:

@@ -16,6 +16,7 @@ def erasable(user_id: str, intent: Intent) -> Erasable:
     """
     return Erasable(
         user_id=user_id,
+        everything=intent.everything,
         event_ids=frozenset(intent.event_ids),
         session_ids=frozenset() if intent.session_id is None else frozenset({intent.session_id}),
         run_ids=frozenset(intent.run_ids),

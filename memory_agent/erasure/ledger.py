@@ -26,7 +26,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """The memories and the session that are being erased, and the events that they were made of.
 
     `expired` has the ids of memories that reached the age of a rule, which are in `record_ids` no second time.
-    `with_journal`: their events are still to be erased from the journal, by whoever has it; the store cannot.
+    `everything`: the whole user goes, in the end with the folder. `with_journal`: their events are still to be erased
+    from the journal, by whoever has it; the store cannot.
     """
 
     started_at: datetime
@@ -36,6 +37,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     run_ids: tuple[str, ...] = ()
     with_journal: bool = False
     expired: dict[str, tuple[str, ...]] = {}
+    everything: bool = False
 
     @property
     def all_ids(self) -> tuple[str, ...]:
@@ -60,6 +62,7 @@ def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> In
             run_ids=tuple(dict.fromkeys((*known.run_ids, *intent.run_ids))),
             with_journal=known.with_journal or intent.with_journal,
             expired=_joined(known.expired, intent.expired),
+            everything=known.everything or intent.everything,
         )
     _write(folder, intent, key)
     return intent
@@ -128,6 +131,7 @@ def is_through(intent: Intent, kept: Intent) -> bool:
     out `intent`: it may have been joined by another's, or have been begun by one who has the journal."""
     return not kept.with_journal or (
         intent.with_journal
+        and intent.everything == kept.everything
         and set(kept.event_ids) <= set(intent.event_ids)
         and set(kept.run_ids) <= set(intent.run_ids)
         and kept.session_id in (None, intent.session_id)

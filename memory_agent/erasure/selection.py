@@ -11,18 +11,19 @@ from memory_agent.records import MemoryFilter, MemoryRecord
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Memories to erase: those with these ids, those of this session, and those that pass the filter; or, with
-    `expired` and nothing else, those that reached the age of a rule of retention."""
+    `expired` and nothing else, those that reached the age of a rule of retention; or `everything` of the user."""
 
     ids: tuple[str, ...] = ()
     session_id: str | None = None
     filter: MemoryFilter | None = None
     expired: bool = False
+    everything: bool = False
 
     def check(self) -> None:
         """Raise `InvalidInputError` for a selection that names nothing, or would name everything by accident."""
-        if self.expired:
-            if self != Selection(expired=True):
-                raise InvalidInputError("selection", "names more than what has expired; erase that by itself")
+        if self.expired or self.everything:
+            if self not in (Selection(expired=True), Selection(everything=True)):
+                raise InvalidInputError("selection", "names more than what has expired, or than everything")
             return
         for record_id in self.ids:
             check_text("ids", record_id)
@@ -40,7 +41,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def takes(self, record: MemoryRecord) -> bool:
         """Whether a memory is to be erased."""
         return (
-            record.id in self.ids
+            self.everything
+            or record.id in self.ids
             or (self.session_id is not None and record.session_id == self.session_id)
             or (self.filter is not None and passes(record, self.filter))
         )

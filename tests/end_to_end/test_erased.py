@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from memory_agent import MemoryClient
+from memory_agent.storage.folders import user_folder
 from relay import Publisher, relay_endpoints
 
 from .conftest import DaemonProcess
 
 SECRET = "zanzibarquokka"
+OTHER_SECRET = "timbuktuwombat"
 
 
 def files_with(text: str, folder: Path) -> list[str]:
@@ -50,3 +54,38 @@ def test_a_session_leaves_every_file_of_a_running_daemon_and_does_not_come_back(
     with MemoryClient("frank", data_dir=daemon.data_dir) as frank:
         assert frank.stats().memories == 3
     assert files_with(SECRET, daemon.data_dir) == []
+
+
+def test_a_whole_user_leaves_a_running_daemon_that_goes_on_serving_everybody(daemon: DaemonProcess) -> None:
+    events = [said(number, "gina", f"{OTHER_SECRET} was seen {number} times") for number in range(100, 140)]
+    stop = threading.Event()
+
+    def ask() -> list[int]:
+        found = []
+        with MemoryClient("gina", data_dir=daemon.data_dir) as gina:
+            while not stop.is_set():
+                found.append(len(gina.recall(OTHER_SECRET, 3, mode="lexical").memories))
+        return found
+
+    with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher, ThreadPoolExecutor(1) as pool:
+        for event in [*events, said(150, "hans", "harmless of hans")]:
+            publisher.publish(event)
+        with MemoryClient("gina", data_dir=daemon.data_dir) as gina:
+            gina.wait(publisher.flush().acked_through, 60)
+            asking = pool.submit(ask)
+            planned = gina.erasure.erase_user(dry_run=True)
+            receipt = gina.erasure.erase_user()
+            stop.set()
+            assert set(asking.result()) == {3, 0}  # nobody was refused: who came too late met an empty memory
+            assert (receipt.complete, receipt.memories, receipt.events) == (True, 40, 40)
+            assert planned.ids_sha256 == receipt.ids_sha256
+            assert files_with(OTHER_SECRET, daemon.data_dir) == []
+            assert gina.stats().memories == 0
+            publisher.publish(events[7])  # a repeat
+            publisher.publish(said(160, "gina", "gina begins anew"))
+            gina.wait(publisher.flush().acked_through, 60)
+            assert gina.stats().memories == 1
+    with MemoryClient("hans", data_dir=daemon.data_dir) as hans:
+        assert hans.stats().memories == 1
+    assert user_folder(daemon.data_dir, "gina").exists()
+    assert files_with(OTHER_SECRET, daemon.data_dir) == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +50,11 @@ class HostsHere:
 
     async def sleep(self, user_id: str) -> None:
         await asyncio.to_thread(self._host.sleep, user_id)
+
+    @asynccontextmanager
+    async def fenced(self, user_id: str) -> AsyncIterator[None]:
+        await self.sleep(user_id)
+        yield
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
         return HostAddress(actor=f"host-of-{user_id}", namespace="here")

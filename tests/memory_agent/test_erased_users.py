@@ -1,0 +1,127 @@
+"""A whole user erased through the daemon: from every file, and gone on with wherever the daemon was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_gateway import Served, gateway_without_ray
+from served_host import absent_embedder
+from test_retention_rounds import SECRET, files_with, told, until
+
+from memory_agent import MemoryClient
+from memory_agent.daemon.owners import Owners
+from memory_agent.erasure.history import read_history
+from memory_agent.layout import Layout
+from memory_agent.memory import Memory
+from memory_agent.storage.folders import user_folder
+from relay import BrokerSettings, Journal, RelaySettings, encode_event, journal_folder
+
+AT_ONCE = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))
+STEPS = ("erase", "forget_owner", "note_user_erased", "remove_user", "rmtree", "answer")
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """Alice, with a session, runs, an event that waits and one in quarantine; and bob."""
+    with tempfile.TemporaryDirectory(prefix="user-") as name:
+        data_dir = Path(name)
+        now = datetime.now(UTC)
+        events = [told("alice", number, now - now, SECRET) for number in range(4)]
+        events.append(told("bob", 0, now - now, "harmless"))
+        with Journal.open(journal_folder(data_dir)) as journal:
+            appended = journal.append([*events, told("system", 7, now - now, SECRET)], now)
+            journal.commit("memory", 3)
+            journal.quarantine(encode_event(events[3]), "x", "y", "memory:alice", now, 4)
+        for user_id in ("alice", "bob"):
+            own = [(one, at.seq) for one, at in zip(events, appended, strict=False) if one.user_id == user_id][:3]
+            with Memory.open(user_folder(data_dir, user_id), user_id=user_id) as memory:
+                memory.ingest([one for one, _ in own], seqs=[seq for _, seq in own])
+        owners = Owners(data_dir / "owners")
+        owners.learn(("run:run-system", "session:s-1"), "alice")
+        owners.close()
+        yield data_dir
+
+
+@contextlib.contextmanager
+def served(data_dir: Path) -> Iterator[Served]:
+    with absent_embedder(data_dir) as embedder, gateway_without_ray(data_dir, embedder, AT_ONCE) as gateway:
+        yield gateway
+
+
+def client(served: Served, user_id: str) -> MemoryClient:
+    return MemoryClient(user_id, endpoint=served.gateway, token=Layout(served.data_dir).token())
+
+
+def require_gone(data_dir: Path) -> None:
+    assert files_with(SECRET, data_dir) == []
+    assert files_with("run-alice", data_dir) == []
+    assert files_with("run-system", data_dir) == []
+    assert read_history(user_folder(data_dir, "alice"), "alice").is_everything
+    with Memory.open(user_folder(data_dir, "bob"), user_id="bob") as bob:
+        assert bob.stats().memories == 1
+
+
+def test_a_user_is_erased_whole_and_begins_anew(data_dir: Path) -> None:
+    with served(data_dir) as gateway, client(gateway, "alice") as alice:
+        planned = alice.erasure.erase_user(dry_run=True)
+        assert planned.dry_run
+        assert files_with(SECRET, data_dir)
+        receipt = alice.erasure.erase_user()
+        assert (receipt.complete, receipt.events, receipt.quarantined) == (True, 5, 1)
+        assert receipt.memories >= 3
+        assert not user_folder(data_dir, "alice").exists()
+        assert alice.stats().memories == 0
+        alice.remember("alice begins anew")
+        assert alice.erasure.erase_user().memories == 1
+        assert alice.erasure.erase_user().memories == 0  # who is not there is erased, too
+    require_gone(data_dir)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_daemon_killed_at_any_step_goes_on_at_its_start(step: str, data_dir: Path) -> None:
+    killed = subprocess.run([sys.executable, __file__, str(data_dir), step], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    with served(data_dir) as gateway:
+        until(lambda: not files_with(SECRET, data_dir))
+        assert not user_folder(data_dir, "alice").exists()
+        with client(gateway, "bob") as bob:
+            assert bob.stats().memories == 1
+    require_gone(data_dir)
+
+
+def erase_until_killed(data_dir: Path, step: str) -> None:
+    """Serve, be told to erase alice, and die by SIGKILL right before a step."""
+    import shutil
+
+    from memory_agent.daemon import erasing
+    from memory_agent.daemon.dispatcher import Dispatcher
+    from relay import AsyncSubscriber
+
+    def die(*_: object, **__: object) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    place: dict[str, tuple[object, str]] = {
+        "erase": (AsyncSubscriber, "erase"),
+        "forget_owner": (Dispatcher, "forget_owner"),
+        "note_user_erased": (erasing, "note_user_erased"),
+        "remove_user": (erasing, "remove_user"),
+        "rmtree": (shutil, "rmtree"),
+        "answer": (erasing.DaemonEraser, "_is_cleared"),
+    }
+    with served(data_dir) as gateway, client(gateway, "alice") as alice:
+        setattr(*place[step], die)
+        alice.erasure.erase_user()
+
+
+if __name__ == "__main__":
+    erase_until_killed(Path(sys.argv[1]), sys.argv[2])
