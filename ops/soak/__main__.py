@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ops.soak.burst import burst
+from ops.soak.hosts import hosts
 from ops.soak.kills import kills
 from ops.soak.load_page import load_page
 from ops.soak.soak import soak
@@ -27,6 +28,8 @@ def main() -> None:
     other.add_argument("--minutes", type=float, default=30.0)
     other.add_argument("--picture", type=Path, help="a file for memory over time (the extra `plot`)")
     kinds.add_parser("kills", help="each process killed in turn; nothing may be left over")
+    hosts_kind = kinds.add_parser("hosts", help="what each host that was started and ended leaves in Ray's processes")
+    hosts_kind.add_argument("--count", type=int, default=100)
     options = parser.parse_args()
     if options.kind == "burst":
         figures = burst(options.events, options.timeout)
@@ -34,6 +37,8 @@ def main() -> None:
             options.page.write_text(load_page(figures, datetime.now(UTC).date()), encoding="utf-8")
     elif options.kind == "kills":
         figures = kills()
+    elif options.kind == "hosts":
+        figures = hosts(options.count)
     else:
         figures = soak(options.minutes, options.picture)
     print(json.dumps(figures, indent=2))

@@ -38,6 +38,9 @@ _QUESTIONS = 20
 _WAIT_S = 120.0
 _SAMPLE_S = 2.0
 _TURNS_BETWEEN_SLEEPS = 5
+_FEW_FILES = 8  # sockets between Ray's processes come and go
+
+Census = dict[str, dict[str, int]]
 
 
 def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
@@ -53,15 +56,36 @@ def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
             last = _while_asleep(data_dir, watch)
     if picture is not None:
         _draw(watch, picture)
+    growth = _growth(watch)
+    left = watch.left_over() | {"sockets": [path.name for path in data_dir.glob("run/*.sock")]}
     return {
         "minutes": minutes,
         "turns": turns,
-        "growth_mb_per_h": _growth(watch),
+        "growth_mb_per_h": growth,
+        "hosts_started": len(watch.started["host"]),
         "asleep_after_a_third": first,
         "asleep_at_the_end": last,
-        "left_over": watch.left_over(),
-        "sockets_left": [str(path.name) for path in data_dir.glob("run/*.sock")],
+        "left_over": left,
+        "verdict": verdict(growth, first, last, left),
     }
+
+
+def verdict(
+    growth: dict[str, dict[str, float]], first: Census, last: Census, left: dict[str, list[str]]
+) -> dict[str, list[str]]:
+    """Return what did not hold; all empty: it held.
+
+    `grew`: parts that did, surely and by more than a fiftieth an hour. `more`: parts that have more processes or open
+    files at the end than after the first third. `left`: what lives on, or lies there.
+    """
+    grew = [part for part, one in growth.items() if one["low"] > 0 and one["slope"] > one["mean_mb"] / 50]
+    more = [
+        f"{part}: {first.get(part, {}).get(kind, 0)} -> {number} {kind}"
+        for part, counts in last.items()
+        for kind, number in counts.items()
+        if number > first.get(part, {}).get(kind, 0) + (_FEW_FILES if kind == "open_files" else 0)
+    ]
+    return {"grew": grew, "more": more, "left": [name for names in left.values() for name in names]}
 
 
 def _work(data_dir: Path, seconds: float, before: int = 0) -> int:
@@ -107,7 +131,7 @@ def _remembered(client: MemoryClient, text: str) -> MemoryRecord:
             time.sleep(1.0)
 
 
-def _while_asleep(data_dir: Path, watch: Watch) -> dict[str, dict[str, int]]:
+def _while_asleep(data_dir: Path, watch: Watch) -> Census:
     _until_asleep(data_dir)
     return watch.census()
 

@@ -35,6 +35,8 @@ class Watch:
         self.largest_rss: defaultdict[str, int] = defaultdict(int)
         self.seen: dict[int, psutil.Process] = {}
         self.shared_files: set[str] = set()
+        self.started: defaultdict[str, set[int]] = defaultdict(set)
+        """For each part, the processes that it was seen to have."""
 
     def __enter__(self) -> Self:
         self._began_s = time.monotonic()
@@ -73,6 +75,7 @@ class Watch:
         for process in self._family():
             with contextlib.suppress(psutil.Error, OSError):
                 role, memory = role_of(process), process.memory_info()
+                self.started[role].add(process.pid)
                 own[role] += memory.rss - memory.shared
                 resident[role] += memory.rss
                 self.shared_files.update(_SHARED.findall(Path(f"/proc/{process.pid}/maps").read_text()))
