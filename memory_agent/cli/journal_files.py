@@ -31,8 +31,12 @@ def owners_of(target: Target) -> Iterator[Owners | None]:
 
 
 def ownership(target: Target, owners: Owners | None, among: frozenset[str] | None = None) -> Callable[[bytes], bool]:
-    """Return what says whether an event of `system` is this user's; nobody's without a map."""
-    return lambda event: owners is not None and owners.has(target.user_id, event, among)
+    """Return what says whether an event of `system` is this user's; without a map, where it names the user."""
+    from memory_agent.daemon.owners import is_named
+
+    if owners is None:
+        return lambda event: is_named(target.user_id, event, among)
+    return lambda event: owners.has(target.user_id, event, among)
 
 
 def _system_events(journal: Journal, is_owned: Callable[[bytes], bool]) -> Iterator[int]:

@@ -88,6 +88,15 @@ def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:
     return frozenset([*sessions, *(_key("run", run_id) for run_id in run_ids)])
 
 
+def is_named(user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
+    """As `Owners.has`, where there is no map of owners: what names its user is that user's all the same."""
+    return _is_among(event, among) and named_owner(event) == user_id
+
+
+def _is_among(event: bytes, among: frozenset[str] | None) -> bool:
+    return among is None or not among.isdisjoint(ownership_keys(event))
+
+
 def _key(kind: str, id_: str) -> str:
     """Return the key of an id of any length. A long one is hashed, not cut: what is cut may be another's."""
     if len(id_.encode()) <= _LONGEST_ID_BYTES:
@@ -136,14 +145,13 @@ class Owners:
                 return owner.decode() or None
         return None
 
-    def owner_of(self, event: bytes, keys: tuple[str, ...] | None = None) -> str | None:
-        """Return whose an event of `system` is: whom it names, else who owns its run or session (`keys`), or None."""
-        return named_owner(event) or self.owner(ownership_keys(event) if keys is None else keys)
+    def owner_of(self, event: bytes) -> str | None:
+        """Return whose an event of `system` is: whom it names, else who owns its run or session, or None."""
+        return named_owner(event) or self.owner(ownership_keys(event))
 
     def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
         """Whether an event of `system` is this user's, and `among` these runs and sessions where they are named."""
-        keys = ownership_keys(event)
-        return (among is None or not among.isdisjoint(keys)) and self.owner_of(event, keys) == user_id
+        return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
         """Forget a user's runs and sessions, and leave nothing of them in the file. Raises `StoreError`.

@@ -160,9 +160,9 @@ def page(figures: Figures, now: datetime) -> str:
     lines = [
         "# What encryption costs",
         "",
-        f"{now.date().isoformat()}, `python -m ops.bench.encryption`, {machine['processor']}, {machine['cores']} cores,",
-        f"load {load_per_core()} a core at the end. Medians of {ROUNDS} rounds (least to most), plain and encrypted in",
-        f"turns; {MEMORIES:,} memories of one user, events of 1 KB.",
+        f"{now.date().isoformat()}, `python -m ops.bench.encryption`, {machine['processor']}, {machine['cores']}",
+        f"cores, load {load_per_core()} a core at the end. Medians of {ROUNDS} rounds (least to most), plain and",
+        f"encrypted in turns; {MEMORIES:,} memories of one user, events of 1 KB.",
         "",
         "| figure | plain | encrypted | encrypted / plain |",
         "|---|---|---|---|",

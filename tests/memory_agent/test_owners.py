@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from memory_agent.care.checkup import check_owners
-from memory_agent.daemon.owners import Owners, encrypt_owners, ownership_keys
+from memory_agent.daemon.owners import Owners, encrypt_owners, is_named, keys_of, named_owner, ownership_keys
 from memory_agent.errors import EncryptionKeyMissingError, StoreEncryptedError, StoreNotEncryptedError
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.ownership import PAIRS
@@ -194,3 +194,28 @@ def test_a_plain_map_becomes_an_encrypted_one(tmp_path: Path) -> None:
     kept = [number for number in range(1, 30) if again.owner((f"run:kakapo-{number}",)) == "alice"]
     assert kept == list(range(11, 30)), "in the order in which they were learnt"
     again.close()
+
+
+def test_an_event_that_names_its_user_is_that_users_whoever_owns_its_run(owners: Owners) -> None:
+    owners.learn(("run:r",), "bob")
+    naming = encoded(payload={"run_id": "r"}, extra={"on_behalf_of": "alice"})
+    assert named_owner(naming) == "alice"
+    assert owners.owner_of(naming) == "alice"
+    assert owners.owner_of(encoded(payload={"run_id": "r"})) == "bob"
+    assert owners.has("alice", naming, keys_of(None, ["r"]))
+    assert not owners.has("alice", naming, keys_of("s", []))
+    assert not owners.has("bob", naming)
+
+
+@pytest.mark.parametrize("named", [None, "", 7, ["alice"]])
+def test_what_is_no_name_names_nobody(named: object) -> None:
+    assert named_owner(encoded(extra={"on_behalf_of": named})) is None
+
+
+def test_without_a_map_what_names_its_user_is_known_to_be_that_users() -> None:
+    """A folder in which no daemon ever ran: an erasure on its files must reach it."""
+    naming = encoded(session_id="s", extra={"on_behalf_of": "alice"})
+    assert is_named("alice", naming, keys_of("s", []))
+    assert not is_named("alice", naming, keys_of("t", []))
+    assert not is_named("bob", naming)
+    assert not is_named("alice", encoded(session_id="s"))
