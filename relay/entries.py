@@ -45,13 +45,17 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event encrypted: `name` is its id, `sealed` all of it. The rest is what deleting needs without a key."""
+    """An event encrypted: `name` is its id, `sealed` all of it. The rest is what deleting needs without a key.
+
+    `owner` is whose key encrypts it, where that is not `user_id`.
+    """
 
     received_ms: int
     user_id: str
     name: bytes
     key_id: bytes
     sealed: bytes
+    owner: str = ""
 
     @property
     def id_key(self) -> bytes:

@@ -35,7 +35,7 @@ from relay.errors import (
     MalformedEventError,
     UndecipherableError,
 )
-from relay.event import decode_mapping
+from relay.event import ON_BEHALF_OF, decode_mapping, read_event
 from relay.validation import SYSTEM_USER, validate_user_id
 
 PURPOSE = "journal"
@@ -78,16 +78,17 @@ class Sealing:
         """Return an event as it is to be stored under `key`; `event_key` is what `id_key` returned for it."""
         if self._keys is None:
             return stored
-        cipher = self._own(stored.user_id)
+        owner = _owner_of(stored)
+        cipher = self._own(owner or stored.user_id)
         name = event_key[len(user_key(stored.user_id)) :]
         sealed = cipher.seal(pack(stored), key + name)
-        return SealedEvent(stored.received_ms, stored.user_id, name, cipher.key_id, sealed)
+        return SealedEvent(stored.received_ms, stored.user_id, name, cipher.key_id, sealed, owner)
 
     def open_event(self, key: bytes, stored: AnyEvent) -> StoredEvent | None:
         """Return the event, None when it is not what was stored there. Raises `EncryptionKeyMissingError`."""
         if not isinstance(stored, SealedEvent):
             return stored if self._keys is None else None
-        plain = self._open(stored, key + stored.name)
+        plain = self._open(stored, stored.owner or stored.user_id, key + stored.name)
         opened = None if plain is None else unpack_event(plain)
         return opened if isinstance(opened, StoredEvent) else None
 
@@ -107,7 +108,7 @@ class Sealing:
         """As `open_event`."""
         if not isinstance(stored, SealedQuarantine):
             return stored if self._keys is None else None
-        plain = self._open(stored, key)
+        plain = self._open(stored, stored.user_id, key)
         opened = None if plain is None else unpack_quarantine(plain)
         return opened if isinstance(opened, StoredQuarantine) else None
 
@@ -116,15 +117,15 @@ class Sealing:
         with _as_unavailable():
             return self._keys.cipher(user_id, PURPOSE, create=True)
 
-    def _open(self, stored: SealedEvent | SealedQuarantine, about: bytes) -> bytes | None:
+    def _open(self, stored: SealedEvent | SealedQuarantine, user_id: str, about: bytes) -> bytes | None:
         if self._keys is None:
             return None
         try:
-            cipher = self._keys.cipher(stored.user_id, PURPOSE)
+            cipher = self._keys.cipher(user_id, PURPOSE)
         except MalformedEventError:
             return None  # nobody of that name was ever stored
         if cipher.key_id != stored.key_id:
-            raise EncryptionKeyMissingError(stored.user_id, str(self._keys.folder))
+            raise EncryptionKeyMissingError(user_id, str(self._keys.folder))
         try:
             return cipher.open(stored.sealed, about)
         except UndecipherableError:
@@ -163,6 +164,16 @@ def _as_unavailable() -> Iterator[None]:
         yield
     except (EncryptionKeyMissingError, KeyFileError) as error:
         raise KeysUnavailableError(str(error)) from error
+
+
+def _owner_of(stored: StoredEvent) -> str:
+    """Return whom an event of `system` names as the one it belongs to, or an empty string."""
+    if stored.user_id != SYSTEM_USER:
+        return ""
+    try:
+        return validate_user_id(read_event(stored.data).extra.get(ON_BEHALF_OF))
+    except MalformedEventError:
+        return ""
 
 
 def user_of(data: bytes, source: str) -> str:

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import lmdb
+import msgspec
 import pytest
 from relays import NOW, entries, event, later, wait_until
 
@@ -60,7 +61,7 @@ def told(number: int, user_id: str = "alice", **fields: object) -> object:
     """An event all of whose parts can be found again among bytes."""
     payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
     fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
-    return event(number, user_id, payload=payload, extra={"k": TEXT}, **fields)
+    return event(number, user_id, payload=payload, **{"extra": {"k": TEXT}, **fields})
 
 
 def fill(journal: Journal) -> None:
@@ -134,6 +135,16 @@ def test_whose_key_is_gone_is_passed_and_others_are_read(journal: Journal, keys:
     assert codes[2] == codes[4] == locked
     assert codes[1] == ("malformed_event", GUESSED), "it was nobody's"
     assert codes[3][0] == "malformed_event", "bob's publisher sent it"
+
+
+def test_what_the_system_says_on_behalf_of_a_user_goes_with_that_users_key(journal: Journal, keys: KeyRing) -> None:
+    events = [told(1, "system", extra={"on_behalf_of": "alice"}), told(2, "system", extra={"on_behalf_of": "bob"})]
+    journal.append([*events, told(3, "system")], NOW)  # type: ignore[list-item]
+    assert ids(journal, "system") == [f"{ID}-1", f"{ID}-2", f"{ID}-3"]
+    keys.destroy("alice")
+    assert ids(journal, "system") == [f"{ID}-2", f"{ID}-3"]
+    assert journal.append([*events], NOW)[0].duplicate  # type: ignore[list-item]
+    assert journal.erase(Erasable(user_id="alice", system_seqs=frozenset({1})), NOW).seqs == [1]
 
 
 def test_what_nobody_can_read_is_still_deleted_and_counted(folder: Path, keys: KeyRing) -> None:
@@ -230,7 +241,7 @@ def test_what_was_put_there_by_somebody_without_the_key_is_damage(folder: Path, 
         forged: object = kept(folder, 3)
     elif how == "changed":
         fields = kept(folder, 2)
-        forged = SealedEvent(*[getattr(fields, name) for name in fields.__struct_fields__[:-1]], fields.sealed[:-1])
+        forged = msgspec.structs.replace(fields, sealed=fields.sealed[:-1])
     else:
         with Journal.open(folder.with_name("other")) as other:
             other.append([event(1), event(2)], NOW)
@@ -344,9 +355,14 @@ def test_a_relay_encrypts_and_takes_nothing_while_the_keys_are_away(data_dir: Pa
         publisher.publish(told(1))  # type: ignore[arg-type]
         publisher.publish(told(2, "bob"))  # type: ignore[arg-type]
         publisher.flush()
+        aside = subscriber.quarantine(b"x", "unhandled_event", TEXT, source="memory:alice", seq=1)
         keys.destroy("alice")
         assert entries(subscriber) == [(2, f"{ID}-2")]
         assert subscriber.stats().journal.locked > 0
+        assert subscriber.quarantined_entry(aside).code == EncryptionKeyMissingError.code
+        assert not subscriber.retry_quarantined(aside)
+        subscriber.drop_quarantined(aside)
+        assert subscriber.quarantined() == []
         assert found_below(data_dir) == set()
         keys.folder.rename(away)
         publisher.publish(told(3, "bob"))  # type: ignore[arg-type]
