@@ -89,8 +89,14 @@ def test_a_key_destroyed_while_the_daemon_runs_takes_its_user_and_holds_nobody_u
         assert [(one.user_id, one.code) for one in aside] == [("alice", "encryption_key_missing")]
         assert bob.status().dispatched["lag"] == 0
         assert readable(daemon.data_dir) == []
+        assert run_verb(daemon, "forget", "--user", "alice", "--user-all", "--yes")["complete"]
+        publisher.publish(said(10, "alice"))
+        alice.wait(publisher.flush().acked_through, 60)
+        assert [memory.record.text for memory in alice.recall(SECRET).memories] == [
+            said(10, "alice")["payload"]["text"]
+        ]
+        assert bob.quarantined() == []
     assert daemon.stop() == 0
     assert readable(daemon.data_dir) == []
-    run_verb(daemon, "forget", "--user", "alice", "--user-all", "--yes")
     states = {one["part"]: one["state"] for one in run_verb(daemon, "encryption", "status")["stores"]}
-    assert states == dict.fromkeys(("user bob", "owners", "journal"), "encrypted")
+    assert states == dict.fromkeys(("user alice", "user bob", "owners", "journal"), "encrypted")
