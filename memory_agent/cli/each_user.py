@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from memory_agent.cli.access import open_memory
+from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.cli.progress import progress_bars
+from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.storage.folders import known_users
 
 if TYPE_CHECKING:
@@ -18,15 +21,29 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
+@contextmanager
+def passing_without_key(target: Target) -> Iterator[None]:
+    """Pass over a user whose key is gone, and say so; raise `EncryptionKeyMissingError` where that user was named."""
+    try:
+        yield
+    except EncryptionKeyMissingError as error:
+        if target.user_named:
+            raise
+        note(f"user {error.user_id} is passed over: {error}")
+
+
 def for_each_user(target: Target, what: str, ask: Callable[[MemoryClient | Memory], Answer]) -> dict[str, Answer]:
-    """Return what `ask` gives for the user who was named, or for each; a remote endpoint knows only who is named."""
+    """Return what `ask` gives for the user who was named, or for each; a remote endpoint knows only who is named.
+
+    Of all users, those are passed over, and named, whose key is gone: it was destroyed, and the others' was not.
+    """
     is_one = target.user_named or target.endpoint is not None
     users = [target.user_id] if is_one else list(known_users(target.data_dir))
     answers: dict[str, Answer] = {}
     with progress_bars() as report:
         for done, user_id in enumerate(users):
             report(what, done, len(users))
-            with open_memory(replace(target, user_id=user_id)) as memory:
+            with passing_without_key(target), open_memory(replace(target, user_id=user_id)) as memory:
                 answers[user_id] = ask(memory)
         report(what, len(users), len(users))
     return answers

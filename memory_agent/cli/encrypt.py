@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memory_agent.cli.each_user import passing_without_key
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
@@ -61,12 +62,13 @@ def _encrypt_users(target: Target, keys: KeyRing) -> list[EncryptedUser]:
 
     named = [target.user_id] if target.user_named else list(known_users(target.data_dir))
     folders = {user_id: user_folder(target.data_dir, user_id) for user_id in named}
+    done: list[EncryptedUser] = []
     with progress_bars() as report:
-        return [
-            encrypt_user(folder, target.settings.store, UserKey(keys, user_id), report)
-            for user_id, folder in folders.items()
-            if has_records(folder)
-        ]
+        for user_id, folder in folders.items():
+            if has_records(folder):
+                with passing_without_key(target):
+                    done.append(encrypt_user(folder, target.settings.store, UserKey(keys, user_id), report))
+    return done
 
 
 def _encrypt_shared(target: Target, keys: KeyRing) -> None:

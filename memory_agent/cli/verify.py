@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memory_agent.care.findings import Report
+from memory_agent.cli.each_user import passing_without_key
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_table
@@ -29,10 +30,10 @@ _FEW = 3  # users
 def verify(context: click.Context, target: Target) -> None:
     """Check everything that is kept: each record and event against its checksum, each index against the records.
 
-    Without --user, all users, whose runs are whose, and the journal. Works beside a daemon, and changes nothing. What
-    is wrong is named by file and class of keys, and counted. Exit code 2: something was found. What is found in
-    index.usearch or lexicon.sqlite costs nothing: they are built anew (now: `memory-agent rebuild`). Anything else is
-    restored from a backup: `memory-agent restore`.
+    Without --user, all users, whose runs are whose, and the journal; a user whose encryption key is gone is named and
+    passed over. Works beside a daemon, and changes nothing. What is wrong is named by file and class of keys, and
+    counted. Exit code 2: something was found. What is found in index.usearch or lexicon.sqlite costs nothing: they are
+    built anew (now: `memory-agent rebuild`). Anything else is restored from a backup: `memory-agent restore`.
 
     \b
     Examples:
@@ -59,7 +60,8 @@ def _checked(target: Target, report: Report) -> Iterator[PartReport]:
         folder = user_folder(target.data_dir, user_id)
         told = partial(_report, report, user_id) if len(users) <= _FEW else _untold
         report("users", done, len(users))
-        yield check_user(folder, user_id, target.settings.store, told, target.key_of(user_id))
+        with passing_without_key(target):
+            yield check_user(folder, user_id, target.settings.store, told, target.key_of(user_id))
     report("users", len(users), len(users))
     owners, journal = Layout(target.data_dir).owners, journal_folder(target.data_dir)
     if not target.user_named and owners.exists():

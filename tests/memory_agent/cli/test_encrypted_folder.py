@@ -196,6 +196,17 @@ def test_what_is_forgotten_leaves_an_encrypted_folder_too(encrypted: Path, locke
     assert files_with_marks(encrypted) == set()
 
 
+@pytest.mark.parametrize("verb", ["verify", "rebuild", "compact", "encrypt"])
+def test_whose_key_was_destroyed_is_passed_over_and_named(verb: str, encrypted: Path, keys: Path, locked: Run) -> None:
+    assert locked("stats", "--user", "bob").exit_code == 0
+    KeyRing(keys).destroy("alice")
+    result = locked(verb, "--json")
+    assert result.exit_code == 0, result.output
+    assert "user alice is passed over" in result.stderr
+    assert "bob" in result.stdout
+    assert "alice" not in result.stdout
+
+
 def test_what_nobody_can_read_any_more_is_removed(encrypted: Path, keys: Path, locked: Run) -> None:
     KeyRing(keys).destroy("alice")
     result = locked("forget", "--user", "alice", "--user-all", "--yes", "--json")
