@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -161,7 +162,9 @@ def check_folders(_settings: Settings, layout: Layout) -> Finding:
 def check_encryption(settings: Settings, layout: Layout) -> Finding:
     """Whether what is stored is encrypted as the settings say, and the keys are there and private."""
     keys = open_key_ring(settings.encryption, layout.data_dir)
-    states = {store.part: store.state for store in look_at_stores(layout.data_dir, settings, keys)}
+    stores = look_at_stores(layout.data_dir, settings, keys)
+    looked_at = stores if keys is not None else islice(stores, 1)  # where nothing should be, one store tells
+    states = {store.part: store.state for store in looked_at}
     plain, locked = ([part for part in states if states[part] == state] for state in ("plain", "locked"))
     if keys is None:
         if locked:
