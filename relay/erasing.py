@@ -135,7 +135,8 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
     """Whether quarantined bytes are of what is wanted; what cannot be read is known by its source alone."""
     is_users = entry.source == f"memory:{wanted.user_id}" or publisher_of(entry.source).user_id == wanted.user_id
-    if (is_users and wanted.everything) or entry.seq in wanted.system_seqs:
+    is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
+    if (is_users and wanted.everything) or is_named:
         return True
     try:
         told = decode_mapping(entry.data, EventLimits(max_bytes=16 << 20))

@@ -96,8 +96,9 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be erased: all events of a user, or those of the user's with these ids, of these sessions and runs.
 
-    `system_seqs` are the numbers of events of `system` to erase with them: whose those are is known to who asks. Any
-    key may name any session, so a session alone says nothing about them.
+    `system_seqs` are the numbers of events of `system` to erase with them, `quarantine_ids` entries of the quarantine
+    that never got a number: whose those are is known to who asks. Any key may name any session, so a session alone says
+    nothing about them.
     """
 
     user_id: str
@@ -107,6 +108,7 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     run_ids: frozenset[str] = frozenset()
     system_seqs: frozenset[int] = frozenset()
     after_seq: int = 0
+    quarantine_ids: frozenset[int] = frozenset()
 
 
 class Erase(_Message, frozen=True, tag="erase"):

@@ -17,7 +17,7 @@ from memory_agent.cli.render import print_document, print_figures
 from memory_agent.cli.values import Moment
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
-from memory_agent.errors import EncryptionKeyMissingError
+from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
 from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
 from relay import Erasable
 
@@ -132,8 +132,8 @@ def erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
         try:
             with open_files(target) as memory:
                 ids = memory.erasure.plan(Selection(filter=MemoryFilter(kinds=KINDS)), now).record_ids
-        except EncryptionKeyMissingError:
-            note("the memories are not counted: their key is gone, and nobody can read them")
+        except (EncryptionKeyMissingError, StoreDamagedError) as error:
+            note(f"the memories are not counted, since nobody can read them ({error.code})")
     with owners_of(target) as owners:
         wanted = Erasable(user_id=target.user_id, everything=True)
         erased = erase_events(target, wanted, ownership(target, owners), now, dry_run=dry_run)

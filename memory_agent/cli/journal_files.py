@@ -46,6 +46,16 @@ def _system_events(journal: Journal, is_owned: Callable[[bytes], bool]) -> Itera
         after = page[-1].seq
 
 
+def _system_quarantine(journal: Journal, is_owned: Callable[[bytes], bool]) -> Iterator[int]:
+    from memory_agent.daemon.owners import quarantined_traces
+
+    after = 0
+    while page := journal.quarantined(after, _PAGE):
+        told = ((entry.id, quarantined_traces(entry)) for entry in page)
+        yield from (id_ for id_, traces in told if traces is not None and is_owned(traces))
+        after = page[-1].id
+
+
 def erase_events(
     target: Target, wanted: Erasable, is_owned: Callable[[bytes], bool], now: datetime, *, dry_run: bool
 ) -> Erased:
@@ -54,7 +64,11 @@ def erase_events(
     if not folder.exists():
         return Erased(seqs=[], quarantined=0)
     with Journal.open(folder, target.settings.relay.journal, keys=target.keys) as journal:
-        wanted = msgspec.structs.replace(wanted, system_seqs=frozenset(_system_events(journal, is_owned)))
+        wanted = msgspec.structs.replace(
+            wanted,
+            system_seqs=frozenset(_system_events(journal, is_owned)),
+            quarantine_ids=frozenset(_system_quarantine(journal, is_owned)),
+        )
         erased = journal.erase_all(wanted, now, dry_run=dry_run)
         if not dry_run and journal.uncompacted:
             journal.compact()

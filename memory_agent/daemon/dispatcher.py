@@ -20,7 +20,7 @@ import structlog
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
-from memory_agent.daemon.owners import Owners, named_owner, ownership_keys, run_keys
+from memory_agent.daemon.owners import Owners, named_owner, ownership_keys, quarantined_traces, run_keys
 from memory_agent.daemon.parking import Parked, Parking
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError, UnhandledEventError
 from memory_agent.protocol import IngestBatch, NoParams, decode_reply, encode
@@ -99,6 +99,16 @@ class Dispatcher:
             found.update(entry.seq for entry in batch.entries if self._owners.has(user_id, entry.data, among))
             after = batch.entries[-1].seq
             await asyncio.sleep(0)
+        return frozenset(found)
+
+    async def system_quarantine_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
+        """As `system_events_of`, of what is in quarantine and never got a number: the ids of the entries."""
+        found: set[int] = set()
+        after = 0
+        while (among is None or among) and (page := await self._journal.quarantined(after, _FETCH_EVENTS)):
+            told = {entry.id: quarantined_traces(entry) for entry in page}
+            found.update(id_ for id_, traces in told.items() if traces and self._owners.has(user_id, traces, among))
+            after = page[-1].id
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:

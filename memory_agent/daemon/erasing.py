@@ -24,7 +24,7 @@ from memory_agent.erasure.journal import erasable, with_journal
 from memory_agent.erasure.ledger import Intent, read_intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.users import finish_removals, remove_user, why_aside
-from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError
+from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
 from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.user_key import open_user_key
@@ -96,10 +96,10 @@ class DaemonEraser:
         return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
 
     async def _erase_user(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase a whole user. A folder that nobody can open, since its key is gone, goes without having been read."""
+        """Erase a whole user. A folder that nobody can read, without its key or damaged, goes unread."""
         ids: tuple[str, ...] = ()
         if user_folder(self._data_dir, user_id).exists():
-            with suppress(EncryptionKeyMissingError):
+            with suppress(EncryptionKeyMissingError, StoreDamagedError):
                 reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
                 ids = decode_reply(reply, Intent).all_ids
         if params.dry_run:
@@ -130,8 +130,15 @@ class DaemonEraser:
             raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
 
     async def _everything(self, user_id: str) -> Erasable:
-        of_system = await self._dispatcher.system_events_of(user_id, None)
-        return Erasable(user_id=user_id, everything=True, system_seqs=of_system)
+        return await self._with_system(user_id, Erasable(user_id=user_id, everything=True), None)
+
+    async def _with_system(self, user_id: str, wanted: Erasable, among: frozenset[str] | None) -> Erasable:
+        """Add what of `system` is this user's, of these runs and sessions."""
+        return msgspec.structs.replace(
+            wanted,
+            system_seqs=await self._dispatcher.system_events_of(user_id, among),
+            quarantine_ids=await self._dispatcher.system_quarantine_of(user_id, among),
+        )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
         """One erasure of a user at a time: the second would close what the first one began."""
@@ -147,8 +154,8 @@ class DaemonEraser:
     async def _carry_out(
         self, user_id: str, intent: Intent, *, dry_run: bool, deadline_ms: float, wait_s: float = _CLEARED_WITHIN_S
     ) -> ErasureReceipt:
-        of_system = await self._dispatcher.system_events_of(user_id, keys_of(intent.session_id, intent.run_ids))
-        wanted = msgspec.structs.replace(erasable(user_id, intent), system_seqs=of_system)
+        among = keys_of(intent.session_id, intent.run_ids)
+        wanted = await self._with_system(user_id, erasable(user_id, intent), among)
         erased = await self._journal.erase(wanted, dry_run=dry_run)
         if dry_run:
             return with_journal(_dry(user_id, intent), erased, is_compact=False)

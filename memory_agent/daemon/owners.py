@@ -34,7 +34,9 @@ from memory_agent.storage.ownership import (
 )
 from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
-from relay import ON_BEHALF_OF
+from relay import ON_BEHALF_OF, SYSTEM_USER, EventLimits, EventTooLargeError, MalformedEventError, QuarantineEntry
+from relay.admission import publisher_of
+from relay.event import decode_mapping
 from relay.replacing import discard_copy, flush_copy, replace_by_copy, room_for_copy
 
 LIMIT = 500_000
@@ -75,6 +77,32 @@ def named_owner(event: bytes) -> str | None:
     """Return the user whom an encoded event of `system` names as the one that it belongs to."""
     named = _naming_decoder.decode(event).extra.get(ON_BEHALF_OF)
     return named if isinstance(named, str) and named else None
+
+
+def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
+    """Return what bytes of `system` that never became an event say of whose they are, as an event would say it.
+
+    None for bytes of others, for what cannot be read, and for what a key for one user sent, whose word is not enough.
+    """
+    if entry.seq is not None or publisher_of(entry.source).user_id is not None:
+        return None
+    try:
+        told = decode_mapping(entry.data, EventLimits(max_bytes=len(entry.data)))
+    except (MalformedEventError, EventTooLargeError):
+        return None
+    if not isinstance(told, dict) or told.get("user_id") != SYSTEM_USER:
+        return None
+    payload, named = told.get("payload"), told.get(ON_BEHALF_OF)
+    run_id = payload.get("run_id") if isinstance(payload, dict) else None
+    ids = {name: told[name] for name in ("session_id", "actor_id") if isinstance(told.get(name), str)}
+    traces = ids | {
+        "payload": {"run_id": run_id} if isinstance(run_id, str) else {},
+        "extra": {ON_BEHALF_OF: named} if isinstance(named, str) else {},
+    }
+    try:
+        return msgspec.msgpack.encode(traces)
+    except UnicodeEncodeError:
+        return None
 
 
 def run_keys(run_id: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -30,6 +31,11 @@ AT_ONCE = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))
 STEPS = ("erase", "forget_owner", "note_user_erased", "remove_user", "rmtree", "answer")
 
 
+def unreadable(run_id: str) -> bytes:
+    """What a conductor sent that is no event: it has no number in the journal, and a run in it."""
+    return json.dumps({"user_id": "system", "payload": {"run_id": run_id, "text": f"said of {run_id}"}}).encode()
+
+
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
     """Alice, with a session, runs, an event that waits and one in quarantine; and bob."""
@@ -42,6 +48,8 @@ def data_dir() -> Iterator[Path]:
             appended = journal.append([*events, told("system", 7, now - now, SECRET)], now)
             journal.commit("memory", 3)
             journal.quarantine(encode_event(events[3]), "x", "y", "memory:alice", now, 4)
+            for run_id in ("run-system", "run-of-nobody"):
+                journal.quarantine(unreadable(run_id), "malformed_event", "event_type: is missing", "publisher", now)
         for user_id in ("alice", "bob"):
             own = [(one, at.seq) for one, at in zip(events, appended, strict=False) if one.user_id == user_id][:3]
             with Memory.open(user_folder(data_dir, user_id), user_id=user_id) as memory:
@@ -66,6 +74,7 @@ def require_gone(data_dir: Path) -> None:
     assert files_with(SECRET, data_dir) == []
     assert files_with("run-alice", data_dir) == []
     assert files_with("run-system", data_dir) == []
+    assert files_with("run-of-nobody", data_dir) == ["journal/data.mdb"]
     assert read_history(user_folder(data_dir, "alice"), "alice").is_everything
     with Memory.open(user_folder(data_dir, "bob"), user_id="bob") as bob:
         assert bob.stats().memories == 1
@@ -77,13 +86,24 @@ def test_a_user_is_erased_whole_and_begins_anew(data_dir: Path) -> None:
         assert planned.dry_run
         assert files_with(SECRET, data_dir)
         receipt = alice.erasure.erase_user()
-        assert (receipt.complete, receipt.events, receipt.quarantined) == (True, 5, 1)
+        assert (receipt.complete, receipt.events, receipt.quarantined) == (True, 5, 2)
         assert receipt.memories >= 3
         assert not user_folder(data_dir, "alice").exists()
         assert alice.stats().memories == 0
         alice.remember("alice begins anew")
         assert alice.erasure.erase_user().memories == 1
         assert alice.erasure.erase_user().memories == 0  # who is not there is erased, too
+    require_gone(data_dir)
+
+
+def test_a_user_whose_records_are_damaged_is_erased_unread(data_dir: Path) -> None:
+    file = user_folder(data_dir, "alice") / "records" / "data.mdb"
+    file.write_bytes(file.read_bytes()[: -4 * 4_096] + bytes(4 * 4_096))
+    with Journal.open(journal_folder(data_dir)) as journal:
+        journal.commit("memory", journal.last_seq)
+    with served(data_dir) as gateway, client(gateway, "alice") as alice:
+        receipt = alice.erasure.erase_user()
+        assert (receipt.complete, receipt.memories, receipt.events) == (True, 0, 5)
     require_gone(data_dir)
 
 
