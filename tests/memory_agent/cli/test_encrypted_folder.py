@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from memory_agent.daemon.owners import Owners
 from memory_agent.erasure.selection import Selection
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.records_file import open_records
 from memory_agent.storage.user_key import UserKey
 from relay import Journal, KeyRing, event_from_mapping, journal_folder
 from relay.config import EventLimits
@@ -194,6 +196,20 @@ def test_what_is_forgotten_leaves_an_encrypted_folder_too(encrypted: Path, locke
     assert locked("compact").exit_code == 0
     assert document(locked("verify", "--json"))["sound"] is True
     assert files_with_marks(encrypted) == set()
+
+
+def test_verify_finds_a_flipped_bit_in_what_is_sealed(encrypted: Path, keys: Path, locked: Run) -> None:
+    folder = user_folder(encrypted, "alice")
+    key = UserKey(KeyRing(keys), "alice")
+    with closing(open_records(folder, StoreSettings(), key)) as environment, environment.read() as transaction:
+        sealed = list(transaction.scan_kept("records"))[3][1]
+    file = folder / "records" / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(sealed, sealed[:-1] + bytes([sealed[-1] ^ 1])))
+    result = locked("verify", "--json")
+    assert result.exit_code == 2
+    parts = {part["part"]: part["findings"] for part in json.loads(result.stdout)["parts"]}
+    assert [finding["place"] for finding in parts["user alice"]] == ["records/data.mdb"]
+    assert parts["user bob"] == []
 
 
 @pytest.mark.parametrize("verb", ["verify", "rebuild", "compact", "encrypt"])

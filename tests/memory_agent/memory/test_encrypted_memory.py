@@ -28,6 +28,7 @@ from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from relay.config import EncryptionSettings
 from relay.key_ring import KeyRing
+from sona import checkpoint
 
 GRAPH = StoreSettings(exact_search_limit=20)
 WORDS = {
@@ -83,6 +84,14 @@ def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
     return {name: names for name, names in held.items() if names}
 
 
+def learnt_in(store: Store) -> bytes:
+    """Bytes from the middle of what the learner of a store is saved as."""
+    learner = load_learner(store)
+    assert learner is not None
+    data = checkpoint.to_bytes(learner)
+    return data[len(data) // 2 :][:64]
+
+
 def test_nothing_of_it_is_in_any_file_neither_in_use_nor_closed(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
         marks = fill(memory)
@@ -99,6 +108,8 @@ def test_without_a_key_all_of_it_would_be_found(tmp_path: Path, embedder: Embedd
     with opened(tmp_path / "alice", embedder) as memory:
         marks = fill(memory)
         held = found(tmp_path / "alice", marks)
+    with Store.open(tmp_path / "alice", GRAPH) as store:
+        assert learnt_in(store) in (tmp_path / "alice" / "sona.state").read_bytes()
     held |= {f"closed {name}": marks for name, marks in found(tmp_path / "alice", marks).items()}
     assert set().union(*held.values()) >= marks.keys() - {"float32"}
     assert {"closed data.mdb", "lexicon.sqlite", "closed index.usearch", LEDGER_FILE} <= held.keys()
@@ -122,8 +133,9 @@ def test_what_was_learnt_and_what_is_being_erased_is_found_again(tmp_path: Path,
     with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
         record_id = fill(memory)["id"].decode()
     with Store.open(tmp_path / "alice", GRAPH, key=UserKey(KeyRing(tmp_path / "keys"), "alice")) as store:
-        assert load_learner(store) is not None
         state = tmp_path / "alice" / "sona.state"
+        assert learnt_in(store) is not None
+        assert learnt_in(store) not in state.read_bytes()
         state.write_bytes(bytes([state.read_bytes()[0] ^ 1]) + state.read_bytes()[1:])
         assert load_learner(store) is None
         assert not state.exists()
