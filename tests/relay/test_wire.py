@@ -73,7 +73,7 @@ def test_every_error_comes_back_as_itself(code: str) -> None:
             continue
         with pytest.raises(kind) as raised:
             wire.decode_reply(wire.encode_failure(error), int)
-        assert (raised.value.code, raised.value.args, str(raised.value)) == (code, arguments, str(error))
+        assert (raised.value.code, raised.value.args, str(raised.value)) == (code, error.args, str(error))
 
 
 def test_an_error_of_a_newer_peer_is_still_an_error() -> None:

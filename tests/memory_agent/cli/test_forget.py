@@ -94,16 +94,20 @@ def test_a_whole_user_goes(filled: Path, run_json: RunJson, run: Run) -> None:
     assert run("forget", "--user-all", "--yes").exit_code == 2
 
 
-def put_aside(data_dir: Path, *tops: str) -> Path:
+ASIDE = "replaced-20261120T000000000000"
+
+
+def put_aside(data_dir: Path, *tops: str, name: str = ASIDE) -> Path:
     """Leave what `restore --replace` leaves: copies of what was there."""
-    kept = data_dir / "replaced-20261120T000000000000"
+    kept = data_dir / name
     for top in tops:
         shutil.copytree(data_dir / top, kept / top)
     return kept
 
 
-def test_a_whole_user_goes_from_what_a_restore_put_aside_too(filled: Path, run_json: RunJson) -> None:
-    kept = put_aside(filled, "users")
+@pytest.mark.parametrize("name", [ASIDE, ".restoring"])  # the second is left by a restore that was killed
+def test_a_whole_user_goes_from_what_a_restore_put_aside_too(filled: Path, run_json: RunJson, name: str) -> None:
+    kept = put_aside(filled, "users", name=name)
     receipt = run_json("forget", "--user", "alice", "--user-all", "--yes")
     assert (receipt["complete"], receipt["reason"]) == (True, None)
     assert files_with(SECRET, filled) == []
@@ -112,17 +116,18 @@ def test_a_whole_user_goes_from_what_a_restore_put_aside_too(filled: Path, run_j
     assert not kept.exists()
 
 
+@pytest.mark.parametrize("name", [ASIDE, ".restoring"])
 def test_what_a_restore_put_aside_keeps_an_erasure_from_being_complete(
-    filled: Path, run: Run, run_json: RunJson
+    filled: Path, run: Run, run_json: RunJson, name: str
 ) -> None:
-    kept = put_aside(filled, "users/alice")
+    kept = put_aside(filled, "users/alice", name=name)
     ended = run("forget", "--user", "alice", "--session", "s-1", "--yes", "--json")
     by_session = json.loads(ended.stdout)
     assert ended.exit_code == 1
     assert (by_session["complete"], by_session["memories"]) == (False, 4)
     assert kept.name in by_session["reason"]
     assert run_json("forget", "--user", "bob", "--session", "s-bob", "--yes")["complete"] is True
-    put_aside(filled, "journal")
+    put_aside(filled, "journal", name=name)
     of_user = json.loads(run("forget", "--user", "alice", "--user-all", "--yes", "--json").stdout)
     assert of_user["complete"] is False
     assert kept.name in of_user["reason"]
