@@ -20,9 +20,10 @@ from relay.validation import SYSTEM_USER
 _MARK = b"encrypted"
 
 
-def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> None:
+def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> bytes | None:
     """Hold what a journal is against what it is opened as; a new one becomes what it is opened as.
 
+    Returns the id of the system's key by which it is encrypted; None where it is plain, or new and only read.
     Raises `EncryptionMismatchError`, `EncryptionKeyMissingError`.
     """
     with environment.read() as transaction:
@@ -37,13 +38,15 @@ def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bo
         raise EncryptionMismatchError(str(environment.path), False)
     elif not readonly:
         with environment.write() as transaction:
-            set_mark(environment, transaction, keys)
+            return set_mark(environment, transaction, keys)
+    return mark
 
 
-def set_mark(environment: Environment, transaction: Transaction, keys: KeyRing) -> None:
-    """Note that a journal is encrypted, and by which ring. Makes the system's key when there is none."""
+def set_mark(environment: Environment, transaction: Transaction, keys: KeyRing) -> bytes:
+    """Note that a journal is encrypted, and by which ring; return the id of the system's key, made if need be."""
     key_id = keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
     transaction.put(_MARK, key_id, db=environment.databases["counters"])
+    return key_id
 
 
 class Mark(NamedTuple):

@@ -61,12 +61,19 @@ class Appended(NamedTuple):
 class Journal:
     """One journal in one folder. Threads share it; writes wait for each other."""
 
-    def __init__(self, environment: Environment, settings: JournalSettings, keys: KeyRing | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        settings: JournalSettings,
+        keys: KeyRing | None = None,
+        ring: bytes | None = None,
+    ) -> None:
+        """`ring`: the id of the system's key among `keys`, by which the journal is encrypted."""
         self._environment = environment
         self._settings = settings
         self._databases = environment.databases
         self._counters = Counters(self._databases)
-        self._sealing = Sealing(keys)
+        self._sealing = Sealing(keys, ring)
         self._reading = Reading(environment, self._sealing)
         self._quarantine = Quarantine(environment, settings, self._sealing)
         self._retention = Retention(environment, settings)
@@ -90,13 +97,13 @@ class Journal:
         settings = settings or JournalSettings()
         environment = Environment.open(path, settings.map_size_bytes, DATABASES, readonly=readonly)
         try:
-            require_mode(environment, keys, readonly=readonly)
+            ring = require_mode(environment, keys, readonly=readonly)
         except BaseException:
             environment.close()
             raise
         if not readonly and settings.disk_reserve_bytes:
             environment.keep_disk_reserve(settings.disk_reserve_bytes)
-        return cls(environment, settings, keys)
+        return cls(environment, settings, keys, ring)
 
     def append(
         self,

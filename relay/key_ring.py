@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import fcntl
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -29,7 +31,8 @@ from relay.validation import validate_user_id
 
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
-_LOOKS, _LOOK_S = 10, 0.01  # destroying a key takes two flushes
+_DESTROYED = b"destroyed"  # what a key is overwritten with begins so: who finds it knows that it is not damaged
+_LOOKS, _LOOK_S = 10, 0.01
 _Sign = tuple[int, int]
 
 
@@ -80,21 +83,23 @@ class KeyRing:
 
     def users(self) -> list[str]:
         """Return who has a key, sorted. Raises `KeyFileError`."""
-        return sorted(_decode(path).user_id for path in self.folder.glob(f"*{_SUFFIX}"))
+        return sorted(_decode(path).user_id for path in self.folder.glob(f"*{_SUFFIX}") if not _is_destroyed(path))
 
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; False when there was none. Durable on return.
 
+        Killed in between, it leaves a file that says so, which is as good as none and goes with its next reader.
         Nothing brings it back, except a copy of the folder. A disk that keeps former blocks may hold its bytes still.
         Raises `KeyFileError`.
         """
         path = self._path(user_id)
         try:
             with path.open("r+b") as file:
-                file.write(os.urandom(os.fstat(file.fileno()).st_size))
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is removed, so that nobody removes what takes its place
+                file.write(_DESTROYED + os.urandom(max(0, os.fstat(file.fileno()).st_size - len(_DESTROYED))))
                 file.flush()
                 os.fsync(file.fileno())
-            path.unlink()
+                _remove(path, file)
             flush(self.folder)
         except FileNotFoundError:
             return False
@@ -131,6 +136,8 @@ class KeyRing:
             try:
                 return sign, self._read(Path(path))
             except KeyFileError:
+                if _is_destroyed(Path(path)):
+                    return None
                 if _stays(path, sign):
                     raise
         return None
@@ -186,6 +193,27 @@ def _sign(path: str) -> _Sign | None:
     except OSError as error:
         raise KeyFileError(path, str(error.strerror)) from error
     return status.st_ino, status.st_ctime_ns
+
+
+def _is_destroyed(path: Path) -> bool:
+    """Say whether a key was overwritten; what a crash kept from being removed is removed."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_DESTROYED)) != _DESTROYED:
+                return False
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(path, file)
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: Path, file: BinaryIO) -> None:
+    """Remove a file that is open and locked, unless another one took its place."""
+    with suppress(FileNotFoundError):
+        if os.stat(path).st_ino == os.fstat(file.fileno()).st_ino:
+            path.unlink()
 
 
 def _stays(path: str, sign: _Sign) -> bool:

@@ -55,18 +55,22 @@ class Ciphers(Protocol):
 class Sealing:
     """Encrypts the entries of one journal with the keys of a ring; without one they stay as they are."""
 
-    def __init__(self, keys: Ciphers | None) -> None:
+    def __init__(self, keys: Ciphers | None, ring: bytes | None = None) -> None:
+        """`ring`: the id of the system's key in the one folder of keys that will do; None where that is not settled."""
         self._keys = keys
+        self._ring = ring
 
     def at_once(self) -> Sealing:
         """Return the same for one transaction of one thread, which asks for the key of each user once."""
-        return self if self._keys is None else Sealing(_AskedOnce(self._keys))
+        return self if self._keys is None else Sealing(_AskedOnce(self._keys), self._ring)
 
     def require_keys(self) -> None:
-        """Raise `KeysUnavailableError` where the folder of keys is gone, and not just a user's key."""
+        """Raise `KeysUnavailableError` where the folder of keys is gone or another, and not just a user's key."""
         if self._keys is not None:
             with _as_unavailable():
-                self._keys.cipher(SYSTEM_USER, PURPOSE)
+                found = self._keys.cipher(SYSTEM_USER, PURPOSE).key_id
+            if self._ring not in (None, found):
+                raise KeysUnavailableError(f"{self._keys.folder} holds other keys than those of this journal")
 
     def id_key(self, user_id: str, event_id: str) -> bytes:
         """Return the key under which an event's id is found again. Makes the user's key when there is none."""

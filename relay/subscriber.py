@@ -77,6 +77,7 @@ class Subscriber:
                 if matches_any(topics, entry.event_type):
                     yield entry
             if not batch.entries:
+                position = max(position, batch.last_seq)  # what lies behind was erased, or no key is left for it
                 self.wait(self._timeout_s)
 
     def __iter__(self) -> Iterator[JournalEntry]:

@@ -222,7 +222,8 @@ class Dispatcher:
                     self._route(entry)
                 await self._wait_for_parking()
                 await self._wait_for_owners()
-                if not batch.entries:
+                if not batch.entries:  # what lies behind was erased, or no key is left for it
+                    self._read_through = max(self._read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
             except RelayError as error:
                 await self._pause(error)

@@ -258,7 +258,7 @@ class Lane:
         if fault is None:
             return
         if isinstance(fault, EncryptionKeyMissingError):
-            await self._pass_without_key(batch, fault)
+            await self._pass_without_key(batch)
             return
         if len(batch) == 1:
             await self._quarantine(batch[0], fault.code, str(fault))
@@ -267,14 +267,16 @@ class Lane:
         await self._handle(batch[:middle])
         await self._handle(batch[middle:])
 
-    async def _pass_without_key(self, batch: list[Pending], fault: EncryptionKeyMissingError) -> None:
+    async def _pass_without_key(self, batch: list[Pending]) -> None:
         """Pass what the journal cannot read any more either; what was told since the key is gone is set aside.
 
-        What we hold must not be handed back: it would be written anew, with a key that nobody destroyed.
+        What we hold must not be handed back: it would be written anew, with a key that nobody destroyed. What the
+        journal reads is tried once more: if the whole folder of keys was away, it is back now.
         """
         for event in batch:
-            if await self._loaded(event) is not None:
-                await self._quarantine(event, fault.code, str(fault))
+            told = await self._loaded(event)
+            if told is not None and (again := await self._deliver([told])) is not None:
+                await self._quarantine(told, again.code, str(again))
 
     async def _deliver(self, batch: list[Pending]) -> MemoryAgentError | None:
         """Deliver the batch and return None, or the error for which it never can be delivered."""

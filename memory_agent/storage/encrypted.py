@@ -107,16 +107,25 @@ class Encryption:
         self._key = key
         self._purpose = purpose
         self._forms = forms
+        self._key_id: bytes | None = None
 
     def begin(self) -> Encrypted:
-        """Return the way for a transaction. Raises `EncryptionKeyMissingError` once the key was destroyed."""
-        return Encrypted(self._key.cipher(self._purpose), self._forms)
+        """Return the way for a transaction.
+
+        Raises `EncryptionKeyMissingError` once the key was destroyed, also where the user has another one since.
+        """
+        cipher = self._key.cipher(self._purpose)
+        if self._key_id not in (None, cipher.key_id):
+            raise self._key.missing()
+        return Encrypted(cipher, self._forms)
 
     def mark(self, kept: bytes | None, *, may_create: bool) -> bytes:
         """Return the marker to keep: `kept` where there is one and the key fits. Raises `EncryptionKeyMissingError`."""
-        marker = _MARK + self._key.cipher(self._purpose, create=kept is None and may_create).key_id
+        key_id = self._key.cipher(self._purpose, create=kept is None and may_create).key_id
+        marker = _MARK + key_id
         if kept not in (None, marker):
             raise self._key.missing()
+        self._key_id = key_id
         return marker
 
 

@@ -17,7 +17,17 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import Owners
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
-from relay import AsyncSubscriber, Batch, Broker, Publisher
+from relay import (
+    AsyncSubscriber,
+    Batch,
+    Broker,
+    BrokerSettings,
+    EncryptionSettings,
+    KeyRing,
+    Publisher,
+    RelaySettings,
+    Subscriber,
+)
 
 
 class StalledReader(AsyncSubscriber):
@@ -165,3 +175,25 @@ def test_five_thousand_users_leave_nothing_in_memory_once_they_are_handled(broke
     memories = Memories()
     asyncio.run(go())
     assert sorted(memories.taken, key=lambda taken: taken[1])[:5_000] == list(zip(users, range(1, 5_001), strict=True))
+
+
+def test_what_nobody_can_read_any_more_keeps_no_publisher_out(tmp_path: Path) -> None:
+    """It stands at the end of the journal: without more to come, the cursor has to pass it all the same."""
+    keys = KeyRing(tmp_path / "keys")
+    settings = RelaySettings(
+        encryption=EncryptionSettings(keys_folder=str(keys.folder)), broker=BrokerSettings(max_lag=5)
+    )
+
+    async def scenario() -> None:
+        memories = Memories()
+        async with running(broker, tmp_path, memories, DaemonSettings()) as (_, journal):
+            await until(lambda: journal._known_seq >= 8)
+            await asyncio.to_thread(publish, broker, "bob")
+            await until(lambda: ("bob", 9) in memories.taken)
+
+    with tempfile.TemporaryDirectory(prefix="dispatch-") as folder, Broker(Path(folder), settings) as broker:
+        with Subscriber(*broker.endpoints, "memory") as consumer:
+            consumer.cursor()
+        publish(broker, *["alice"] * 8)
+        keys.destroy("alice")
+        asyncio.run(scenario())

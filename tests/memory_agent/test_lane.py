@@ -276,6 +276,20 @@ def test_late_events_beyond_what_a_lane_holds_wait_in_the_journal() -> None:
     assert [seq for seq in world.handled if seq >= 100] == list(late)
 
 
+def test_while_all_keys_were_away_nothing_is_set_aside() -> None:
+    class Returning(World):
+        """The journal reads again when the folder of keys is back."""
+
+        async def content(self, seq: int) -> bytes | None:
+            self.locked = False
+            return await super().content(seq)
+
+    world = Returning(range(1, 31), locked=True)
+    run_lane(world, DaemonSettings(batch_events=8))
+    assert world.handled == list(range(1, 31))
+    assert world.set_aside == {}
+
+
 def test_without_its_key_a_lane_passes_what_nobody_can_read_and_sets_aside_what_came_since() -> None:
     world = World(range(1, 31), locked=True)
     world.gone = set(range(1, 28))  # encrypted with the key that was destroyed

@@ -325,6 +325,22 @@ def test_a_conversion_that_was_killed_leaves_one_of_both_and_is_finished_by_the_
     assert faults(folder) == []
 
 
+def test_another_folder_of_keys_in_the_place_of_ours_is_one_that_is_away(journal: Journal, keys: KeyRing) -> None:
+    fill(journal)
+    known = ids(journal)
+    keys.folder.rename(away := keys.folder.with_name("away"))
+    other = KeyRing(keys.folder)
+    other.cipher("system", "journal", create=True)
+    actions: list[Callable[[], object]] = [lambda: journal.append([event(1, "carol")], NOW), lambda: ids(journal)]
+    for act in actions:
+        with pytest.raises(KeysUnavailableError, match="other keys"):
+            act()
+    assert other.users() == ["system"]
+    keys.folder.rename(keys.folder.with_name("other"))
+    away.rename(keys.folder)
+    assert ids(journal) == known
+
+
 def test_nothing_is_kept_that_was_written_while_the_keys_went_away(
     journal: Journal, keys: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

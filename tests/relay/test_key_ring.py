@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -128,3 +129,28 @@ def test_who_meets_a_key_while_it_is_destroyed_finds_none(tmp_path: Path) -> Non
     file.write_bytes(bytes(100))
     with pytest.raises(KeyFileError, match="is damaged"):
         KeyRing(tmp_path).cipher("alice", "memory")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from relay import key_ring
+key_ring._remove = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+key_ring.KeyRing(Path(sys.argv[1])).destroy("alice")
+"""
+
+
+def test_a_key_whose_destroyer_was_killed_is_gone_and_not_damaged(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path)
+    before = ring.cipher("alice", "memory", create=True).key_id
+    ring.cipher("bob", "memory", create=True)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    assert ring.users() == ["bob"]
+    with pytest.raises(EncryptionKeyMissingError):
+        ring.cipher("alice", "memory")
+    assert len(list(tmp_path.iterdir())) == 1
+    subprocess.run([sys.executable, "-c", KILLED.replace("alice", "bob"), str(tmp_path)], check=False)
+    assert KeyRing(tmp_path).cipher("bob", "memory", create=True).key_id not in (before, None)
+    assert ring.users() == ["bob"]

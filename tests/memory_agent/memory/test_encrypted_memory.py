@@ -23,10 +23,12 @@ from memory_agent.errors import (
 )
 from memory_agent.learning.kept_learner import load_learner
 from memory_agent.memory import Memory
+from memory_agent.storage.folders import user_folder
 from memory_agent.storage.nearest import small
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from relay.config import EncryptionSettings
+from relay import Journal
+from relay.config import EncryptionSettings, journal_folder
 from relay.key_ring import KeyRing
 from sona import checkpoint
 
@@ -186,9 +188,23 @@ def test_a_key_of_one_user_opens_nothing_of_another(tmp_path: Path) -> None:
         opened(tmp_path / "bob", keys=tmp_path / "keys")
 
 
-def test_keys_do_not_lie_in_the_folder_that_they_encrypt(tmp_path: Path) -> None:
+def test_while_the_folder_of_keys_is_away_none_is_made_for_a_new_user(tmp_path: Path) -> None:
+    keys, away, data = tmp_path / "keys", tmp_path / "away", tmp_path / "data"
+    Journal.open(journal_folder(data), keys=KeyRing(keys)).close()
+    opened(user_folder(data, "alice"), keys=keys).close()
+    keys.rename(away)
+    with pytest.raises(EncryptionKeyMissingError, match="system"):
+        opened(user_folder(data, "carol"), keys=keys)
+    assert not keys.exists()
+    away.rename(keys)
+    opened(user_folder(data, "carol"), keys=keys).close()
+    assert KeyRing(keys).users() == ["alice", "carol", "system"]
+
+
+@pytest.mark.parametrize("folder", ["alice", "users/alice"])
+def test_keys_do_not_lie_in_the_folder_that_they_encrypt(tmp_path: Path, folder: str) -> None:
     with pytest.raises(SettingsError, match=r"encryption\.keys_folder"):
-        opened(tmp_path / "alice", keys=tmp_path / "alice" / "keys")
+        opened(tmp_path / folder, keys=tmp_path / folder.removesuffix("users/alice") / "keys")
 
 
 def test_a_damaged_key_file_is_an_error_of_the_store(tmp_path: Path) -> None:

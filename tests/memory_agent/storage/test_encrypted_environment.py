@@ -139,6 +139,18 @@ def test_a_new_key_of_the_same_user_does_not_open_what_the_old_one_locked(tmp_pa
         opened(tmp_path)
 
 
+def test_a_new_key_of_the_same_user_ends_the_use_of_what_the_old_one_locks(tmp_path: Path) -> None:
+    environment = opened(tmp_path)
+    fill(environment)
+    ring = KeyRing(tmp_path / "keys")
+    ring.destroy("alice")
+    ring.cipher("alice", "journal", create=True)
+    for begin in (environment.read, environment.write):
+        with pytest.raises(EncryptionKeyMissingError), begin():
+            pass
+    environment.close()
+
+
 def test_a_value_that_was_put_in_the_place_of_another_is_damage(tmp_path: Path) -> None:
     environment = opened(tmp_path)
     fill(environment)
