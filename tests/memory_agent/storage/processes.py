@@ -12,11 +12,12 @@ _OWNER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from samples import SMALL, memory
+from samples import SMALL, memory, new_key
 from memory_agent.errors import MemoryAgentError
 from memory_agent.storage.store import Store
 try:
-    store = Store.open(Path({folder!r}), SMALL, role={role!r})
+    key = new_key(Path({keys!r})) if {keys!r} else None
+    store = Store.open(Path({folder!r}), SMALL, role={role!r}, key=key)
     print("open", store.epoch, flush=True)
 except MemoryAgentError as error:
     print(error.code, flush=True)
@@ -64,9 +65,9 @@ class OwnerProcess:
 
 
 @contextmanager
-def owner(folder: Path, role: str) -> Iterator[OwnerProcess]:
-    """Start a process that opens the store in `folder`; it is gone when the block ends."""
-    code = _OWNER.format(here=str(Path(__file__).parent), folder=str(folder), role=role)
+def owner(folder: Path, role: str, keys: Path | None = None) -> Iterator[OwnerProcess]:
+    """Start a process that opens the store in `folder`, encrypted with `keys`; it is gone when the block ends."""
+    code = _OWNER.format(here=str(Path(__file__).parent), folder=str(folder), role=role, keys=str(keys or ""))
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield OwnerProcess(process)

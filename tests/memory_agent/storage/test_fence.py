@@ -13,11 +13,13 @@ from memory_agent.storage.fence import OwnerLock, Role
 from memory_agent.storage.store import Store
 
 
-def test_a_host_that_lives_on_is_fenced_by_its_successor(tmp_path: Path) -> None:
-    with owner(tmp_path, "host") as former:
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
+def test_a_host_that_lives_on_is_fenced_by_its_successor(tmp_path: Path, is_encrypted: bool) -> None:
+    keys = tmp_path / "keys" if is_encrypted else None
+    with owner(tmp_path, "host", keys) as former:
         assert former.greeting == "open 1"
         assert former.ask("write") == "written"
-        with owner(tmp_path, "host") as successor:
+        with owner(tmp_path, "host", keys) as successor:
             assert successor.greeting == "open 2"
             assert former.ask("write") == "fenced"
             assert former.ask("write") == "fenced"
