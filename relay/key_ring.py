@@ -27,6 +27,7 @@ from relay.cipher import KEY_BYTES, Cipher, key_id
 from relay.config import EncryptionSettings
 from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
 from relay.flushing import flush
+from relay.sealed import sealed, unsealed
 from relay.validation import validate_user_id
 
 _SUFFIX = ".key"
@@ -120,7 +121,7 @@ class KeyRing:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(document) + b"\n")
+                file.write(sealed(msgspec.json.encode(document)))
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
@@ -177,10 +178,10 @@ def open_key_ring(settings: EncryptionSettings, data_dir: Path) -> KeyRing | Non
 
 def _decode(path: Path) -> _KeyFile:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_KeyFile)
+        return msgspec.json.decode(unsealed(path.read_bytes()), type=_KeyFile)
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         raise KeyFileError(str(path), "is damaged") from None  # what the decoder says may hold a part of the key
 
 

@@ -233,7 +233,7 @@ def _read_owner(path: Path) -> Owner | None:
 def _decode_owner(content: bytes) -> Owner | None:
     try:
         return msgspec.json.decode(content, type=Owner)
-    except msgspec.DecodeError:  # empty, or being written
+    except (msgspec.DecodeError, UnicodeDecodeError):  # empty, being written, or damaged
         return None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from memory_agent.config import LearningSettings
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.owners import Owners, run_keys
+from memory_agent.erasure.history import note_erasure
 from memory_agent.erasure.ledger import Intent, write_intent
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
@@ -93,13 +94,17 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write down what a daemon would do next, of which some is already done when the folder is opened."""
+    """Write down what a daemon would do next, of which some is already done when the folder is opened, and what was
+    erased before."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:
         chosen = [record for _, record in memory._archive.store.scan()][:3]
     events = tuple(str(record.event_id) for record in chosen)
     ids = tuple(record.id for record in chosen)
+    for number in range(3):
+        gone = Intent(started_at=NOW, record_ids=(f"gone-{number}",), event_ids=(f"gone-event-{number}",))
+        note_erasure(folder, ERASED, gone, NOW + timedelta(days=number))
     write_intent(folder, Intent(started_at=NOW, record_ids=ids, event_ids=events, with_journal=True), key)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from memory_agent.care.checkup import check_events, check_owners, check_user
 from memory_agent.daemon.owners import Owners, run_keys
+from memory_agent.erasure.history import read_history
 from memory_agent.erasure.ledger import read_intent
 from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
@@ -35,7 +36,7 @@ from relay import (
 from relay.key_file import server_pair
 from relay.validation import SYSTEM_USER
 
-from .data_folder import RUNS, encryption_of, open_memory
+from .data_folder import ERASED, RUNS, encryption_of, open_memory
 from .events import ROOMS
 from .owner_process import STORE
 
@@ -57,6 +58,7 @@ def _parts(folder: Path) -> dict[str, Callable[[], dict[str, Any]]]:
         "spool": lambda: _journal(folder / "spool"),
         "owners": lambda: _owners(folder / "data"),
         "keys": lambda: _keys(folder / "data"),
+        "erased before": lambda: _erased_before(folder / "data"),
     }
     for user_id in known_users(folder / "data"):
         parts[f"user {user_id}"] = lambda user_id=user_id: _user(folder / "data", user_id)  # type: ignore[misc]
@@ -128,6 +130,13 @@ def _keys(data_dir: Path) -> dict[str, Any]:
     others = [str(key) for key in read_keys(data_dir) if key.id != own.key_id]
     pair = server_pair(data_dir, curve_pair)
     return {"answers": [str(own), others, pair], "verified": True}
+
+
+def _erased_before(data_dir: Path) -> dict[str, Any]:
+    """What a backup that is brought back would be erased of again."""
+    history = read_history(user_folder(data_dir, ERASED), ERASED)
+    answers = [sorted(history.memories), sorted(history.events), [str(one.at) for one in history.erasures]]
+    return {"answers": answers, "verified": not history.unread}
 
 
 def _first(memory: Memory, text: str) -> str:

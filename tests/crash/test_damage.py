@@ -51,7 +51,16 @@ def test_the_reader_of_damaged_folders_sees_what_changed(base: Path) -> None:
     try:
         before = opening.read(base)
         assert before is not None
-        assert set(before) == {"journal", "spool", "owners", "keys", "user alice", "user bob", "user carol"}
+        assert set(before) == {
+            "journal",
+            "spool",
+            "owners",
+            "keys",
+            "erased before",
+            "user alice",
+            "user bob",
+            "user carol",
+        }
         assert all(part["verified"] for part in before.values())
         assert len(before["user alice"]["answers"][1]) > 30
         assert opening.read(base) == before

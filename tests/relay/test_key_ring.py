@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,17 @@ def test_a_damaged_key_file_is_named_and_its_content_is_not(tmp_path: Path, cont
     with pytest.raises(KeyFileError, match=r"\.key: is damaged") as caught:
         KeyRing(tmp_path).cipher("alice", "memory")
     assert "c2hvcnQ" not in str(caught.value)
+
+
+def test_no_flipped_bit_makes_another_key(tmp_path: Path) -> None:
+    """With another key its events would pass for those of a user whose key was destroyed."""
+    key_id = KeyRing(tmp_path).cipher("alice", "memory", create=True).key_id
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with suppress(KeyFileError):
+            assert KeyRing(tmp_path).cipher("alice", "memory").key_id == key_id, place
 
 
 def test_a_user_that_cannot_be_is_refused(tmp_path: Path) -> None:

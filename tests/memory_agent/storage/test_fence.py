@@ -105,3 +105,11 @@ def test_a_copied_folder_opens_without_its_owner(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         with Store.open(tmp_path / "b", SMALL) as copy:
             assert copy.count == 1
+
+
+def test_a_lock_file_that_was_damaged_keeps_nobody_out(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "user"):
+        pass
+    (tmp_path / "user" / "owner.lock").write_bytes(b'{"role\xa2')
+    with Store.open(tmp_path / "user") as store:
+        assert store.count == 0
