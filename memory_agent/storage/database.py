@@ -47,6 +47,7 @@ def connect(path: Path, secret: bytes | None = None) -> Connection:
 def _opened(place: Path | str, secret: bytes | None, **options: Any) -> Connection:
     connection: Connection = _engine(secret).connect(place, isolation_level=None, **options)
     if secret is not None:
+        connection.execute("PRAGMA cipher_log_level = NONE")  # else it writes damage to somebody's standard error
         connection.execute(f"PRAGMA key = \"x'{secret.hex()}'\"")
     return connection
 

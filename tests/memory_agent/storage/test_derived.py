@@ -108,23 +108,27 @@ def test_saved_files_are_used_and_right(closed: Path) -> None:
 @pytest.mark.parametrize("damage", [flip, truncate, zero_tail, scramble, empty, Path.unlink])
 @pytest.mark.parametrize("name", ["index.usearch", "lexicon.sqlite"])
 def test_a_damaged_file_is_built_anew_and_answers_right(
-    closed: Path, name: str, damage: Callable[[Path], object]
+    closed: Path, name: str, damage: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
     damage(closed / name)
     store, index, lexicon = opened(closed)
     assert_right(store, index, lexicon)
+    assert capfd.readouterr().err == ""
     add(store, index, lexicon, 5, seed=2, word="later")
     assert_right(store, index, lexicon)
     close(store, index, lexicon)
 
 
 @pytest.mark.parametrize("damage", [truncate, zero_tail, scramble, empty])
-def test_a_lexicon_damaged_by_a_process_that_died_is_built_anew(closed: Path, damage: Callable[[Path], object]) -> None:
+def test_a_lexicon_damaged_by_a_process_that_died_is_built_anew(
+    closed: Path, damage: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
+) -> None:
     (closed / "lexicon.sqlite.seal").unlink()
     damage(closed / "lexicon.sqlite")
     store, index, lexicon = opened(closed)
     assert_right(store, index, lexicon)
     assert (closed / "lexicon.sqlite.damaged").exists()
+    assert capfd.readouterr().err == ""
     close(store, index, lexicon)
 
 
