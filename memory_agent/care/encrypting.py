@@ -8,6 +8,7 @@ aside. Rejected: encrypting in place, which leaves a mixture when it is broken o
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -18,12 +19,14 @@ import msgspec
 from memory_agent.care.findings import Report
 from memory_agent.config import StoreSettings
 from memory_agent.erasure.ledger import encrypt_intent
+from memory_agent.erasure.users import finish_removals
 from memory_agent.errors import StoreDamagedError, StoreEncryptedError
 from memory_agent.learning.kept_learner import discard_learner
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import remove_files
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import OwnerLock
+from memory_agent.storage.folders import STAGE
 from memory_agent.storage.records_file import RECORDS_FOLDER, own_records, records_at
 from memory_agent.storage.snapshot import DATABASES
 from memory_agent.storage.user_key import UserKey
@@ -80,7 +83,7 @@ def _encrypt_records(folder: Path, settings: StoreSettings, key: UserKey, lock: 
     except StoreEncryptedError:
         return False
     with closing(environment):
-        _remove_plain_caches(folder)
+        remove_plain_caches(folder)
         copy = room_for_copy(folder / RECORDS_FOLDER)
         try:
             _write_copy(environment, copy, settings, key, report)
@@ -112,10 +115,16 @@ def _write_copy(source: Environment, copy: Path, settings: StoreSettings, key: U
                     raise StoreDamagedError(f"{copy}: the copy of {name} is not equal")
 
 
-def _remove_plain_caches(folder: Path) -> None:
+def remove_plain_caches(folder: Path) -> None:
     """Remove what is derived from the records, and what was set aside of it: words and vectors lie in it."""
     remove_files(folder)
     discard_learner(folder)
+
+
+def remove_leftovers(data_dir: Path) -> None:
+    """Remove what killed processes left: of users that were removed, and what a restore had copied. `StoreError`."""
+    finish_removals(data_dir)
+    shutil.rmtree(data_dir / STAGE, ignore_errors=True)
 
 
 def _size(folder: Path) -> int:

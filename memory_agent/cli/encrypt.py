@@ -58,24 +58,28 @@ def encrypt(target: Target) -> None:
 
 
 def _encrypt_users(target: Target, keys: KeyRing) -> list[EncryptedUser]:
-    from memory_agent.care.encrypting import encrypt_user, has_records  # engines
+    from memory_agent.care.encrypting import encrypt_user, has_records, remove_plain_caches  # engines
 
     named = [target.user_id] if target.user_named else list(known_users(target.data_dir))
     folders = {user_id: user_folder(target.data_dir, user_id) for user_id in named}
     done: list[EncryptedUser] = []
     with progress_bars() as report:
         for user_id, folder in folders.items():
-            if has_records(folder):
-                with passing_without_key(target):
-                    done.append(encrypt_user(folder, target.settings.store, UserKey(keys, user_id), report))
+            if not has_records(folder):
+                remove_plain_caches(folder)
+                continue
+            with passing_without_key(target):
+                done.append(encrypt_user(folder, target.settings.store, UserKey(keys, user_id), report))
     return done
 
 
 def _encrypt_shared(target: Target, keys: KeyRing) -> None:
-    """Encrypt what is not one user's alone."""
-    from memory_agent.daemon.owners import encrypt_owners  # engines
+    """Encrypt what is not one user's alone, and remove what is nobody's any more."""
+    from memory_agent.care.encrypting import remove_leftovers  # engines
+    from memory_agent.daemon.owners import encrypt_owners
     from relay.encrypting import encrypt_journal
 
+    remove_leftovers(target.data_dir)
     encrypt_owners(target.layout.owners, UserKey(keys, SYSTEM_USER))
     journal = journal_folder(target.data_dir)
     if journal.exists():

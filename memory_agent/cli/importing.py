@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -55,6 +56,7 @@ def importing(target: Target, file: Path) -> None:
 
 def _imported(target: Target, file: BinaryIO) -> Imported:
     from memory_agent.care.carrying import check_head, import_lines  # engines
+    from memory_agent.erasure.eraser import note_brought_back
     from memory_agent.storage.archive import Archive
 
     check_head(file)
@@ -63,6 +65,8 @@ def _imported(target: Target, file: BinaryIO) -> Imported:
     archive = Archive.open(folder, target.settings.store, "library", key)
     try:
         with progress_bars() as report:
-            return import_lines(file, archive, report)
+            imported = import_lines(file, archive, report)
+        note_brought_back(target.user_id, archive, datetime.now(UTC))
+        return imported
     finally:
         archive.close()

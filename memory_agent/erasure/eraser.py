@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from memory_agent.erasure.aging import Aging, Expired
-from memory_agent.erasure.history import History, fingerprint, note_erasure
+from memory_agent.erasure.history import History, fingerprint, note_erasure, note_returned, read_history
 from memory_agent.erasure.ledger import Intent, close_intent, is_through, note_journal_done, read_intent, write_intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
@@ -219,6 +219,17 @@ class Eraser:
             rows = ((store.row_of_id(one), one) for ids in expired.by_rule.values() for one in ids)
             found = {row: record for row, _ in rows if row is not None and (record := snapshot.record(row)) is not None}
             return Intent(started_at=now, event_ids=_event_ids(snapshot, found), expired=expired.by_rule)
+
+
+def note_brought_back(user_id: str, archive: Archive, now: datetime) -> None:
+    """Keep which memories that had been erased were imported again since: no restore is to take them. `StoreError`."""
+    folder = archive.store.folder
+    gone = read_history(folder, user_id).memories
+    if gone:
+        with archive.store.snapshot() as snapshot:
+            found = {row: record for row, record in snapshot.scan() if fingerprint(user_id, record.id) in gone}
+            ids = (*(record.id for record in found.values()), *_event_ids(snapshot, found))
+        note_returned(folder, user_id, ids, now)
 
 
 def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ restored itself. What this does not do: know what was erased on another machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -24,12 +24,16 @@ _ALONE = "erasures.jsonl"  # of a memory that lies in no data folder
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One erasure: fingerprints of what it named and found, and the counts of its receipt."""
+    """One erasure: fingerprints of what it named and found, and the counts of its receipt.
+
+    `returned`: memories and events that had been erased before, and were brought in again on purpose.
+    """
 
     at: datetime
     everything: bool = False
     memories: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
     sessions: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     count: int = 0
@@ -44,13 +48,20 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memories(self) -> frozenset[str]:
-        """Fingerprints of all memories that were erased: an id is never used again."""
-        return frozenset(one for erasure in self.erasures for one in erasure.memories)
+        """Fingerprints of all memories that were erased, but for those that were brought in again later."""
+        return self._gone(lambda erasure: erasure.memories)
 
     @property
     def events(self) -> frozenset[str]:
         """Fingerprints of the events that they were made of."""
-        return frozenset(one for erasure in self.erasures for one in erasure.events)
+        return self._gone(lambda erasure: erasure.events)
+
+    def _gone(self, named: Callable[[Erasure], tuple[str, ...]]) -> frozenset[str]:
+        gone: set[str] = set()
+        for erasure in self.erasures:
+            gone.update(named(erasure))
+            gone.difference_update(erasure.returned)
+        return frozenset(gone)
 
     def since(self, moment: datetime) -> History:
         """Return what was erased then or later: a session that was erased may have gone on."""
@@ -90,6 +101,13 @@ def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime) -> N
             by_rule=by_rule,
         ),
     )
+
+
+def note_returned(folder: Path, user_id: str, ids: Iterable[str], now: datetime) -> None:
+    """Keep that memories and events, by their ids, were brought in again on purpose. Durable; raises `StoreError`."""
+    returned = _fingerprints(user_id, ids)
+    if returned:
+        _append(_file(folder, user_id), Erasure(at=now, returned=returned))
 
 
 def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:

@@ -115,6 +115,20 @@ def test_encrypt_leaves_nothing_readable_and_everything_usable(plain: Path, keys
     owners.close()
 
 
+def test_encrypt_leaves_nothing_of_what_killed_processes_left(plain: Path, locked: Run) -> None:
+    left = [
+        plain / ".restoring" / "users" / "alice",  # of a restore
+        plain / "users" / f".erased-{'0' * 26}",  # of an erasure of a whole user
+        plain / "users" / "carol",  # of a user whose records are gone
+    ]
+    for folder in left:
+        folder.mkdir(parents=True)
+        (folder / "lexicon.sqlite.damaged").write_bytes(b"zanzibarquokka")
+    told = document(locked("encrypt", "--json"))
+    assert [user["user_id"] for user in told["users"]] == ["alice", "bob"]
+    assert files_with_marks(plain) == set()
+
+
 def test_encrypt_needs_the_setting_and_a_folder_that_nobody_has_open(plain: Path, run: Run, locked: Run) -> None:
     assert fault(run("encrypt", "--json")) == "settings"
     with Memory.open(user_folder(plain, "alice"), user_id="alice"):

@@ -171,3 +171,21 @@ def test_the_history_holds_no_id_and_no_name_and_a_line_cut_short_costs_itself(
     result = run("restore", str(backup), "--replace")
     assert "2 records" in result.stderr
     assert history.since(history.erasures[0].at + timedelta(seconds=1)).erasures == ()
+
+
+def test_what_was_forgotten_and_imported_again_is_not_taken_by_a_restore(
+    data_dir: Path, tmp_path: Path, run: Run, run_json: RunJson
+) -> None:
+    with open_user(data_dir, "alice") as memory:
+        kept, gone = (memory.remember(text, now=NOW).id for text in ("kept", "gone for a while"))
+    export = str(tmp_path / "alice.jsonl")
+    assert run("export", export, "--user", "alice").exit_code == 0
+    for one in (kept, gone):
+        assert run("forget", "--id", one, "--user", "alice", "--yes").exit_code == 0
+    assert run("import", export, "--user", "alice").exit_code == 0
+    assert run("forget", "--id", gone, "--user", "alice", "--yes").exit_code == 0
+    assert run("backup", str(tmp_path / "copy")).exit_code == 0
+    assert run("import", export, "--user", "alice").exit_code == 0
+    assert run("forget", "--id", gone, "--user", "alice", "--yes").exit_code == 0
+    assert "erased_again" in run_json("restore", str(tmp_path / "copy"), "--replace")
+    assert texts(data_dir, "alice") == ["kept"]
