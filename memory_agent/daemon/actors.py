@@ -27,6 +27,7 @@ import psutil
 import structlog
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # read when Ray is imported
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # gcs keeps 5 KB of each call, of 100,000 of them
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices: two threads take .4 s and more, one .1
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: recalls would wait for the bulk lane, which has 10
 import ray

@@ -21,12 +21,12 @@ from memory_agent.settings import Settings
 from ops.bench.texts import events, passages, queries
 from ops.soak.slope import slope_of
 from ops.soak.watch import Watch
-from relay import JournalSettings, Publisher, RelaySettings, relay_endpoints
-from relay.config import BrokerSettings
+from relay import JournalSettings, Publisher, relay_endpoints
+from relay.config import BrokerSettings, BusSettings
 
 _SETTINGS = Settings(
     daemon=DaemonSettings(dedicated_hosts=2, shared_hosts=2, idle_sleep_s=5.0, upkeep_interval_s=1.0),
-    relay=RelaySettings(
+    relay=BusSettings(
         journal=JournalSettings(retention_bytes=1 << 20, repeat_horizon_s=60.0),
         broker=BrokerSettings(upkeep_interval_s=5.0),
     ),

@@ -114,6 +114,33 @@ async def _answers(host: Host) -> bool:
         return False
 
 
+def test_ray_keeps_nothing_of_each_call(cluster: Cluster) -> None:
+    """Its gcs used to keep a record of each of the last hundred thousand: 5 KB each, measured."""
+
+    async def go() -> int:
+        host = cluster.start_host()
+        await _asked(host, 200)
+        before = _own_bytes(gcs)
+        await _asked(host, 3_000)
+        await asyncio.sleep(1.5)  # gcs was told each second
+        host.end()
+        return _own_bytes(gcs) - before
+
+    (gcs,) = (child for child in psutil.Process().children() if child.name() == "gcs_server")
+    grown = asyncio.run(go())
+    assert grown < 6_000_000
+
+
+async def _asked(host: Host, times: int) -> None:
+    for _ in range(times):
+        await host.pid(60.0)
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
+
+
 def test_a_run_whose_host_is_killed_is_begun_once_by_asking_on(cluster: Cluster) -> None:
     """The caller of the second request sees nothing of the death: it carries its event's id, so it may be repeated."""
     too_short_to_embed = "Fix"
