@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -91,3 +91,9 @@ def test_every_room_is_on_the_plan() -> None:
     for package in PACKAGES:
         rooms = {path.stem for path in python_files(package) if not open_plan & set(path.parts)}
         assert {room for room in rooms if room not in named and not room.startswith("_")} == set(), package
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    files = (file for file in (ROOT / "tests").rglob("test_*.py") if not file.with_name("__init__.py").exists())
+    names = Counter(file.name for file in files)
+    assert [name for name, count in names.items() if count > 1] == []  # pytest would not collect the second
