@@ -15,6 +15,7 @@ import fcntl
 import os
 import threading
 import time
+from collections import OrderedDict
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -34,6 +35,7 @@ _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
 _DESTROYED = b"destroyed"  # what a key is overwritten with begins so: who finds it knows that it is not damaged
 _LOOKS, _LOOK_S = 10, 0.01
+_MOST_KEPT = 1_000  # ciphers, 7 KB each (measured); to make one anew costs a read of its file
 _Sign = tuple[int, int]
 
 
@@ -49,7 +51,7 @@ class KeyRing:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._guard = threading.Lock()
-        self._ciphers: dict[tuple[str, str], tuple[_Sign, Cipher, str]] = {}
+        self._ciphers: OrderedDict[tuple[str, str], tuple[_Sign, Cipher, str]] = OrderedDict()
 
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
         """Return what encrypts for a user and a purpose; `create` makes a key for a user without one.
@@ -59,6 +61,8 @@ class KeyRing:
         """
         with self._guard:
             known = self._ciphers.get((user_id, purpose))
+            if known is not None:
+                self._ciphers.move_to_end((user_id, purpose))
         if known is not None and _sign(known[2]) == known[0]:
             return known[1]
         path = str(self._path(user_id))
@@ -71,6 +75,8 @@ class KeyRing:
         cipher = Cipher(key, purpose)
         with self._guard:
             self._ciphers[user_id, purpose] = sign, cipher, path
+            if len(self._ciphers) > _MOST_KEPT:
+                self._ciphers.popitem(last=False)
         return cipher
 
     def has(self, user_id: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from relay import key_ring
 from relay.config import EncryptionSettings
 from relay.errors import (
     EncryptionKeyMissingError,
@@ -166,3 +167,13 @@ def test_a_key_whose_destroyer_was_killed_is_gone_and_not_damaged(tmp_path: Path
     subprocess.run([sys.executable, "-c", KILLED.replace("alice", "bob"), str(tmp_path)], check=False)
     assert KeyRing(tmp_path).cipher("bob", "memory", create=True).key_id not in (before, None)
     assert ring.users() == ["bob"]
+
+
+def test_a_ring_keeps_no_more_ciphers_than_it_may_however_many_users_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_ring, "_MOST_KEPT", 3)
+    ring = KeyRing(tmp_path)
+    made = [ring.cipher(f"user-{number}", "journal", create=True).key_id for number in range(8)]
+    assert len(ring._ciphers) == 3
+    assert [ring.cipher(f"user-{number}", "journal").key_id for number in range(8)] == made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import subprocess
@@ -168,8 +169,11 @@ def test_a_backup_stays_encrypted_holds_no_keys_and_is_restored_with_them(
     made = document(locked("backup", str(tmp_path / "copy"), "--json"))
     assert {part["part"] for part in made["parts"]} == {"user alice", "user bob", "owners", "journal"}
     assert files_with_marks(tmp_path / "copy") == set()
-    secrets = [file.read_bytes() for file in keys.iterdir()]
-    assert not any(secret in file.read_bytes() for file in (tmp_path / "copy").rglob("*.mdb") for secret in secrets)
+    coded = [json.loads(file.read_bytes().splitlines()[0])["key"] for file in keys.iterdir()]
+    secrets = [form for one in coded for form in (one.encode(), base64.b64decode(one))]
+    copied = [file.read_bytes() for file in (tmp_path / "copy").rglob("*") if file.is_file()]
+    assert len(secrets) == 6
+    assert not any(secret in content for content in copied for secret in secrets)
     assert fault(run("restore", str(tmp_path / "copy"), "--replace", "--json")) == "store_encrypted"
     assert locked("restore", str(tmp_path / "copy"), "--replace").exit_code == 0
     assert document(locked("stats", "--user", "alice", "--json"))["memories"] == ALICE
