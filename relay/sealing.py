@@ -152,7 +152,7 @@ class _AskedOnce:
         if known is None:
             known = self._known[user_id] = self._ask(user_id, purpose, create)
         if isinstance(known, EncryptionKeyMissingError):
-            raise known
+            raise known.with_traceback(None)  # else it grows with each raise, and holds the entry that was looked at
         return known
 
     def _ask(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:
