@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -146,18 +145,6 @@ def test_what_the_system_says_on_behalf_of_a_user_goes_with_that_users_key(journ
     assert ids(journal, "system") == [f"{ID}-2", f"{ID}-3"]
     assert journal.append([*events], NOW)[0].duplicate  # type: ignore[list-item]
     assert journal.erase(Erasable(user_id="alice", system_seqs=frozenset({1})), NOW).seqs == [1]
-
-
-def test_what_is_passed_for_want_of_a_key_is_not_held_in_memory(journal: Journal, keys: KeyRing) -> None:
-    size_bytes, count = 20_000, 300
-    journal.append([event(number, payload={"text": "x" * size_bytes}) for number in range(count)], NOW)
-    keys.destroy("alice")
-    tracemalloc.start()
-    try:
-        assert journal.read(0, 10) == []
-        assert tracemalloc.get_traced_memory()[1] < size_bytes * count / 4
-    finally:
-        tracemalloc.stop()
 
 
 def test_what_nobody_can_read_is_still_deleted_and_counted(folder: Path, keys: KeyRing) -> None:
