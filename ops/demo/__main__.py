@@ -25,10 +25,10 @@ from ops.demo.screen import Screen
 from ops.demo.stage import Stage
 from ops.demo.story import Story
 from ops.process_memory import process_tree, still_running
-from relay import BrokerSettings, RelaySettings
+from relay import BrokerSettings, BusSettings
 
 _SETTINGS = Settings(
-    relay=RelaySettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",))),
+    relay=BusSettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",))),
     daemon=DaemonSettings(upkeep_interval_s=5.0),  # three weeks pass in half a minute
 )
 _GONE_TIMEOUT_S = 20.0

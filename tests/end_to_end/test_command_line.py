@@ -13,7 +13,7 @@ import pytest
 from memory_agent.errors import UnavailableError
 from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.settings import Settings
-from relay import BrokerSettings, RelaySettings
+from relay import BrokerSettings, BusSettings
 
 from .conftest import DaemonProcess, environment
 
@@ -148,7 +148,7 @@ def test_an_evaluation_can_use_a_daemon_that_runs(daemon: DaemonProcess, tmp_pat
 
 
 def test_a_daemon_that_cannot_start_says_why() -> None:
-    settings = Settings(relay=RelaySettings(broker=BrokerSettings(pub_bind=("tcp://256.0.0.1:1",))))
+    settings = Settings(relay=BusSettings(broker=BrokerSettings(pub_bind=("tcp://256.0.0.1:1",))))
     with pytest.raises(UnavailableError, match="did not start"), temporary_daemon(settings):
         pass
 
