@@ -121,13 +121,15 @@ class Aging:
 
 
 def is_due_asleep(folder: Path, rules: Rules, interval_s: float, now: datetime) -> bool:
-    """Whether a user whose memory is closed has to be looked at. Opens no store."""
+    """Whether a user whose memory is closed has to be looked at: also where that cannot be told. Opens no store."""
     if rules.is_off or not has_records(folder):
         return False
     note = _read_note(folder)
-    if note is None or (note.rules, note.epoch) != (rules.digest, last_epoch(folder)):
-        return True
-    return note.is_due(now, interval_s)
+    try:
+        is_believed = note is not None and (note.rules, note.epoch) == (rules.digest, last_epoch(folder))
+    except StoreError:
+        return True  # it is said why when the memory is opened
+    return note is None or not is_believed or note.is_due(now, interval_s)
 
 
 def _read_note(folder: Path) -> Note | None:

@@ -172,8 +172,12 @@ def opening(folder: Path) -> Iterator[None]:
 
 
 def last_epoch(folder: Path) -> int:
-    """Return the epoch of whoever owned a store last, or owns it; 0 before the first. Opens no store."""
-    owner = _read_owner(folder / _LOCK_FILE)
+    """Return the epoch of whoever owned a store last, or owns it; 0 before the first. Opens no store.
+
+    Raises `StoreError` where the system does not let it.
+    """
+    with _system_errors(folder):
+        owner = _read_owner(folder / _LOCK_FILE)
     return 0 if owner is None else owner.epoch
 
 

@@ -118,6 +118,15 @@ def test_who_is_awake_ages_with_the_upkeep(data_dir: Path, embedder: Embedder) -
         assert alice.stats().memories == 1
 
 
+def test_a_user_whose_files_the_system_does_not_give_holds_nobody_up(data_dir: Path, embedder: Embedder) -> None:
+    lock = data_dir / "users" / "bob" / "owner.lock"
+    lock.unlink()
+    lock.mkdir()  # cannot be read, by root either
+    with gateway_without_ray(data_dir, embedder, settings=Settings(retention=RULES)) as served:
+        until(lambda: is_done(served))
+        until(lambda: (data_dir / "users" / "carol" / NOTE_FILE).exists())
+
+
 def test_without_rules_nobody_is_woken(data_dir: Path, embedder: Embedder) -> None:
     owners = {file: file.read_bytes() for file in data_dir.glob("users/*/owner.lock")}
     with (

@@ -1,13 +1,15 @@
-"""What it costs to pass entries that no key is left for."""
+"""What it costs to pass entries that no key is left for, and what a key that cannot be read holds up."""
 
 from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
 
+import pytest
 from relays import NOW, event
 
-from relay import Journal
+from relay import Journal, KeysUnavailableError
+from relay.errors import KeyFileError
 from relay.key_ring import KeyRing
 
 
@@ -23,3 +25,24 @@ def test_what_is_passed_for_want_of_a_key_is_not_held_in_memory(tmp_path: Path) 
             assert tracemalloc.get_traced_memory()[1] < size_bytes * count / 4
         finally:
             tracemalloc.stop()
+
+
+def test_a_damaged_key_holds_up_what_comes_with_it_until_it_is_mended_or_destroyed(tmp_path: Path) -> None:
+    keys = KeyRing(tmp_path / "keys")
+    with Journal.open(tmp_path / "journal", keys=keys) as journal:
+        journal.append([event(1), event(2, "bob")], NOW)
+        before = set(keys.folder.iterdir())
+        journal.append([event(3, "carol")], NOW)
+        (file,) = set(keys.folder.iterdir()) - before
+        content = file.read_bytes()
+        file.write_bytes(content[:-40])
+        with pytest.raises(KeyFileError):
+            journal.read(2, 10)
+        with pytest.raises(KeysUnavailableError):
+            journal.append([event(4, "carol"), event(5, "bob")], NOW)
+        assert [one.user_id for one in journal.read(0, 10, user_id="bob")] == ["bob"]
+        file.write_bytes(content)
+        assert [one.user_id for one in journal.read(0, 10)] == ["alice", "bob", "carol"]
+        file.write_bytes(content[:-40])
+        assert keys.destroy("carol")
+        assert [one.user_id for one in journal.read(0, 10)] == ["alice", "bob"]
