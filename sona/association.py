@@ -28,6 +28,7 @@ Numbers = npt.NDArray[np.int64]
 FLOOR = 0.2
 ALIKE = 0.5
 """Cosine from which on a request supports what another one used."""
+_EVEN = 1e-6
 _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
@@ -50,12 +51,16 @@ class Reached:
     ends: Numbers
 
     def cause(self, memory: int) -> int | None:
-        """Return the number of the lesson that reaches `memory`, of equal ones the lowest; None where none does."""
+        """Return the number of the lesson that reaches `memory`, of even ones the lowest; None where none does.
+
+        Even is what differs by less than the cosines are exact: the row of a matrix alone may change a last bit.
+        """
         place = int(self.memories.searchsorted(memory))
         if place == len(self.memories) or self.memories[place] != memory:
             return None
         start = int(self.starts[place])
-        return int(self.lessons[start + int(self.gains[start : self.ends[place]].argmax())])
+        gains = self.gains[start : self.ends[place]]
+        return int(self.lessons[start + int((gains >= gains.max() - _EVEN).argmax())])
 
 
 _NONE, _EMPTY = np.empty(0, dtype=np.int64), np.empty(0)

@@ -1,8 +1,8 @@
 """Memory of each process of a daemon with one user, and what a filled store adds to that user's actor and disk.
 
 Proportional size (PSS) is what may be added up; resident size (RSS) counts shared pages in every process that maps
-them. The filled store is measured after it was asked, against an actor that holds an empty store and was asked as
-often, in the same daemon.
+them. The filled store is measured after it was asked, against an actor that holds twenty memories and was asked as
+often, in the same daemon: who asks and stores nothing has no actor.
 
 Run alone: `python -m ops.bench.resident [--quick]`.
 """
@@ -41,7 +41,7 @@ def measure(store: Path) -> dict[str, Any]:
         processes = _measure(data_dir)
         shutil.copytree(store, user_folder(data_dir, _FILLED))
         disk_mb = _use(data_dir, _FILLED) / _MEGABYTE
-        _use(data_dir, _EMPTY)
+        _use(data_dir, _EMPTY, remember=True)
         hosts = {process.role: process for process in _measure(data_dir)}
         filled, empty = hosts[f"user-{_FILLED}"], hosts[f"user-{_EMPTY}"]
     return {
