@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from memory_agent.cli.access import open_memory
+from memory_agent.cli.access import note_unknown, open_to_look
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.cli.progress import progress_bars
@@ -43,7 +43,8 @@ def for_each_user(target: Target, what: str, ask: Callable[[MemoryClient | Memor
     with progress_bars() as report:
         for done, user_id in enumerate(users):
             report(what, done, len(users))
-            with passing_without_key(target), open_memory(replace(target, user_id=user_id)) as memory:
+            with passing_without_key(target), open_to_look(replace(target, user_id=user_id)) as memory:
                 answers[user_id] = ask(memory)
+                note_unknown(replace(target, user_id=user_id))
         report(what, len(users), len(users))
     return answers

@@ -137,6 +137,14 @@ def test_a_name_that_nobody_has_makes_no_user_and_says_who_is_there(run: Run, da
     assert list(known_users(data_dir)) == ["alice", "bob", "default"]
 
 
+@pytest.mark.parametrize("verb", ["rebuild", "compact"])
+def test_who_cares_for_a_user_that_nobody_has_makes_none(run: Run, data_dir: Path, deploy: None, verb: str) -> None:
+    result = run(verb, "--user", "alcie")
+    assert result.exit_code == 0
+    assert "no memories yet for user alcie" in result.stderr
+    assert list(known_users(data_dir)) == ["default"]
+
+
 def test_others_than_the_owner_are_not_told_who_is_there(
     run: Run, deploy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
