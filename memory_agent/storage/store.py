@@ -20,7 +20,7 @@ import msgspec
 from ulid import ULID
 
 from memory_agent.config import StoreSettings
-from memory_agent.errors import StoreDamagedError, StoreError, StoreFullError
+from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError, StoreError, StoreFullError
 from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes, Rows
@@ -353,10 +353,10 @@ class Store:
     def _refusing_after_failure(self) -> Iterator[None]:
         """Refuse batches after an I/O error or a takeover: what LMDB holds in memory is not to be trusted then."""
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.with_traceback(None)  # else it grows with each refusal
         try:
             yield
-        except (StoreFullError, StoreDamagedError):
+        except (StoreFullError, StoreDamagedError, EncryptionKeyMissingError):
             raise
         except StoreError as error:
             self._refusal = error

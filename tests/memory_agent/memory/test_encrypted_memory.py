@@ -188,6 +188,19 @@ def test_a_key_of_one_user_opens_nothing_of_another(tmp_path: Path) -> None:
         opened(tmp_path / "bob", keys=tmp_path / "keys")
 
 
+def test_a_memory_in_use_goes_on_when_the_folder_of_keys_is_back(tmp_path: Path) -> None:
+    keys, away = tmp_path / "keys", tmp_path / "away"
+    with opened(tmp_path / "alice", keys=keys) as memory:
+        kept = memory.remember("before", now=NOW).id
+        keys.rename(away)
+        with pytest.raises(EncryptionKeyMissingError):
+            memory.remember("meanwhile", now=NOW)
+        away.rename(keys)
+        memory.remember("after", now=NOW)
+        assert memory.get(kept) is not None
+        assert memory.stats().memories == 2
+
+
 def test_while_the_folder_of_keys_is_away_none_is_made_for_a_new_user(tmp_path: Path) -> None:
     keys, away, data = tmp_path / "keys", tmp_path / "away", tmp_path / "data"
     Journal.open(journal_folder(data), keys=KeyRing(keys)).close()
