@@ -19,6 +19,7 @@ from relay.config import (
     relay_endpoints,
 )
 from relay.credentials import Credentials
+from relay.durable import write_private
 from relay.encrypting import encrypt_journal
 from relay.encryption_mark import is_encrypted, read_mark
 from relay.endpoints import CURVE, check_endpoint, is_curve
@@ -62,7 +63,6 @@ from relay.key_file import (
     revoke_key,
     rotate_key,
     server_pair,
-    write_private,
 )
 from relay.key_ring import KeyRing, open_key_ring
 from relay.masking import Masker

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from relay.flushing import flush
+from relay.durable import flush
 from relay.pages import DATA_FILE
 
 _ASIDE = "new"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from relay.durable import write_private
 from relay.errors import KeyFileError
 from relay.identity import TOKEN_FILE, CurvePair, KeyDocument
 from relay.principal import ALL_SCOPES, Principal, Scope
@@ -174,22 +175,6 @@ def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
             return made
         except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
             raise KeyFileError(str(path), f"cannot be used: {error}") from error
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Put a file there that only its owner can read, whole or not at all. Durable on return."""
-    made = path.with_name(path.name + ".new")
-    made.unlink(missing_ok=True)
-    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    made.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def validate_key_id(key_id: str) -> str:

@@ -26,8 +26,8 @@ import msgspec
 
 from relay.cipher import KEY_BYTES, Cipher, key_id
 from relay.config import EncryptionSettings
+from relay.durable import flush
 from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
-from relay.flushing import flush
 from relay.sealed import sealed, unsealed
 from relay.validation import validate_user_id
 

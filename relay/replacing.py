@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relay.flushing import flush
+from relay.durable import flush
 from relay.pages import DATA_FILE
 
 LOCK_FILE = "lock.mdb"

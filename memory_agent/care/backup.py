@@ -27,6 +27,7 @@ from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
 from relay.config import journal_folder
 from relay.duplicate import copy_journal, cursors, rewind
+from relay.durable import flush, flush_tree
 from relay.pages import DATA_FILE
 
 OWNERS = "owners"
@@ -46,30 +47,13 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
         partial.mkdir(mode=0o700)
         manifest = _Copying(data_dir, partial, settings, report).run(now)
         write_manifest(partial, manifest)
-        flush(partial)
+        flush_tree(partial)
         partial.rename(target)
-        flush_folder(target.absolute().parent)
+        flush(target.absolute().parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return manifest
-
-
-def flush(folder: Path) -> None:
-    """Bring a folder with all that is in it to the disk."""
-    for root, _, names in os.walk(folder):
-        for name in names:
-            flush_folder(Path(root) / name)
-        flush_folder(Path(root))
-
-
-def flush_folder(path: Path) -> None:
-    """Bring one folder or file to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _Copying:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.backup import JOURNAL, OWNERS, flush, flush_folder
+from memory_agent.care.backup import JOURNAL, OWNERS
 from memory_agent.care.findings import Report
 from memory_agent.care.manifest import Part, digest, read_manifest
 from memory_agent.erasure.history import HISTORY_FOLDER
@@ -33,6 +33,7 @@ from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key
 from relay.config import journal_folder
 from relay.duplicate import require_unused, rewind
+from relay.durable import flush, flush_tree
 from relay.pages import DATA_FILE, find_fault
 
 USERS = "users"
@@ -74,12 +75,12 @@ def restore_all(
         with _staged(backup, data_dir, manifest.parts, report) as stage:
             _require_usable(stage, data_dir, settings)
             again = revise(stage, manifest.made_at)
-            flush(stage)
+            flush_tree(stage)
             aside = _put_aside(data_dir, tops, now, replace=replace)
             for top in tops:
                 if (stage / top.name).exists():
                     (stage / top.name).rename(top)
-            flush_folder(data_dir)
+            flush(data_dir)
     return _restored(data_dir, manifest.parts, aside, manifest.made_at, again)
 
 
@@ -104,12 +105,12 @@ def restore_user(
         staged = stage / folder.relative_to(data_dir)
         cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
         again = revise(stage, manifest.made_at)
-        flush(stage)
+        flush_tree(stage)
         _rewind(data_dir, settings, cursor)  # first: to be given too much does no harm
         aside = _put_aside(data_dir, [folder], now, replace=replace)
         folder.parent.mkdir(mode=0o700, exist_ok=True)
         staged.rename(folder)
-        flush_folder(folder.parent)
+        flush(folder.parent)
     return _restored(data_dir, parts, aside, manifest.made_at, again)
 
 
@@ -169,7 +170,7 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
             if digest(file) != part.sha256 or fault is not None:
                 raise BackupDamagedError(f"{part.path}: {fault or 'changed while it was copied'}")
         report("parts", len(parts), len(parts))
-        flush(stage)
+        flush_tree(stage)
         yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)

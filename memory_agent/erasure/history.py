@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.erasure.ledger import Intent, sync_folder, write_whole
+from memory_agent.erasure.ledger import Intent, write_whole
 from memory_agent.errors import StoreError
 from memory_agent.storage.folders import data_dir_of
+from relay.durable import flush
 
 HISTORY_FOLDER = "erasures"
 _ALONE = "erasures.jsonl"  # of a memory that lies in no data folder
@@ -173,7 +174,7 @@ def _append(file: Path, erasure: Erasure) -> None:
             appended.write(b"\n" + _line(erasure))
             appended.flush()
             os.fsync(appended.fileno())
-        sync_folder(file.parent)
+        flush(file.parent)
     except OSError as error:
         raise StoreError(f"{file}: {error.strerror}") from error
 

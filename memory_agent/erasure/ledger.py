@@ -6,7 +6,6 @@ the file does all of them again.
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 
 from memory_agent.errors import EncryptionKeyMissingError, StoreError
 from memory_agent.storage.user_key import UserKey
+from relay.durable import flush, write_private
 from relay.errors import UndecipherableError
 from relay.sealed import sealed, unsealed
 
@@ -88,16 +88,10 @@ def _write(folder: Path, intent: Intent, key: UserKey | None) -> None:
 
 def write_whole(file: Path, content: bytes) -> None:
     """Put a private file in its place, whole or not at all; durable on return. Raises `StoreError`."""
-    draft = file.with_name(f"{file.name}.new")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as drafted:
-            drafted.write(content)
-            drafted.flush()
-            os.fsync(drafted.fileno())
-        draft.replace(file)
-        sync_folder(file.parent)
+        write_private(file, content)
     except OSError as error:
-        raise StoreError(f"{draft}: {error.strerror}") from error
+        raise StoreError(f"{file}: {error.strerror}") from error
 
 
 def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
@@ -141,13 +135,4 @@ def is_through(intent: Intent, kept: Intent) -> bool:
 def close_intent(folder: Path) -> None:
     """Note that an erasure is through."""
     (folder / LEDGER_FILE).unlink(missing_ok=True)
-    sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring what is in a folder, by name, to the disk. Raises `OSError`."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(folder)

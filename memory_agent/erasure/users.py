@@ -13,11 +13,11 @@ from pathlib import Path
 from ulid import ULID
 
 from memory_agent.config import StoreSettings
-from memory_agent.erasure.ledger import sync_folder
 from memory_agent.errors import StoreError
 from memory_agent.storage.fence import OwnerLock
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
 from relay import journal_folder
+from relay.durable import flush
 
 _DOOMED = ".erased-"
 
@@ -47,7 +47,7 @@ def finish_removals(data_dir: Path) -> int:
     for folder in doomed:
         try:
             shutil.rmtree(folder)
-            sync_folder(folder.parent)
+            flush(folder.parent)
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror}") from error
         if folder.parent.parent != data_dir:
@@ -83,6 +83,6 @@ def why_aside(folder: Path) -> str | None:
 def _doom(folder: Path) -> None:
     try:
         folder.rename(folder.parent / f"{_DOOMED}{ULID()}")
-        sync_folder(folder.parent)
+        flush(folder.parent)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror}") from error

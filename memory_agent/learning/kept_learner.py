@@ -7,7 +7,6 @@ that is encrypted it is encrypted too; one that cannot be deciphered says nothin
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 
 from memory_agent.storage.codec import StoreState
 from memory_agent.storage.store import Store
+from relay.durable import write_private
 from relay.errors import UndecipherableError
 from sona import checkpoint
 from sona.engine import Learner
@@ -83,12 +83,7 @@ def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
     data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
     if store.key is not None:
         data = store.key.cipher(_PURPOSE).seal(data, _ABOUT)
-    draft = store.folder / _DRAFT
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(store.folder / _FILE)
+    write_private(store.folder / _FILE, data)
     return len(data)
 
 
