@@ -20,6 +20,7 @@ from typing import TextIO
 import platformdirs
 
 from memory_agent.errors import DaemonRunningError, SettingsError
+from memory_agent.moving import finish_moving, is_moving
 from memory_agent.transport import ipc_endpoint
 from relay import ensure_local_key
 
@@ -102,9 +103,18 @@ class Layout:
             return True
         return False
 
+    def finish_restore(self) -> None:
+        """Carry a restore that was killed in the middle out to its end. Raises `DaemonRunningError`, as `hold`."""
+        if is_moving(self.data_dir):
+            with self.hold():
+                pass
+
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Be the one daemon of this folder. Raises `DaemonRunningError` naming the process that is."""
+        """Be the one daemon of this folder. Raises `DaemonRunningError` naming the process that is.
+
+        A restore that was killed in the middle is carried out to its end first.
+        """
         with open(self._lock, "a+") as file:
             if not _locked(file):
                 file.seek(0)
@@ -113,6 +123,7 @@ class Layout:
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
+            finish_moving(self.data_dir)
             yield
 
 

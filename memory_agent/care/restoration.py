@@ -25,6 +25,7 @@ from memory_agent.care.manifest import Part, digest, read_manifest
 from memory_agent.erasure.history import HISTORY_FOLDER
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError
 from memory_agent.layout import CONSUMER, Layout
+from memory_agent.moving import is_moving, move_all
 from memory_agent.settings import Settings
 from memory_agent.storage.fence import OwnerLock
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
@@ -33,7 +34,7 @@ from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key
 from relay.config import journal_folder
 from relay.duplicate import require_unused, rewind
-from relay.durable import flush, flush_tree
+from relay.durable import flush_tree
 from relay.pages import DATA_FILE, find_fault
 
 USERS = "users"
@@ -76,11 +77,8 @@ def restore_all(
             _require_usable(stage, data_dir, settings)
             again = revise(stage, manifest.made_at)
             flush_tree(stage)
-            aside = _put_aside(data_dir, tops, now, replace=replace)
-            for top in tops:
-                if (stage / top.name).exists():
-                    (stage / top.name).rename(top)
-            flush(data_dir)
+            aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
+            move_all(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
     return _restored(data_dir, manifest.parts, aside, manifest.made_at, again)
 
 
@@ -107,10 +105,8 @@ def restore_user(
         again = revise(stage, manifest.made_at)
         flush_tree(stage)
         _rewind(data_dir, settings, cursor)  # first: to be given too much does no harm
-        aside = _put_aside(data_dir, [folder], now, replace=replace)
-        folder.parent.mkdir(mode=0o700, exist_ok=True)
-        staged.rename(folder)
-        flush(folder.parent)
+        aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
+        move_all(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
 
 
@@ -127,7 +123,8 @@ def begin_anew(
     folder = user_folder(data_dir, user_id)
     with _holding(data_dir, settings, [user_id]):
         _rewind(data_dir, settings, 0)
-        aside = _put_aside(data_dir, [folder], now, replace=True)
+        aside, moves = _moves_aside(data_dir, [folder], now, replace=True)
+        move_all(data_dir, moves)
         again = revise()
     return _restored(data_dir, (), aside, None, again)
 
@@ -173,7 +170,8 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
         flush_tree(stage)
         yield stage
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        if not is_moving(data_dir):
+            shutil.rmtree(stage, ignore_errors=True)
 
 
 def _require_usable(stage: Path, data_dir: Path, settings: Settings) -> None:
@@ -187,23 +185,21 @@ def _require_usable(stage: Path, data_dir: Path, settings: Settings) -> None:
             open_records(user_folder(stage, user_id), settings.store, key).close()
 
 
-def _put_aside(data_dir: Path, folders: Sequence[Path], now: datetime, *, replace: bool) -> str | None:
-    """Move what is there into a folder of its own; return its name."""
+def _moves_aside(
+    data_dir: Path, folders: Sequence[Path], now: datetime, *, replace: bool
+) -> tuple[str | None, list[tuple[Path, Path]]]:
+    """Return the name of a folder of its own for what is there, None where nothing is, and what has to move into it."""
     present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
     if present and not replace:
         names = ", ".join(folder.name for folder in present)
         raise InvalidInputError("data_dir", f"{data_dir} holds {names} already; with --replace they are put aside")
+    for folder in folders:
+        if folder.exists() and folder not in present:
+            folder.rmdir()
     if not present:
-        for folder in folders:
-            if folder.exists():
-                folder.rmdir()
-        return None
+        return None, []
     aside = data_dir / f"{ASIDE}{now:%Y%m%dT%H%M%S%f}"
-    for folder in present:
-        kept = aside / folder.relative_to(data_dir)
-        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.rename(kept)
-    return str(aside)
+    return str(aside), [(folder, aside / folder.relative_to(data_dir)) for folder in present]
 
 
 def _cursor(folder: Path, settings: Settings, key: UserKey | None) -> int:

@@ -41,7 +41,10 @@ def open_memory(target: Target) -> Iterator[MemoryClient | Memory]:
 @contextmanager
 def open_to_look(target: Target) -> Iterator[MemoryClient | Memory]:
     """As `open_memory`, for who changes nothing: for a user who has no memories yet nothing is made."""
-    if asks_daemon(target) or user_folder(target.data_dir, target.user_id).exists():
+    is_served = asks_daemon(target)
+    if not is_served:
+        target.layout.finish_restore()
+    if is_served or user_folder(target.data_dir, target.user_id).exists():
         with open_memory(target) as memory:
             yield memory
     else:
@@ -99,6 +102,7 @@ def open_files(target: Target, retention: RetentionSettings | None = None, folde
     target.key_of(target.user_id)  # refuses keys inside the data folder, not only inside the user's
     if folder is None:
         target.layout.create()
+        target.layout.finish_restore()
     return Memory.open(
         folder or user_folder(target.data_dir, target.user_id),
         user_id=target.user_id,

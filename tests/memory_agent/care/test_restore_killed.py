@@ -1,0 +1,108 @@
+"""A restore that is killed at any of its moves is carried out to its end by whoever comes next."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from memory_agent.care.backup import make_backup
+from memory_agent.embedders import Embedder
+from memory_agent.errors import StoreDamagedError
+from memory_agent.layout import Layout
+from memory_agent.memory import Memory
+from memory_agent.moving import is_moving, move_all
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from relay import EventLimits, Journal, event_from_mapping, journal_folder
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+EVENT = {"user_id": "alice", "event_type": "conductor.run.started", "payload": {"objective": "Find the spare key"}}
+KILLED = """
+import os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from memory_agent.care.restoration import restore_all, restore_user
+from memory_agent.settings import Settings
+
+left, really = int(sys.argv[1]), Path.rename
+
+def rename(self, target):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return really(self, target)
+
+Path.rename = rename
+backup, data_dir, now = Path(sys.argv[2]), Path(sys.argv[3]), datetime(2026, 3, 2, tzinfo=UTC)
+if sys.argv[4] == "all":
+    restore_all(backup, data_dir, Settings(), now, lambda *_: None, replace=True)
+else:
+    restore_user(backup, data_dir, "alice", Settings(), now, lambda *_: None, replace=True)
+"""
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, embedder: Embedder) -> Path:
+    """With one memory of alice and one event; a backup of it beside; then another memory and another event."""
+    folder = tmp_path / "data"
+    for number, text in enumerate(("The spare key is under the stone", "The spare key was moved to the shed")):
+        with Memory.open(user_folder(folder, "alice"), user_id="alice", embedder=embedder) as memory:
+            memory.remember(text, now=NOW)
+        with Journal.open(journal_folder(folder)) as journal:
+            journal.append([event_from_mapping(EVENT | {"event_id": f"e-{number}"}, EventLimits(), NOW)], NOW)
+        if number == 0:
+            make_backup(folder, tmp_path / "backup", Settings(), NOW, lambda *_: None)
+    return folder
+
+
+@pytest.mark.parametrize("part", ["all", "alice"])
+def test_killed_at_any_move_it_is_finished_by_the_next_start(
+    data_dir: Path, tmp_path: Path, embedder: Embedder, part: str
+) -> None:
+    killed = finished = 0
+    for moves in range(5):
+        work = tmp_path / f"work-{moves}"
+        subprocess.run(["cp", "-r", str(data_dir), str(work)], check=True)
+        script = [sys.executable, "-c", KILLED, str(moves), str(tmp_path / "backup"), str(work), part]
+        code = subprocess.run(script, check=False, stderr=subprocess.PIPE, timeout=120).returncode
+        assert code in (0, -signal.SIGKILL)
+        killed += code != 0
+        finished += is_moving(work)
+        with Layout(work).hold():
+            assert not is_moving(work)
+        with Memory.open(user_folder(work, "alice"), user_id="alice", embedder=embedder) as memory:
+            assert memory.stats().memories == 1  # what the backup had
+        with Journal.open(journal_folder(work)) as journal:
+            assert journal.last_seq == (1 if part == "all" else 2)
+        (aside,) = work.glob("replaced-*")
+        with Memory.open(aside / "users" / "alice", user_id="alice", embedder=embedder) as memory:
+            assert memory.stats().memories == 2  # what was there
+        assert not list(work.glob(".restoring"))
+    assert killed == finished >= 2
+
+
+def test_what_was_made_meanwhile_is_not_thrown_away(tmp_path: Path) -> None:
+    stage, place = tmp_path / ".restoring" / "users", tmp_path / "users"
+    for folder in (stage, place):
+        folder.mkdir(parents=True)
+        (folder / "data").touch()
+    with pytest.raises(StoreDamagedError, match=r"users: made anew before a restore was through"):
+        move_all(tmp_path, [(stage, place)])
+    with pytest.raises(StoreDamagedError), Layout(tmp_path).hold():
+        pass
+    assert (stage / "data").exists()
+    assert (place / "data").exists()
+
+
+def test_a_plan_that_is_damaged_is_named_and_nothing_is_moved(tmp_path: Path) -> None:
+    stage = tmp_path / ".restoring"
+    stage.mkdir()
+    (stage / "plan").write_bytes(b'[{"source":"a"\n"0"\n')
+    with pytest.raises(StoreDamagedError, match="plan"), Layout(tmp_path).hold():
+        pass
