@@ -22,13 +22,14 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from relay import Event, EventLimits, Journal, event_from_mapping, journal_folder
+from relay import BrokerSettings, Event, EventLimits, Journal, RelaySettings, event_from_mapping, journal_folder
 
 SECRET = "zanzibarquokka"
 DAY = timedelta(days=1)
 RULE = RetentionRule(name="progress", signals=("task-progress",), age_s=30 * 86_400.0)
 RULES = RetentionSettings(rules=(RULE,), interval_s=0.1)
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
+RELAY = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.5))  # it clears its file then
 
 
 def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
@@ -96,7 +97,7 @@ def is_done(served: Served) -> bool:
 def test_a_user_who_is_never_spoken_to_loses_what_is_too_old_in_every_file(data_dir: Path, embedder: Embedder) -> None:
     owners = {user: (data_dir / "users" / user / "owner.lock").read_bytes() for user in ("alice", "bob", "carol")}
     assert files_with(SECRET, data_dir)
-    with gateway_without_ray(data_dir, embedder, settings=Settings(retention=RULES)) as served:
+    with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
         until(lambda: is_done(served))
         until(lambda: (data_dir / "users" / "carol" / NOTE_FILE).exists())
     woken = {user for user, owner in owners.items() if (data_dir / "users" / user / "owner.lock").read_bytes() != owner}
@@ -110,7 +111,7 @@ def test_a_user_who_is_never_spoken_to_loses_what_is_too_old_in_every_file(data_
 
 def test_who_is_awake_ages_with_the_upkeep(data_dir: Path, embedder: Embedder) -> None:
     with (
-        gateway_without_ray(data_dir, embedder, settings=Settings(retention=RULES)) as served,
+        gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served,
         MemoryClient("alice", endpoint=served.gateway, token=Layout(data_dir).token()) as alice,
     ):
         until(lambda: alice.stats().expired == {"progress": 2})
@@ -122,7 +123,7 @@ def test_a_user_whose_files_the_system_does_not_give_holds_nobody_up(data_dir: P
     lock = data_dir / "users" / "bob" / "owner.lock"
     lock.unlink()
     lock.mkdir()  # cannot be read, by root either
-    with gateway_without_ray(data_dir, embedder, settings=Settings(retention=RULES)) as served:
+    with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
         until(lambda: is_done(served))
         until(lambda: (data_dir / "users" / "carol" / NOTE_FILE).exists())
 
@@ -130,7 +131,7 @@ def test_a_user_whose_files_the_system_does_not_give_holds_nobody_up(data_dir: P
 def test_without_rules_nobody_is_woken(data_dir: Path, embedder: Embedder) -> None:
     owners = {file: file.read_bytes() for file in data_dir.glob("users/*/owner.lock")}
     with (
-        gateway_without_ray(data_dir, embedder) as served,
+        gateway_without_ray(data_dir, embedder, RELAY) as served,
         MemoryClient("dora", endpoint=served.gateway, token=Layout(data_dir).token()) as dora,
     ):
         dora.remember("to see that it serves")
@@ -143,7 +144,7 @@ def test_an_awaiting_client_erases_as_a_blocking_one_does(data_dir: Path, embedd
             planned = await alice.erasure.erase_expired(dry_run=True)
             return [planned, await alice.erasure.erase(session_id="s-1")]
 
-    with gateway_without_ray(data_dir, embedder) as served:
+    with gateway_without_ray(data_dir, embedder, RELAY) as served:
         planned, receipt = asyncio.run(erase(served))
     assert (planned.by_rule, planned.dry_run) == ({}, True)
     assert (receipt.complete, receipt.memories, receipt.events) == (True, 3, 3)
