@@ -22,7 +22,7 @@ from memory_agent.client_care import ClientCare
 from memory_agent.client_erasure import AsyncClientErasure, ClientErasure
 from memory_agent.client_runs import AsyncClientRuns, ClientRuns, feedback_call
 from memory_agent.client_sona import AsyncClientSona, ClientSona
-from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, InvalidInputError, SettingsError, UnavailableError
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
 from memory_agent.protocol import (
     DEFAULT_USER,
@@ -53,7 +53,7 @@ from memory_agent.records import (
 from memory_agent.run_params import SessionParams
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.transport import AsyncRequestSocket, RequestSocket
-from relay import Identity, identity_of, read_key_file
+from relay import Identity, RelaySettingsError, identity_of, read_key_file
 
 _GRACE_S = 0.5
 """How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""
@@ -91,15 +91,29 @@ def find_daemon(
     """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and what to show there.
 
     Where neither token nor key file is named, $MEMORY_AGENT_KEY_FILE is obeyed, then $MEMORY_AGENT_TOKEN, as by the
-    command line. Raises `RelaySettingsError` for a key file that cannot be read.
+    command line. Raises `SettingsError` for a key file that cannot be read.
     """
     layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
     if token is None and key_file is None:
         key_file = os.environ.get(KEY_FILE_VARIABLE) or None
         token = None if key_file else os.environ.get(TOKEN_VARIABLE) or None
-    identity = Identity() if key_file is None else identity_of(read_key_file(Path(key_file).expanduser()))
+    identity = Identity() if key_file is None else _identity(Path(key_file).expanduser())
     named = identity.token if token is None and key_file is not None else token
     return Address(endpoint or layout.gateway, layout, endpoint is None, named, identity)
+
+
+def _identity(path: Path) -> Identity:
+    try:
+        return identity_of(read_key_file(path))
+    except RelaySettingsError as error:
+        raise SettingsError(error.setting, error.reason) from error
+
+
+def _checked(user_id: str | None) -> str:
+    """Return what a request says of who was named; a name that came out empty is not nobody's."""
+    if user_id == "":
+        raise InvalidInputError("user_id", "is empty: leave it out, or name a user")
+    return user_id or ""
 
 
 class MemoryClient:
@@ -107,7 +121,7 @@ class MemoryClient:
 
     def __init__(
         self,
-        user_id: str = DEFAULT_USER,
+        user_id: str | None = None,
         *,
         data_dir: Path | str | None = None,
         endpoint: str | None = None,
@@ -119,10 +133,12 @@ class MemoryClient:
 
         Who asks is shown by a `token` or by the file that `keys create` wrote; without either by what
         $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN names, else by the data folder's own token. A key for one user
-        need not be told which; `curve+tcp://` endpoints need the file of a CURVE key.
+        need not be told which, and is refused another; without a name any other key asks for the user `default`.
+        `curve+tcp://` endpoints need the file of a CURVE key. Raises `SettingsError` for a key file that is none.
         """
-        self.user_id = user_id
         self._address = find_daemon(data_dir, endpoint, token, key_file)
+        self._named = _checked(user_id)
+        self.user_id = user_id or self._address.identity.user_id or DEFAULT_USER
         self._guard = threading.Lock()
         self._idle: list[RequestSocket] = []
         self.runs = ClientRuns(self._send)
@@ -233,7 +249,7 @@ class MemoryClient:
 
     def _send(self, call: Call[T]) -> T:
         self._address.require()
-        request = _encode(call, self.user_id, self._address.token)
+        request = _encode(call, self._named, self._address.token)
         try:
             with self._socket() as socket:
                 frames = socket.request(request, call.deadline_ms / 1000 + _GRACE_S)
@@ -260,7 +276,7 @@ class AsyncMemoryClient:
 
     def __init__(
         self,
-        user_id: str = DEFAULT_USER,
+        user_id: str | None = None,
         *,
         data_dir: Path | str | None = None,
         endpoint: str | None = None,
@@ -268,8 +284,9 @@ class AsyncMemoryClient:
         key_file: Path | str | None = None,
     ) -> None:
         """As `MemoryClient`."""
-        self.user_id = user_id
         self._address = find_daemon(data_dir, endpoint, token, key_file)
+        self._named = _checked(user_id)
+        self.user_id = user_id or self._address.identity.user_id or DEFAULT_USER
         self._socket: AsyncRequestSocket | None = None
         self.runs = AsyncClientRuns(self._send)
         self.sona = AsyncClientSona(self._send)
@@ -339,7 +356,7 @@ class AsyncMemoryClient:
         self._address.require()
         if self._socket is None:
             self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
-        request = _encode(call, self.user_id, self._address.token)
+        request = _encode(call, self._named, self._address.token)
         frames = await self._socket.request(request, call.deadline_ms / 1000 + _GRACE_S)
         return decode_reply(frames[0], call.result)
 

@@ -32,10 +32,13 @@ T = TypeVar("T")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client sends. `deadline_ms` is what is left of the caller's patience when it was sent."""
+    """What a client sends. `deadline_ms` is what is left of the caller's patience when it was sent.
+
+    `user_id` is empty where nobody was named: a key for one user stands for that one then, any other for `default`.
+    """
 
     method: str
-    user_id: str = DEFAULT_USER
+    user_id: str = ""
     deadline_ms: float = 5_000.0
     params: msgspec.Raw = msgspec.Raw(b"\x80")
     token: str = ""

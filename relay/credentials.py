@@ -23,6 +23,9 @@ log = structlog.get_logger()
 _Version = tuple[int, int, int]
 
 
+_HOW = "--key-file or MEMORY_AGENT_TOKEN; whoever owns the data folder makes one: memory-agent keys create"
+
+
 class _Table(NamedTuple):
     version: _Version | None
     by_digest: dict[str, StoredKey]
@@ -46,7 +49,7 @@ class Credentials:
     def of_token(self, token: bytes) -> Principal:
         """Return whose token this is. Raises `UnauthorizedError`."""
         if not token:
-            raise UnauthorizedError("a token is missing")
+            raise UnauthorizedError(f"a token is missing: show a key with {_HOW}")
         digest = digest_of(token)
         table = self._current()
         key = table.by_digest.get(digest)
@@ -94,7 +97,8 @@ class Credentials:
 def _refused(table: _Table, shown: str, what: str) -> str:
     """Say why: who shows what a revoked key was knows that key, so its name tells nothing new."""
     revoked = table.revoked.get(shown)
-    return f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
+    why = f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
+    return f"{why}: show another with {_HOW}"
 
 
 def _version(path: Path) -> _Version | None:

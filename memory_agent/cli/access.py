@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from memory_agent.cli.addresses import listens
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
+from memory_agent.cli.permission import as_permitted
 from memory_agent.client import MemoryClient
 from memory_agent.errors import UnavailableError
 from memory_agent.storage.folders import known_users, user_folder
@@ -28,24 +29,30 @@ _MOST_NAMED = 8
 
 
 @contextmanager
-def open_memory(target: Target) -> Iterator[MemoryClient | Memory]:
-    """Give the user's memory. Raises what `Memory.open` raises, and `UnavailableError` with an endpoint."""
+def open_memory(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
+    """Give the user's memory for a request of this method, which a key that was given must allow.
+
+    Raises what `Memory.open` and `as_permitted` raise, and `UnavailableError` with an endpoint.
+    """
     if asks_daemon(target):
         with open_client(target) as client:
             yield client
         return
-    with open_files(target) as memory:
+    with open_files(as_permitted(target, method)) as memory:
         yield memory
 
 
 @contextmanager
-def open_to_look(target: Target) -> Iterator[MemoryClient | Memory]:
+def open_to_look(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
     """As `open_memory`, for who changes nothing: for a user who has no memories yet nothing is made."""
-    is_served = asks_daemon(target)
-    if not is_served:
-        target.layout.finish_restore()
-    if is_served or user_folder(target.data_dir, target.user_id).exists():
-        with open_memory(target) as memory:
+    if asks_daemon(target):
+        with open_client(target) as client:
+            yield client
+        return
+    target = as_permitted(target, method)
+    target.layout.finish_restore()
+    if user_folder(target.data_dir, target.user_id).exists():
+        with open_files(target) as memory:
             yield memory
     else:
         with (
@@ -80,7 +87,7 @@ def open_client(target: Target) -> MemoryClient:
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
     note_settings(target)
     return MemoryClient(
-        target.user_id,
+        target.user_id if target.user_named else None,
         data_dir=target.data_dir,
         endpoint=target.endpoint,
         token=target.token,

@@ -25,7 +25,7 @@ def compact(target: Target) -> None:
       memory-agent compact
       memory-agent compact --user alice
     """
-    sizes = for_each_user(target, "compacting", lambda memory: memory.care.compact())
+    sizes = for_each_user(target, "compact", "compacting", lambda memory: memory.care.compact())
     if not target.user_named and not asks_daemon(target):
         _compact_journal(target)
     if target.as_json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from memory_agent.cli.access import note_unknown, open_to_look
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
+from memory_agent.cli.permission import key_shown
 from memory_agent.cli.progress import progress_bars
 from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.storage.folders import known_users
@@ -32,19 +33,27 @@ def passing_without_key(target: Target) -> Iterator[None]:
         note(f"user {error.user_id} is passed over: {error}")
 
 
-def for_each_user(target: Target, what: str, ask: Callable[[MemoryClient | Memory], Answer]) -> dict[str, Answer]:
-    """Return what `ask` gives for the user who was named, or for each; a remote endpoint knows only who is named.
+def for_each_user(
+    target: Target, method: str, what: str, ask: Callable[[MemoryClient | Memory], Answer]
+) -> dict[str, Answer]:
+    """Return what `ask` gives for the user who was named, or for each; a remote endpoint knows only who is named, and a
+    key for one user that was given names that one.
 
     Of all users, those are passed over, and named, whose key is gone: it was destroyed, and the others' was not.
     """
-    is_one = target.user_named or target.endpoint is not None
-    users = [target.user_id] if is_one else list(known_users(target.data_dir))
+    users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}
     with progress_bars() as report:
         for done, user_id in enumerate(users):
             report(what, done, len(users))
-            with passing_without_key(target), open_to_look(replace(target, user_id=user_id)) as memory:
+            one = target if user_id == target.user_id else replace(target, user_id=user_id, user_named=True)
+            with passing_without_key(target), open_to_look(one, method) as memory:
                 answers[user_id] = ask(memory)
-                note_unknown(replace(target, user_id=user_id))
+                note_unknown(one)
         report(what, len(users), len(users))
     return answers
+
+
+def _users(target: Target) -> list[str]:
+    key = key_shown(target)
+    return list(known_users(target.data_dir)) if key is None or key.user_id is None else [key.user_id]

@@ -39,7 +39,7 @@ def feedback(
     """
     if not used and quality is None and comment is None:
         raise click.UsageError("say something: --used, --quality or --comment")
-    with open_memory(target) as memory:
+    with open_memory(target, "feedback") as memory:
         report = memory.feedback(recall_id, used, quality, comment, event_id=event_id)
     if target.as_json:
         print_document(report)

@@ -13,6 +13,7 @@ from memory_agent.cli.confirming import confirm
 from memory_agent.cli.failure import note
 from memory_agent.cli.journal_files import erase_events, owners_of, ownership
 from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.permission import as_permitted
 from memory_agent.cli.render import print_document, print_figures
 from memory_agent.cli.values import Moment
 from memory_agent.erasure.receipt import ErasureReceipt
@@ -76,6 +77,8 @@ def forget(
         raise click.UsageError("--user-all needs --user")
     if expired and not asks_daemon(target) and not target.settings.retention.rules:
         raise click.UsageError("no rule of retention is set (retention.rules), so nothing expires")
+    if not asks_daemon(target):
+        target = as_permitted(target, "erase")
     if not dry_run and not yes:
         planned = _erase(target, selection, user_all, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"

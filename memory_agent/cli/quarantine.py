@@ -6,6 +6,7 @@ import click
 
 from memory_agent.cli.access import asks_daemon, open_client
 from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.permission import as_permitted
 from memory_agent.cli.render import print_document, print_table, size
 from memory_agent.protocol import QuarantinedEvent
 from memory_agent.quarantine import describe
@@ -41,7 +42,8 @@ def list_entries(target: Target, after: int, limit: int) -> None:
       memory-agent quarantine list
       memory-agent quarantine list --after 100 --limit 50 --json
     """
-    entries = _asked(target, after, limit) if asks_daemon(target) else _read(target, after, limit)
+    is_asked = asks_daemon(target)
+    entries = _asked(target, after, limit) if is_asked else _read(as_permitted(target, "quarantine_list"), after, limit)
     if target.as_json:
         print_document([{name: getattr(entry, name) for name in entry.__struct_fields__} for entry in entries])
     elif not entries:

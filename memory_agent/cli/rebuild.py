@@ -22,7 +22,7 @@ def rebuild(target: Target) -> None:
       memory-agent rebuild
       memory-agent rebuild --user alice --json
     """
-    counts = for_each_user(target, "rebuilding", lambda memory: memory.care.rebuild())
+    counts = for_each_user(target, "rebuild", "rebuilding", lambda memory: memory.care.rebuild())
     if target.as_json:
         print_document({"users": counts})
         return

@@ -99,7 +99,7 @@ def recall(
     """
     _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
     filter = _filter(**conditions)
-    with open_to_look(target) as memory:
+    with open_to_look(target, "recall") as memory:
         result = memory.recall(
             read_text(text),
             top_k,

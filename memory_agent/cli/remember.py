@@ -38,7 +38,7 @@ def remember(
       memory-agent remember "Staging needs the VPN" --tag deploy --provenance verified
       memory-agent remember - --kind pattern --title "Release steps" < steps.txt
     """
-    with open_memory(target) as memory:
+    with open_memory(target, "remember") as memory:
         record = memory.remember(
             read_text(text), kind, source, tags=tags, title=title, provenance=provenance, session_id=session
         )

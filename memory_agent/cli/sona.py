@@ -51,7 +51,7 @@ def status(target: Target) -> None:
       memory-agent sona status
       memory-agent sona status --user alice --json
     """
-    with open_to_look(target) as memory:
+    with open_to_look(target, "sona_status") as memory:
         found = memory.sona.status()
     if target.as_json:
         print_document(found)
@@ -71,7 +71,7 @@ def reset(target: Target) -> None:
       memory-agent sona reset
       memory-agent sona reset --user alice --json
     """
-    with open_memory(target) as memory:
+    with open_memory(target, "sona_reset") as memory:
         left_out = memory.sona.reset()
     if target.as_json:
         print_document({"left_out": left_out})
@@ -95,7 +95,7 @@ def export(target: Target, file: Path) -> None:
     """
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
-    with open_memory(target) as memory:
+    with open_memory(target, "sona_export") as memory:
         data = memory.sona.export()
     if file == _STANDARD_STREAM:
         sys.stdout.buffer.write(data)
@@ -119,7 +119,7 @@ def import_file(target: Target, file: Path) -> None:
       memory-agent sona import - --user alice < alice.sona
     """
     data = sys.stdin.buffer.read() if file == _STANDARD_STREAM else file.read_bytes()
-    with open_memory(target) as memory:
+    with open_memory(target, "sona_import") as memory:
         added = memory.sona.load(data)
     _tell(target, {"added": added}, f"runs that were new here: {added}")
 

@@ -29,7 +29,7 @@ def stats(target: Target) -> None:
       memory-agent stats --user alice
       memory-agent stats --json | jq .daemon.recalls
     """
-    with open_to_look(target) as memory:
+    with open_to_look(target, "stats") as memory:
         figures = memory.stats()
         status = memory.status() if isinstance(memory, MemoryClient) else None
     if target.as_json:

@@ -58,7 +58,7 @@ def begin(target: Target, objective: str, recall_ids: tuple[str, ...], **names: 
       memory-agent trajectory begin - < task.txt
     """
     text = read_text(objective)
-    with open_memory(target) as memory:
+    with open_memory(target, "run_begin") as memory:
         run = memory.runs.begin(text, recall_ids=recall_ids, **names)
     _tell(target, run, f"began {run.id}")
 
@@ -78,7 +78,7 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
       memory-agent trajectory step run-7 - --used 01KB3V8Z5M3R0YQH6D7W2X9F4A < report.txt
     """
     said = read_text(text)
-    with open_memory(target) as memory:
+    with open_memory(target, "run_step") as memory:
         _require_known(memory, run_id)
         run = memory.runs.step(run_id, said, used, event_id=event_id)
     _tell(target, run, f"{run.id} has {_several(len(run.steps), 'step')}")
@@ -111,7 +111,7 @@ def end(
       memory-agent trajectory end run-8 --outcome failed --summary "The migration timed out"
       memory-agent trajectory end run-9 --used 01KB3V8Z5M3R0YQH6D7W2X9F4A
     """
-    with open_memory(target) as memory:
+    with open_memory(target, "run_end") as memory:
         _require_known(memory, run_id)
         run = memory.runs.end(run_id, outcome, summary, quality, used, event_id=event_id)
     _tell(target, run, f"ended {run.id}: {quality_of(run)}, {_several(len(run.used), 'memory', 'memories')} used")
@@ -130,7 +130,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
       memory-agent trajectory list --state open --limit 5
       memory-agent trajectory list --user alice --json
     """
-    with open_to_look(target) as memory:
+    with open_to_look(target, "run_list") as memory:
         runs = memory.runs.list(state, limit)
     if target.as_json:
         print_document(runs)
@@ -152,7 +152,7 @@ def show(target: Target, run_id: str) -> None:
       memory-agent trajectory show run-7
       memory-agent trajectory show run-7 --json
     """
-    with open_to_look(target) as memory:
+    with open_to_look(target, "run_get") as memory:
         run = memory.runs.get(run_id)
     if run is None:
         raise InvalidInputError("run", f"{run_id} is not known")

@@ -42,9 +42,7 @@ def permitted(request: Request, principal: Principal) -> Request:
     A verb of the daemon itself needs a key for all users. Raises `ScopeMissingError` and `UserNotAllowedError`, which
     do not tell whether the user exists, and `InvalidInputError`.
     """
-    user_id = request.user_id
-    if principal.user_id is not None and user_id == DEFAULT_USER:  # what a request says that names nobody
-        user_id = principal.user_id
+    user_id = request.user_id or principal.user_id or DEFAULT_USER
     try:
         _check(request, principal, user_id)
     except ScopeMissingError as error:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from memory_agent.protocol import DEFAULT_USER, Request, encode_fields
+from memory_agent.protocol import Request, encode_fields
 from memory_agent.transport import RequestSocket
 from relay import Erasable, Identity, Publisher, RelayError, Subscriber, wire
 
@@ -47,7 +47,7 @@ class User:
         """Send a request as its bytes, so that nothing a client checks stands in the way; return the answer's."""
         request = Request(
             method=method,
-            user_id=named or DEFAULT_USER,
+            user_id=named or "",
             params=msgspec.Raw(msgspec.msgpack.encode(params)),
             token=self.identity.token,
             version=2,

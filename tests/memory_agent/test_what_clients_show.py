@@ -13,13 +13,18 @@ from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 
 from memory_agent import ActorMemoryProvider, AsyncMemoryClient, MemoryClient
-from memory_agent.errors import ScopeMissingError, UnauthorizedError, UserNotAllowedError
+from memory_agent.errors import (
+    InvalidInputError,
+    ScopeMissingError,
+    SettingsError,
+    UnauthorizedError,
+    UserNotAllowedError,
+)
 from relay import (
     ALL_SCOPES,
     LOCAL,
     KeyDocument,
     Publisher,
-    RelaySettingsError,
     Scope,
     create_key,
     curve_pair,
@@ -77,12 +82,25 @@ def test_both_clients_obey_the_variable_of_a_key_file_and_the_command_lines_orde
     assert whose(MemoryClient(**own, token=bob.token)) == "bob"  # type: ignore[arg-type]
 
 
+def test_a_user_who_is_named_is_the_keys_own_whatever_the_name(served: Served) -> None:
+    fayes, _ = key_file(served, "fayes", "faye")
+    own = {"data_dir": served.data_dir, "endpoint": served.gateway}
+    for named in ("default", "alice"):
+        with pytest.raises(UserNotAllowedError, match="fayes"):
+            whose(MemoryClient(named, **own, key_file=fayes))  # type: ignore[arg-type]
+    with MemoryClient(**own, key_file=fayes) as client:  # type: ignore[arg-type]
+        assert (client.user_id, client.stats().user_id) == ("faye", "faye")
+    assert whose(MemoryClient(**own)) == "default"  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="is empty"):
+        MemoryClient("", **own)  # type: ignore[arg-type]
+
+
 def test_a_key_file_that_is_not_there_is_named_by_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RelaySettingsError, match=r"none\.key"):
+    with pytest.raises(SettingsError, match=r"none\.key"):
         ActorMemoryProvider("alice", data_dir=tmp_path, key_file=tmp_path / "none.key")
     monkeypatch.setenv("MEMORY_AGENT_KEY_FILE", str(tmp_path / "none.key"))
     for client in (MemoryClient, AsyncMemoryClient, ActorMemoryProvider):
-        with pytest.raises(RelaySettingsError, match=r"none\.key"):
+        with pytest.raises(SettingsError, match=r"none\.key"):
             client("alice", data_dir=tmp_path)
 
 

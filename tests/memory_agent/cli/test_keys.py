@@ -114,3 +114,46 @@ def test_the_folders_own_key_is_rotated_into_its_file_and_not_printed(
     token = (data_dir / "token").read_bytes()
     assert Credentials(data_dir).of_token(token).key_id == "local"
     assert token.decode() not in run("keys", "rotate", "local").stdout
+
+
+def test_without_a_daemon_a_key_is_obeyed_as_with_one(run: Run, run_json: RunJson, data_dir: Path) -> None:
+    key = data_dir.parent / "bob.key"
+    run("keys", "create", "bob", "--user", "bob", "--scope", "publish,recall", "--out", str(key))
+    run("remember", "A duck sits in the mailroom")
+    shown = ("--key-file", str(key))
+    assert run_json("recall", "duck", *shown)["memories"] == []
+    assert run("remember", "A goose is in the attic", *shown).exit_code == 0
+    assert [run_json("stats", *words)["user_id"] for words in (shown, ("--user", "bob"))] == ["bob", "bob"]
+    assert [run_json("stats", *words)["memories"] for words in (shown, ("--user", "default"))] == [1, 1]
+    for words, code in (
+        (("recall", "duck", "--user", "default"), "user_not_allowed"),
+        (("remember", "anything", "--user", "alice"), "user_not_allowed"),
+        (("compact",), "scope_missing"),
+        (("sona", "reset"), "scope_missing"),
+        (("forget", "--id", "x", "--yes"), "scope_missing"),
+        (("quarantine", "list"), "scope_missing"),
+    ):
+        refused = run(*words, *shown, "--json")
+        assert (words, refused.exit_code, json.loads(refused.stderr.splitlines()[-1])["error"]["code"]) == (
+            words,
+            1,
+            code,
+        )
+
+
+def test_without_a_daemon_a_key_that_is_none_answers_nothing(
+    run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, nonsense = data_dir.parent / "bob.key", data_dir.parent / "nonsense.key"
+    run("keys", "create", "bob", "--user", "bob", "--out", str(key))
+    run("keys", "revoke", "bob")
+    nonsense.write_text("no key")
+    for file, reason in ((key, "bob was revoked"), (nonsense, "no key file"), (data_dir / "none", "cannot be read")):
+        refused = run("recall", "duck", "--key-file", str(file))
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert reason in refused.stderr
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "of another folder")
+    refused = run("remember", "anything")
+    assert refused.exit_code == 1
+    assert "the token is not known here: show another with --key-file" in refused.stderr
+    assert not (data_dir / "users").exists()
