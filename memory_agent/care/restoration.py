@@ -38,6 +38,7 @@ from relay.durable import flush_tree
 from relay.pages import DATA_FILE, find_fault
 
 USERS = "users"
+NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"
 
 
 Revise = Callable[[Path, datetime], dict[str, int]]
@@ -116,12 +117,18 @@ def begin_anew(
     settings: Settings,
     now: datetime,
     *,
+    replace: bool,
     revise: Callable[[], dict[str, int]] = dict,
 ) -> Restored:
     """Put one user's files aside and have the journal give all of its events again. What came by other ways than the
-    journal (remembered by hand, recalls and their feedback) is not in it. Raises as `restore_all`."""
+    journal (`NOT_IN_JOURNAL`) is not in it. Raises as `restore_all`."""
     folder = user_folder(data_dir, user_id)
     with _holding(data_dir, settings, [user_id]):
+        if not replace and folder.exists() and any(folder.iterdir()):
+            reason = (
+                f"{user_id} has memories already; with --replace they are put aside, and {NOT_IN_JOURNAL} stay there"
+            )
+            raise InvalidInputError("user", reason)
         _rewind(data_dir, settings, 0)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=True)
         move_all(data_dir, moves)

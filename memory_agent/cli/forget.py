@@ -14,7 +14,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.journal_files import erase_events, owners_of, ownership
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.permission import as_permitted
-from memory_agent.cli.render import print_document, print_figures
+from memory_agent.cli.render import plain, print_document, print_figures
 from memory_agent.cli.values import Moment
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
@@ -56,7 +56,8 @@ def forget(
     """Erase memories and the events they were made of: nothing of them is left in any file. Prints a receipt.
 
     What several of --kind, --source, --tag, --since and --until say must all hold. It cannot be undone. Backups and
-    what publishers have not sent yet are not reached.
+    what publishers have not sent yet are not reached. Ids that no memory has are named. Exit code 1: something is still
+    to be done, which the last line names; the receipt's `complete` is false then.
 
     \b
     Examples:
@@ -82,14 +83,22 @@ def forget(
     if not dry_run and not yes:
         planned = _erase(target, selection, user_all, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"
-        confirm(f"erase {said} of {target.user_id} and {planned.events} events, for good?")
+        confirm(f"erase {said} of {planned.user_id} and {planned.events} events, for good?")
     receipt = _erase(target, selection, user_all, dry_run=dry_run)
     if target.as_json:
         print_document(msgspec.structs.asdict(receipt))
     else:
-        print_figures("would be erased" if dry_run else "erased", msgspec.structs.asdict(receipt))
+        _print(receipt)
     if not dry_run and not receipt.complete:
         raise SystemExit(1)
+
+
+def _print(receipt: ErasureReceipt) -> None:
+    print_figures("would be erased" if receipt.dry_run else "erased", msgspec.structs.asdict(receipt))
+    if receipt.unknown_ids:
+        note(f"no memory of {receipt.user_id} has the id {', '.join(map(plain, receipt.unknown_ids))}")
+    if not receipt.dry_run and not receipt.complete:
+        click.echo(f"not complete yet: {receipt.reason}")
 
 
 def _erase(target: Target, selection: Selection, user_all: bool, *, dry_run: bool) -> ErasureReceipt:
@@ -112,6 +121,7 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
     now = datetime.now(UTC)
     with open_files(target, target.settings.retention) as memory:
         intent: Intent = memory.erasure.plan(selection, now)
+        known = intent.all_ids
         if not dry_run:
             intent = memory.erasure.begin(intent)
         with owners_of(target) as owners:
@@ -119,7 +129,7 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
             is_owned = ownership(target, owners, among)
             erased = erase_events(target, erasable(target.user_id, intent), is_owned, now, dry_run=dry_run)
         receipt = memory.erasure.receipt(intent, now) if dry_run else memory.erasure.carry_out(intent, now)
-    return with_journal(receipt, erased, is_compact=True)
+    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, known)
 
 
 def erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:

@@ -28,13 +28,14 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     The daemon must be stopped. A backup that is not whole is refused and changes nothing. What is in the data folder
     already is only put aside with --replace, into a folder that is named, and never deleted. Events that came after the
     backup, and that the journal here still holds, are taken in at the daemon's next start. What was
-    forgotten here after the backup stays forgotten.
+    forgotten here after the backup stays forgotten. The journal has no memories that were remembered by hand or
+    imported, no recalls, and no runs begun by hand: --from-journal does not bring those back.
 
     \b
     Examples:
       memory-agent restore /mnt/backups/monday --data-dir /srv/memory
       memory-agent restore /mnt/backups/monday --user alice --replace
-      memory-agent restore --from-journal --user alice
+      memory-agent restore --from-journal --user alice --replace
     """
     if from_journal == (directory is not None):
         raise click.UsageError("name a DIRECTORY, or say --from-journal")
@@ -53,7 +54,11 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     if restored.aside:
         click.echo(f"what was there before lies in {restored.aside}; delete it when it is not needed")
     if from_journal:
+        from memory_agent.care.restoration import NOT_IN_JOURNAL
+
         click.echo(f"the events of {target.user_id} are taken in again when the daemon starts")
+        if restored.aside:
+            click.echo(f"the journal does not hold {NOT_IN_JOURNAL}: those stay where they were put aside")
 
 
 def _restored(target: Target, directory: Path | None, replace: bool) -> Restored:
@@ -62,7 +67,9 @@ def _restored(target: Target, directory: Path | None, replace: bool) -> Restored
 
     now, again = datetime.now(UTC), ErasingAgain(target)
     if directory is None:
-        return begin_anew(target.data_dir, target.user_id, target.settings, now, revise=again.from_nothing)
+        return begin_anew(
+            target.data_dir, target.user_id, target.settings, now, replace=replace, revise=again.from_nothing
+        )
     with progress_bars() as report:
         if target.user_named:
             return restore_user(

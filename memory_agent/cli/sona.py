@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from memory_agent.cli.access import open_memory, open_to_look
+from memory_agent.cli.confirming import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
 from memory_agent.trajectory import GateEvidence, SonaStatus
@@ -60,8 +61,9 @@ def status(target: Target) -> None:
 
 
 @sona.command(short_help="Forget what was learned; runs and memories stay.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
-def reset(target: Target) -> None:
+def reset(target: Target, yes: bool) -> None:
     """Forget what was learned, and do not learn it again from the runs so far. Runs and memories stay.
 
     It cannot be taken back: importing an export of before brings nothing, since its runs are known here.
@@ -69,8 +71,10 @@ def reset(target: Target) -> None:
     \b
     Examples:
       memory-agent sona reset
-      memory-agent sona reset --user alice --json
+      memory-agent sona reset --user alice --yes --json
     """
+    if not yes:
+        confirm("forget what was learned from the runs so far, for good?")
     with open_memory(target, "sona_reset") as memory:
         left_out = memory.sona.reset()
     if target.as_json:

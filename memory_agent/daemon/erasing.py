@@ -64,7 +64,8 @@ class DaemonEraser:
                 return await self._erase_user(user_id, params, deadline_ms)
             reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
             intent = decode_reply(reply, Intent)
-            return await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
+            receipt = await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
+            return receipt.of_ids(params.selection.ids, intent.all_ids)
 
     async def resume(self) -> None:
         """Go on with every erasure that a crash broke off."""

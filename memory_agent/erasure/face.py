@@ -151,11 +151,11 @@ class ErasureFace:
     def _erase(self, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
         intent = self.plan(selection, now)
         if dry_run:
-            return self._eraser.receipt(intent, now, dry_run=True)
+            return self._eraser.receipt(intent, now, dry_run=True).of_ids(selection.ids, intent.all_ids)
         with self._call():
             if self._eraser.leaves_journal:
                 self._eraser.begin(intent)
-            return self._eraser.carry_out(intent, now)
+            return self._eraser.carry_out(intent, now).of_ids(selection.ids, intent.all_ids)
 
 
 def _selection(

@@ -19,7 +19,8 @@ NOT_COVERED = (
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """`ids_sha256` is that of the sorted ids of the memories, one a line; `complete` says that no file holds them any
     more. Where it is false, the rest is done when the store is opened again, or at its next upkeep. `by_rule` counts
-    the memories that reached the age of a rule of retention."""
+    the memories that reached the age of a rule of retention; `unknown_ids` are ids that were asked for and are of no
+    memory: mistyped, or forgotten before."""
 
     user_id: str
     erased_at: datetime
@@ -33,6 +34,11 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     not_covered: tuple[str, ...] = NOT_COVERED
     reason: str | None = None
     by_rule: dict[str, int] = {}
+    unknown_ids: tuple[str, ...] = ()
+
+    def of_ids(self, asked: Iterable[str], known: Collection[str]) -> ErasureReceipt:
+        """Return the receipt with those of the ids that were asked for that nothing is known of."""
+        return msgspec.structs.replace(self, unknown_ids=tuple(sorted(set(asked).difference(known))))
 
     @classmethod
     def of(

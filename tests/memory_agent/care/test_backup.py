@@ -224,7 +224,10 @@ def test_a_user_without_backup_begins_anew_from_the_journal(data_dir: Path, tmp_
         for number in range(8):
             memory.ingest(run_events(number), seqs=range(4 * number + 1, 4 * number + 5))
         whole = {record.event_id: record.text for _, record in memory._archive.store.scan()}
-    done = begin_anew(data_dir, "alice", SETTINGS, NOW)
+    with pytest.raises(InvalidInputError, match="remembered by hand"):
+        begin_anew(data_dir, "alice", SETTINGS, NOW, replace=False)
+    assert user_folder(data_dir, "alice").exists()
+    done = begin_anew(data_dir, "alice", SETTINGS, NOW, replace=True)
     assert done.aside is not None
     with Journal.open(journal_folder(data_dir)) as journal:
         assert journal.cursor(CONSUMER) == 0

@@ -84,6 +84,13 @@ def test_an_id_takes_its_event_along_and_the_rest_stays(filled: Path, run_json: 
     assert run_json("stats", "--user", "alice")["memories"] == 3
 
 
+def test_an_id_that_no_memory_has_is_named(filled: Path, run: Run, run_json: RunJson) -> None:
+    planned = run_json("forget", "--user", "alice", "--id", "nope", "--dry-run")
+    assert (planned["memories"], planned["unknown_ids"]) == (0, ["nope"])
+    done = run("forget", "--user", "alice", "--id", "nope", "--id", "nowhere", "--yes")
+    assert (done.exit_code, "no memory of alice has the id nope, nowhere" in done.stderr) == (0, True)
+
+
 def test_a_whole_user_goes(filled: Path, run_json: RunJson, run: Run) -> None:
     receipt = run_json("forget", "--user", "alice", "--user-all", "--yes")
     assert (receipt["complete"], receipt["memories"], receipt["events"], receipt["quarantined"]) == (True, 4, 6, 1)
@@ -126,6 +133,9 @@ def test_what_a_restore_put_aside_keeps_an_erasure_from_being_complete(
     assert ended.exit_code == 1
     assert (by_session["complete"], by_session["memories"]) == (False, 4)
     assert kept.name in by_session["reason"]
+    in_words = run("forget", "--user", "alice", "--session", "s-1", "--yes")
+    assert in_words.exit_code == 1
+    assert in_words.stdout.splitlines()[-1].startswith("not complete yet: ")
     assert run_json("forget", "--user", "bob", "--session", "s-bob", "--yes")["complete"] is True
     put_aside(filled, "journal", name=name)
     of_user = json.loads(run("forget", "--user", "alice", "--user-all", "--yes", "--json").stdout)

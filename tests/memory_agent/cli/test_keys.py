@@ -129,7 +129,7 @@ def test_without_a_daemon_a_key_is_obeyed_as_with_one(run: Run, run_json: RunJso
         (("recall", "duck", "--user", "default"), "user_not_allowed"),
         (("remember", "anything", "--user", "alice"), "user_not_allowed"),
         (("compact",), "scope_missing"),
-        (("sona", "reset"), "scope_missing"),
+        (("sona", "reset", "--yes"), "scope_missing"),
         (("forget", "--id", "x", "--yes"), "scope_missing"),
         (("quarantine", "list"), "scope_missing"),
     ):

@@ -105,7 +105,11 @@ def test_what_was_learned_is_forgotten_here_and_taken_along_to_where_the_memorie
     assert run_json("sona", "export", str(file)) == {"file": str(file), "bytes": file.stat().st_size}
     assert file.stat().st_mode & 0o077 == 0
     assert {path.name for path in tmp_path.iterdir()} == {"data", "elsewhere", file.name}
-    assert run_json("sona", "reset") == {"left_out": 1}
+    unanswered = run("sona", "reset")
+    assert (unanswered.exit_code, "say --yes" in unanswered.stderr) == (2, True)
+    assert run("sona", "reset", input="n\n").exit_code != 0
+    assert run_json("sona", "status")["credited"] == 1
+    assert run_json("sona", "reset", "--yes") == {"left_out": 1}
     assert run_json("sona", "status")["credited"] == 0
     done = CliRunner().invoke(cli, ["sona", "import", str(file), *elsewhere])
     assert done.stdout == "runs that were new here: 1\n", done.output

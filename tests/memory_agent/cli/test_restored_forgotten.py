@@ -127,7 +127,9 @@ def test_what_was_forgotten_quickly_stays_forgotten_though_the_journal_has_it(
     assert len(texts(data_dir, "alice")) == 1
     restored(run, data_dir, backup, "--user", "alice")
     assert texts(data_dir, "alice") == [f"{SECRET} in place 0"]
-    assert run("restore", "--from-journal", "--user", "alice").exit_code == 0
+    assert "--replace" in run("restore", "--from-journal", "--user", "alice").stderr
+    anew = run("restore", "--from-journal", "--user", "alice", "--replace")
+    assert (anew.exit_code, "does not hold memories that were remembered by hand" in anew.stdout) == (0, True)
     take_in(data_dir)
     assert texts(data_dir, "alice") == [f"{SECRET} in place 0"]
 
