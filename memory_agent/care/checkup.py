@@ -30,11 +30,15 @@ PAGES = f"{RECORDS_FOLDER}/data.mdb"
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a part: a user's store, the owners of runs, the journal. `entries`: memories, pairs, events."""
+    """What was found in a part: a user's store, the owners of runs, the journal. `entries`: memories, pairs, events.
+
+    `unbuilt`: derived files that are not there, which is no damage: a restored store has none at first.
+    """
 
     part: str
     entries: int
     findings: tuple[Finding, ...] = ()
+    unbuilt: tuple[str, ...] = ()
 
 
 def check_user(
@@ -52,7 +56,8 @@ def check_user(
     """
     findings = Findings()
     # Before the snapshot: it may be behind it, never ahead.
-    words = None if is_copy else _look_at_words(folder / LEXICON_FILE, key, findings)
+    unbuilt = () if is_copy or (folder / LEXICON_FILE).exists() else (LEXICON_FILE,)
+    words = None if is_copy or unbuilt else _look_at_words(folder / LEXICON_FILE, key, findings)
     entries = 0
     try:
         environment = open_records(folder, settings, key)
@@ -69,7 +74,7 @@ def check_user(
         findings.add(PAGES, str(error))
     finally:
         environment.close()
-    return PartReport(part=f"user {user_id}", entries=entries, findings=findings.listed())
+    return PartReport(part=f"user {user_id}", entries=entries, findings=findings.listed(), unbuilt=unbuilt)
 
 
 def check_events(folder: Path, settings: JournalSettings, report: Report) -> PartReport:

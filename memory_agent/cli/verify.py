@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from memory_agent.care.findings import Report
 from memory_agent.cli.each_user import passing_without_key
+from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_table
+from memory_agent.errors import BackupDamagedError
 from memory_agent.layout import Layout
 from memory_agent.storage.folders import known_users, user_folder
 from relay import SYSTEM_USER, journal_folder
@@ -25,45 +28,76 @@ _FEW = 3  # users
 
 
 @click.command(short_help="Check every checksum and index; change nothing.")
+@click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path), required=False)
 @common_options
 @click.pass_context
-def verify(context: click.Context, target: Target) -> None:
+def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     """Check everything that is kept: each record and event against its checksum, each index against the records.
+
+    With BACKUP, which `memory-agent backup` made: its files against its manifest, then each record and event in them.
 
     Without --user, all users, whose runs are whose, and the journal; a user whose encryption key is gone is named and
     passed over. Works beside a daemon, and changes nothing. What is wrong is named by file and class of keys, and
     counted. Exit code 2: something was found. What is found in index.usearch or lexicon.sqlite costs nothing: they are
-    built anew (now: `memory-agent rebuild`). Anything else is restored from a backup: `memory-agent restore`.
+    built anew (now: `memory-agent rebuild`), and one that is not there yet is a note. Anything else is restored from a
+    backup: `memory-agent restore`.
 
     \b
     Examples:
       memory-agent verify
       memory-agent verify --user alice
+      memory-agent verify /mnt/backups/monday
       memory-agent verify --json | jq '.parts[] | select(.findings != [])'
     """
     with progress_bars() as report:
-        parts = list(_checked(target, report))
+        parts = list(_checked(target, report) if backup is None else _checked_backup(target, backup, report))
     found = [(part.part, one.place, one.fault, one.count) for part in parts for one in part.findings]
     if target.as_json:
         print_document({"sound": not found, "parts": parts})
     else:
         _print(parts, found)
+    for part in parts:
+        if part.unbuilt:
+            note(f"{part.part}: {', '.join(part.unbuilt)} is not there; it is built at the next start")
     if found:
         context.exit(_FOUND)
 
 
-def _checked(target: Target, report: Report) -> Iterator[PartReport]:
+def _checked_backup(target: Target, backup: Path, report: Report) -> Iterator[PartReport]:
+    """Check the manifest, and then what it speaks of. Raises `BackupDamagedError` for a folder that is no backup."""
+    from memory_agent.care.checkup import PartReport
+    from memory_agent.care.findings import Finding
+    from memory_agent.care.manifest import MANIFEST_FILE, read_manifest
+
+    report(MANIFEST_FILE, 0, 1)
+    try:
+        manifest = read_manifest(backup)
+    except BackupDamagedError as error:
+        if not (backup / MANIFEST_FILE).exists():
+            raise
+        damage = Finding(place=MANIFEST_FILE, fault=str(error), count=1)
+        yield PartReport(part="manifest", entries=0, findings=(damage,))
+    else:
+        yield PartReport(part="manifest", entries=len(manifest.parts))
+        if manifest.left_out:
+            note(f"not in this backup: {', '.join(manifest.left_out)}")
+    report(MANIFEST_FILE, 1, 1)
+    yield from _checked(target, report, backup)
+
+
+def _checked(target: Target, report: Report, backup: Path | None = None) -> Iterator[PartReport]:
     from memory_agent.care.checkup import check_events, check_owners, check_user  # engines
 
-    users = [target.user_id] if target.user_named else list(known_users(target.data_dir))
+    root, is_copy = backup or target.data_dir, backup is not None
+    users = [target.user_id] if target.user_named else list(known_users(root))
     for done, user_id in enumerate(users):
-        folder = user_folder(target.data_dir, user_id)
+        folder = user_folder(root, user_id)
         told = partial(_report, report, user_id) if len(users) <= _FEW else _untold
         report("users", done, len(users))
         with passing_without_key(target):
-            yield check_user(folder, user_id, target.settings.store, told, target.key_of(user_id))
+            yield check_user(folder, user_id, target.settings.store, told, target.key_of(user_id), is_copy=is_copy)
     report("users", len(users), len(users))
-    owners, journal = Layout(target.data_dir).owners, journal_folder(target.data_dir)
+    owners, journal = Layout(root).owners, journal_folder(root)
     if not target.user_named and owners.exists():
         yield check_owners(owners, target.key_of(SYSTEM_USER))
     if not target.user_named and journal.exists():

@@ -71,6 +71,27 @@ def test_a_backup_is_restored_by_its_verbs(two_users: Path, tmp_path: Path, run:
     assert run("restore", "--from-journal").exit_code == 2
 
 
+def test_what_was_restored_and_the_backup_itself_are_sound_and_damage_of_it_is_named(
+    two_users: Path, tmp_path: Path, run: Run, run_json: RunJson
+) -> None:
+    monday = tmp_path / "monday"
+    run_json("backup", str(monday))
+    run_json("restore", str(monday), "--replace")
+    fresh = run("verify")
+    assert (fresh.exit_code, "user bob: lexicon.sqlite is not there" in fresh.stderr) == (0, True)
+    assert {part["part"]: part["unbuilt"] for part in run_json("verify")["parts"]}["user bob"] == ["lexicon.sqlite"]
+    parts = {part["part"]: part["entries"] for part in run_json("verify", str(monday))["parts"]}
+    assert parts == {"manifest": 3, "user alice": 4, "user bob": 4, "journal": 1}
+    no_backup = run("verify", str(two_users))
+    assert (no_backup.exit_code, "is no backup" in no_backup.stderr) == (1, True)
+    records = user_folder(monday, "bob") / "records" / "data.mdb"
+    content = bytearray(records.read_bytes())
+    content[-100] ^= 1
+    records.write_bytes(content)
+    damaged = run("verify", str(monday))
+    assert (damaged.exit_code, "is not as it was when the backup" in " ".join(damaged.stdout.split())) == (2, True)
+
+
 def test_rebuild_and_compact_do_all_users_or_the_one_that_is_named(
     two_users: Path, run_json: RunJson, run: Run
 ) -> None:
