@@ -119,7 +119,7 @@ class Layout:
             if not _locked(file):
                 file.seek(0)
                 pid = file.read().strip() or "unknown"
-                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid})")
+                raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()

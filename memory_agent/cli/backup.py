@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from memory_agent.cli.failure import note
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import UNUSED, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, size
 
@@ -17,7 +17,7 @@ _INCOMPLETE = 2
 
 @click.command(short_help="A consistent copy of everything, while the daemon runs.")
 @click.argument("directory", type=click.Path(path_type=Path))
-@common_options
+@options_where_user(UNUSED)
 @click.pass_context
 def backup(context: click.Context, target: Target, directory: Path) -> None:
     """Copy all users' memories and the journal into DIRECTORY, which must not exist yet.

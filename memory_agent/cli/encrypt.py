@@ -9,7 +9,7 @@ import click
 
 from memory_agent.cli.each_user import passing_without_key
 from memory_agent.cli.failure import note
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import ONLY, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, size
 from memory_agent.errors import SettingsError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Encrypt a data folder that is not encrypted.")
-@common_options
+@options_where_user(ONLY)
 def encrypt(target: Target) -> None:
     """Encrypt what is in the data folder, each user's data with a key of its own, in encryption.keys_folder.
 

@@ -11,7 +11,7 @@ import msgspec
 from memory_agent.cli.access import asks_daemon
 from memory_agent.cli.confirming import confirm
 from memory_agent.cli.journal_files import erase_events, owners_of, ownership
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import Target, common_options, options_where_user
 from memory_agent.cli.render import print_document, print_table
 from memory_agent.storage.folders import user_folder
 from relay import SYSTEM_USER, EncryptionKeyMissingError, Erasable, KeyRing
@@ -61,7 +61,7 @@ def status(target: Target) -> None:
 
 @encryption.command(short_help="Destroy a user's key: nothing of the user can be read again.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common_options
+@options_where_user("Whose key.")
 def destroy(target: Target, yes: bool) -> None:
     """Destroy the key of the user that --user names: nothing of the user can be read again, nor in any backup.
 

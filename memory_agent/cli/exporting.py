@@ -22,13 +22,14 @@ _STANDARD_STREAM = Path("-")
 
 @click.command("export", short_help="Write a user's memories as JSON lines.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="Replace the file where it exists.")
 @common_options
-def exporting(target: Target, file: Path) -> None:
+def exporting(target: Target, file: Path, replace: bool) -> None:
     """Write the memories of --user to FILE, one JSON document a line, or with - to standard output.
 
     Everything that a memory is goes along: its use, its vector, the ids of its events, and those of events whose memory
-    was deleted. Works beside a daemon. An existing file is replaced as a whole. What was learned from runs is not in
-    it: `memory-agent sona export` writes that.
+    was deleted. Works beside a daemon. A file that exists is refused, or with --replace replaced as a whole. What was
+    learned from runs is not in it: `memory-agent sona export` writes that.
 
     \b
     Examples:
@@ -44,6 +45,8 @@ def exporting(target: Target, file: Path) -> None:
         raise InvalidInputError("user", f"{target.user_id} has no memories in {target.data_dir}")
     if not file.absolute().parent.is_dir():
         raise InvalidInputError("file", f"{file.absolute().parent} is no folder")
+    if file != _STANDARD_STREAM and file.exists() and not replace:
+        raise InvalidInputError("file", f"{file} exists already; name one that does not, or say --replace")
     with progress_bars() as report:
         lines = export_lines(folder, target.user_id, target.settings.store, report, target.key_of(target.user_id))
         count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else _replace(file, lines)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import UNUSED, Target, options_where_user
 from memory_agent.cli.render import print_document, print_table
 from relay import (
     ALL_SCOPES,
@@ -68,7 +68,7 @@ def keys() -> None:
 @click.option("--curve", is_flag=True, help="A CURVE key pair, for curve+tcp:// endpoints, instead of a token.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key there (0600), for --key-file, instead of printing it.")  # fmt: skip
-@common_options
+@options_where_user("Whose memory the key is for.")
 def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope], curve: bool, out: Path | None) -> None:
     """Make the key NAME for one user or for all. It is shown this once; the folder keeps only what recognises it.
 
@@ -96,7 +96,7 @@ def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope],
 @click.argument("name")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key there (0600) instead of printing it; over the key's former file, too.")  # fmt: skip
-@common_options
+@options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
     """Give the key NAME another secret, and print it this once. The former is worth nothing from the next request on.
 
@@ -135,7 +135,7 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
 
 
 @keys.command("list", short_help="Show the keys there are, and were.")
-@common_options
+@options_where_user(UNUSED)
 def list_keys(target: Target) -> None:
     """Show the keys of the data folder, revoked ones too; never a token, which is kept nowhere.
 
@@ -155,7 +155,7 @@ def list_keys(target: Target) -> None:
 
 @keys.command(short_help="Make a key worth nothing, at once.")
 @click.argument("name")
-@common_options
+@options_where_user(UNUSED)
 def revoke(target: Target, name: str) -> None:
     """Make the key NAME worth nothing from its next request on, on connections that stand too.
 

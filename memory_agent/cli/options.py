@@ -67,8 +67,10 @@ def _note_json(context: click.Context, _parameter: click.Parameter, value: bool)
     return value
 
 
+_WHOSE = "Whose memory."
+UNUSED = "Changes nothing here."
+ONLY = "This user's alone. Default: everything."
 _COMMON = (
-    click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help="Whose memory."),
     click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
@@ -113,7 +115,15 @@ _KEY_FILE = click.option(
 
 def common_options(verb: Verb) -> Verb:
     """Give a verb the options of every verb, as a `Target`."""
+    return _given(verb, click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help=_WHOSE))
 
+
+def options_where_user(means: str) -> Callable[[Verb], Verb]:
+    """As `common_options`, for a verb where --user is something else than whose memory, and has no default to tell."""
+    return lambda verb: _given(verb, click.option("--user", default=DEFAULT_USER, metavar="ID", help=means))
+
+
+def _given(verb: Verb, user_option: Callable[[Verb], Verb]) -> Verb:
     @functools.wraps(verb)
     def with_target(
         user: str,
@@ -130,7 +140,7 @@ def common_options(verb: Verb) -> Verb:
             user_id=user,
             user_named=given("user"),
             settings=loaded,
-            settings_named=bool(settings) or config is not None,
+            settings_named=bool(settings) or typed("config"),
             data_dir=_data_dir(data_dir, loaded),
             endpoint=endpoint,
             token=os.environ.get(TOKEN_VARIABLE) if key_file is None else None,
@@ -139,12 +149,17 @@ def common_options(verb: Verb) -> Verb:
         )
         return verb(target, **own)
 
-    return _decorated(with_target, _COMMON)
+    return _decorated(with_target, (user_option, *_COMMON))
 
 
 def daemon_options(verb: Verb) -> Verb:
     """As `common_options`, for a verb that may ask a daemon: with `--endpoint` and `--key-file` too."""
     return _ENDPOINT(_KEY_FILE(common_options(verb)))
+
+
+def typed(option: str) -> bool:
+    """Say whether an option of the running verb stood on the command line, rather than in a variable."""
+    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def given(option: str) -> bool:

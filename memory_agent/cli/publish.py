@@ -46,6 +46,7 @@ def publish(
       memory-agent publish events.jsonl --wait
       my-agent --emit-events | memory-agent publish --user alice
       memory-agent publish events.jsonl --spool ~/.cache/my-agent/spool
+      memory-agent publish events.jsonl --relay curve+tcp://memory.example:7422 --key-file alice.key
       echo '{"event_type": "chat.user_msg", "payload": {"text": "Use uv here."}}' | memory-agent publish --user alice
     """
     if file.isatty():
@@ -53,10 +54,7 @@ def publish(
     endpoint = relay_ingest(target, ingest)
     reachable = listens(endpoint)
     if not reachable and (spool is None or wait):
-        raise UnavailableError(
-            f"no relay listens at {endpoint}; start one with: memory-agent serve --data-dir {target.data_dir}"
-            + ("" if wait else " (or give --spool DIR to keep the events until it is there)")
-        )
+        raise UnavailableError(_unreachable(target, endpoint, is_named=ingest is not None, may_spool=not wait))
     with progress_bars() as report, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
         lines = EventLines(file, target.user_id if target.user_named else None)
@@ -72,6 +70,18 @@ def publish(
     print_document(summary) if target.as_json else _print(summary)
     if summary.rejected or summary.unacknowledged or summary.failure:
         raise SystemExit(1)
+
+
+def _unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:
+    spool = " (or give --spool DIR to keep the events until it is there)" if may_spool else ""
+    if is_named:
+        return f"no relay listens at {endpoint}; a daemon listens there with the setting relay.broker.listen{spool}"
+    if target.endpoint is not None:
+        return (
+            f"no relay listens at {endpoint}; --endpoint is where a daemon answers: name where its relay listens with "
+            f"--relay URL (the daemon's setting relay.broker.listen){spool}"
+        )
+    return f"no relay listens at {endpoint}; start one with: memory-agent serve --data-dir {target.data_dir}{spool}"
 
 
 class _Outcome:

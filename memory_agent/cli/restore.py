@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memory_agent.cli.failure import note
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import ONLY, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 @click.option("--replace", is_flag=True, help="Put aside what is in the data folder already.")
 @click.option("--from-journal", is_flag=True, help="No backup: have the journal give this --user's events again.")
-@common_options
+@options_where_user(ONLY)
 def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool) -> None:
     """Bring back what `memory-agent backup` copied to DIRECTORY; with --user, that user's memories alone.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import UNUSED, Target, options_where_user
 
 
 @click.command(short_help="Run the daemon: relay, embedder, Ray, gateway.")
@@ -15,7 +15,7 @@ from memory_agent.cli.options import Target, common_options
     metavar="tcp://127.0.0.1:PORT",
     help="Also answer there, besides the socket file; beyond loopback as curve+tcp://HOST:PORT. Repeatable.",
 )
-@common_options
+@options_where_user(UNUSED)
 def serve(target: Target, listen: tuple[str, ...]) -> None:
     """Run relay, embedder, Ray and gateway until SIGTERM or Ctrl-C.
 

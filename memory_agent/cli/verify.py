@@ -12,7 +12,7 @@ import click
 from memory_agent.care.findings import Report
 from memory_agent.cli.each_user import passing_without_key
 from memory_agent.cli.failure import note
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import ONLY, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_table
 from memory_agent.errors import BackupDamagedError
@@ -29,7 +29,7 @@ _FEW = 3  # users
 
 @click.command(short_help="Check every checksum and index; change nothing.")
 @click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path), required=False)
-@common_options
+@options_where_user(ONLY)
 @click.pass_context
 def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     """Check everything that is kept: each record and event against its checksum, each index against the records.

@@ -113,6 +113,9 @@ def test_memories_are_carried_from_one_user_to_another_by_their_verbs(
     lines = run("export", "-", "--user", "alice")
     assert (lines.exit_code, len(lines.stdout.splitlines())) == (0, 5)
     assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice")["lines"] == 5
+    refused = run("export", str(tmp_path / "a.jsonl"), "--user", "bob")
+    assert (refused.exit_code, "say --replace" in refused.stderr) == (1, True)
+    assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice", "--replace")["lines"] == 5
     assert run_json("import", str(tmp_path / "a.jsonl"), "--user", "carol")["taken"] == 4
     assert run_json("import", "-", "--user", "carol", input=lines.stdout_bytes)["known"] == 4
     assert run_json("stats", "--user", "carol")["memories"] == 4

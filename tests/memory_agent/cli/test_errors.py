@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -131,3 +132,20 @@ def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Pa
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_only_settings_that_were_typed_are_said_not_to_reach_a_daemon(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text("[recall]\nalpha = 0.5\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        asked = ("recall", "anything", "--deadline-ms", "50", "--endpoint", f"ipc://{tmp_path / 's'}")
+        typed = run(*asked, "--config", str(config))
+        monkeypatch.setenv("MEMORY_AGENT_CONFIG", str(config))
+        around = run(*asked)
+    assert "the daemon keeps its own settings" in typed.stderr
+    assert "the daemon keeps its own settings" not in around.stderr
+    assert typed.exit_code == around.exit_code == 1

@@ -41,6 +41,17 @@ def help_of(*words: str) -> str:
     return result.stdout
 
 
+def test_help_of_user_says_what_it_means_there() -> None:
+    means = {words: " ".join(help_of(*words).partition("--user ID")[2].split())[:60] for words in commands()}
+    assert means[("recall",)].startswith("Whose memory. [default: default]")
+    for words in (("backup",), ("serve",), ("keys", "rotate")):
+        assert means[words].startswith("Changes nothing here.")
+    for words in (("encrypt",), ("restore",), ("verify",)):
+        assert means[words].startswith("This user's alone. Default: everything.")
+    assert means[("keys", "create")].startswith("Whose memory the key is for.")
+    assert means[("encryption", "destroy")].startswith("Whose key.")
+
+
 def test_every_verb_is_in_the_help() -> None:
     shown = help_of()
     for name in VERBS:

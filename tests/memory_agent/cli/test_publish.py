@@ -180,3 +180,12 @@ def test_a_relay_elsewhere_is_named_by_its_endpoint(publish: Publish, relay: Rel
     result = CliRunner().invoke(cli, words, input=line("far", user_id="alice"), env={"MEMORY_AGENT_TOKEN": token})
     assert result.exit_code == 0, result.output
     assert relay.journaled() == [("alice", "far")]
+
+
+def test_an_endpoint_for_questions_is_not_taken_for_the_relays(tmp_path: Path) -> None:
+    words = ["publish", "--data-dir", str(tmp_path), "--endpoint", "tcp://127.0.0.1:1"]
+    refused = CliRunner().invoke(cli, words, input=line("far", user_id="alice"))
+    assert refused.exit_code == 1
+    assert "--relay URL (the daemon's setting relay.broker.listen)" in refused.stderr
+    named = CliRunner().invoke(cli, [*words, "--relay", "tcp://127.0.0.1:1"], input=line("far", user_id="alice"))
+    assert "at tcp://127.0.0.1:1; a daemon listens there with the setting relay.broker.listen" in named.stderr
