@@ -25,7 +25,7 @@ _ROLES = (
     ("RuntimeEnvAgent", "Ray runtime env"),
     ("log_monitor", "Ray log monitor"),
     ("autoscaler", "Ray monitor"),
-    ("ray::HostActor", "host"),
+    (":HostActor", "host"),
     ("ray::IDLE", "Ray idle worker"),
 )
 
