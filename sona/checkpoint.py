@@ -84,16 +84,23 @@ def to_bytes(learner: Learner) -> bytes:
 
 def from_bytes(data: bytes) -> Learner:
     """Return the learner that `to_bytes` saved. Raises `DamagedStateError`, also for another version."""
+    body = whole_body(data)
+    try:
+        return _restored(msgspec.msgpack.decode(body, type=_State))
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise DamagedStateError(f"checkpoint: {error}") from error
+
+
+def whole_body(data: bytes) -> bytes:
+    """Return what stands behind the checksum, unread. Raises `DamagedStateError` where it does not match, and for
+    another version."""
     head = len(_MAGIC) + 2
     if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") != VERSION:
         raise DamagedStateError("checkpoint: another version, or none")
     body = data[head + _DIGEST_BYTES :]
     if _digest(body) != data[head : head + _DIGEST_BYTES]:
         raise DamagedStateError("checkpoint: does not match its checksum")
-    try:
-        return _restored(msgspec.msgpack.decode(body, type=_State))
-    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise DamagedStateError(f"checkpoint: {error}") from error
+    return body
 
 
 def _restored(state: _State) -> Learner:

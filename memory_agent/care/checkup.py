@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.derived_check import check_index, check_lexicon
+from memory_agent.care.derived_check import check_index, check_learner, check_lexicon
 from memory_agent.care.findings import Finding, Findings, Report
 from memory_agent.care.owners_check import check_pairs
 from memory_agent.care.records_check import RecordsCheck
@@ -119,6 +119,7 @@ def _check_derived(
     snapshot, (settings, key) = Snapshot(transaction), form
     if words is not None:
         check_lexicon(snapshot, words, findings, report)
+    check_learner(snapshot, folder, key, findings)
     path = folder / INDEX_FILE
     if not path.exists():
         return  # a flat table is read from the records at each open

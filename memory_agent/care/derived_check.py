@@ -1,4 +1,4 @@
-"""The files of the vector index and the lexicon against the records that they are derived from.
+"""The files of the vector index, the lexicon and the learner against the records that they are derived from.
 
 Each may be behind, by changes that the change log still holds; rows that changed since are left out. A fault here costs
 nobody a memory: the file is built anew from the records, at the next open, or now by `memory-agent rebuild`.
@@ -6,16 +6,21 @@ nobody a memory: the file is built anew from the records, at the next open, or n
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from memory_agent.care.findings import Findings, Report
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
+from memory_agent.learning.kept_learner import LEARNER_FILE, look_at_learner
 from memory_agent.records import Embedding
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon_look import HeldWords
 from memory_agent.storage.lexicon_rows import record_fingerprint
 from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.user_key import UserKey
+from sona.errors import DamagedStateError
 
 _LEAST_COSINE = 0.99  # of a vector and its int8 form; .9995 and more is usual
 _STEP = 1_000
@@ -67,6 +72,17 @@ def check_lexicon(snapshot: Snapshot, held: HeldWords, findings: Findings, repor
     strange = (held.fingerprints.keys() | held.worded) - rows - changed
     findings.add(LEXICON_FILE, "holds a row that is no record", len(strange))
     report(LEXICON_FILE, total, total)
+
+
+def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
+    """Hold the saved learner against its checksum, and against whose it should be. Of an older moment it may be."""
+    try:
+        lineage = look_at_learner(folder, key)
+    except DamagedStateError as error:
+        findings.add(LEARNER_FILE, str(error))
+        return
+    if lineage is not None:
+        _is_of_store(snapshot, lineage, LEARNER_FILE, findings)
 
 
 def _is_of_store(snapshot: Snapshot, lineage: str, place: str, findings: Findings) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -30,7 +31,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int
     version: str
-    made_at: datetime
+    made_at: Annotated[datetime, msgspec.Meta(tz=True)]
     parts: tuple[Part, ...]
     left_out: tuple[str, ...] = ()
 
@@ -65,6 +66,9 @@ def read_manifest(folder: Path) -> Manifest:
         raise BackupDamagedError(f"{folder / MANIFEST_FILE}: {error}") from error
     if manifest.format > FORMAT:
         raise BackupDamagedError(f"{folder} has format {manifest.format}; this version knows up to {FORMAT}")
+    folders = {Path(part.path).parent for part in manifest.parts}
+    if len(folders) < len(manifest.parts):
+        raise BackupDamagedError(f"{folder / MANIFEST_FILE} names two parts of one folder")
     for part in manifest.parts:
         _require_as_it_was(folder, part)
     return manifest

@@ -7,6 +7,7 @@ record to its id, and so on. What this does not do: mend. What is damaged here i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import numpy as np
 
@@ -76,6 +77,7 @@ class RecordsCheck:
         self._events()
         self._changes()
         self._blobs()
+        self._runs()
         self._index_of(RUN_INDEX, {RUNS: lambda key, value: index_entries(decode_trajectory(key, value))})
         notes = dict.fromkeys((RECALLS, RUN_RECALLS), lambda key, value: note_entries(decode_note(key, value)))
         self._index_of(RECALL_INDEX, notes)
@@ -150,6 +152,13 @@ class RecordsCheck:
                 unseal(0, value, "blob")
             except StoreDamagedError:
                 self._findings.add(META, "a blob " + _UNREADABLE)
+
+    def _runs(self) -> None:
+        """Require that runs name memories that are there, or were and are forgotten."""
+        for key, value in self._transaction.scan(RUNS):
+            with suppress(StoreDamagedError, InvalidInputError):  # named where the index is made of it
+                for row in decode_trajectory(key, value).named_rows:
+                    self._require(0 < row < self._state.next_row, RUNS, "names a row that never was")
 
     def _index_of(self, index: str, sources: Mapping[str, Callable[[bytes, bytes], dict[bytes, bytes]]]) -> None:
         """Compare an index with what it should hold, both ways."""

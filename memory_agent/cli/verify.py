@@ -39,8 +39,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     Without --user, all users, whose runs are whose, and the journal; a user whose encryption key is gone is named and
     passed over. Works beside a daemon, and changes nothing. What is wrong is named by file and class of keys, and
     counted. Exit code 2: something was found. What is found in index.usearch or lexicon.sqlite costs nothing: they are
-    built anew (now: `memory-agent rebuild`), and one that is not there yet is a note. Anything else is restored from a
-    backup: `memory-agent restore`.
+    built anew (now: `memory-agent rebuild`), and one that is not there yet is a note; sona.state is learnt again when
+    the memory is opened. Anything else is restored from a backup: `memory-agent restore`.
 
     \b
     Examples:

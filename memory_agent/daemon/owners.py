@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.errors import StoreEncryptedError
+from memory_agent.errors import StoreDamagedError, StoreEncryptedError
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.ownership import (
     MAP_SIZE_BYTES,
@@ -42,6 +42,7 @@ from relay.replacing import discard_copy, flush_copy, replace_by_copy, room_for_
 LIMIT = 500_000
 """Pairs on disk: with the longest ids about half of the map."""
 _UNSAVED = 10_000
+_NUMBER_BYTES = 8
 _LONGEST_ID_BYTES = 200  # LMDB's keys end at 511
 
 
@@ -299,7 +300,9 @@ def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
-    """Go on counting where the order ends."""
+    """Go on counting where the order ends. Raises `StoreDamagedError` where it ends in no number of ours."""
     last = transaction.last_key(ORDER)
+    if last is not None and (len(last) > _NUMBER_BYTES or last[:1] == b"\xff"):
+        raise StoreDamagedError("the order of the map of owners ends in a key that is no number")
     first = int.from_bytes(last, "big") + 1 if last is not None else 1
-    return (number.to_bytes(8, "big") for number in count(first))
+    return (number.to_bytes(_NUMBER_BYTES, "big") for number in count(first))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -30,7 +31,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `returned`: memories and events that had been erased before, and were brought in again on purpose.
     """
 
-    at: datetime
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
     everything: bool = False
     memories: tuple[str, ...] = ()
     events: tuple[str, ...] = ()

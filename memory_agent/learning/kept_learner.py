@@ -14,13 +14,14 @@ import msgspec
 
 from memory_agent.storage.codec import StoreState
 from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
 from relay.durable import write_private
 from relay.errors import UndecipherableError
 from sona import checkpoint
 from sona.engine import Learner
 from sona.errors import DamagedStateError
 
-_FILE = "sona.state"
+LEARNER_FILE = "sona.state"
 _DRAFT = "sona.state.new"
 _SET_ASIDE = "sona.damaged"
 _PURPOSE, _ABOUT = "learner", b"sona.state"
@@ -52,12 +53,9 @@ def moment_in(state: StoreState) -> Moment:
 
 def load_learner(store: Store) -> Learner | None:
     """Return the learner that was saved, or None where there is none of this moment."""
-    path = store.folder / _FILE
+    path = store.folder / LEARNER_FILE
     try:
-        data = path.read_bytes()
-        if store.key is not None:
-            data = store.key.cipher(_PURPOSE).open(data, _ABOUT)
-        kept = msgspec.msgpack.decode(data, type=_Kept)
+        kept = _read(path, store.key)
         if kept.moment == moment_of(store):
             return checkpoint.from_bytes(kept.state)
         discard_learner(store.folder)  # what it was made of is no more, and may have been forgotten
@@ -71,9 +69,32 @@ def load_learner(store: Store) -> Learner | None:
     return None
 
 
+def look_at_learner(folder: Path, key: UserKey | None) -> str | None:
+    """Return the lineage of the store that the saved learner is of, None where none is saved. Changes nothing.
+
+    Raises `DamagedStateError` for one that would be set aside: it does not match its checksum, is of another version,
+    or cannot be read.
+    """
+    try:
+        kept = _read(folder / LEARNER_FILE, key)
+        checkpoint.whole_body(kept.state)
+    except FileNotFoundError:
+        return None
+    except (OSError, UndecipherableError, msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DamagedStateError(f"{LEARNER_FILE} cannot be read") from error
+    return kept.moment.lineage
+
+
+def _read(path: Path, key: UserKey | None) -> _Kept:
+    data = path.read_bytes()
+    if key is not None:
+        data = key.cipher(_PURPOSE).open(data, _ABOUT)
+    return msgspec.msgpack.decode(data, type=_Kept)
+
+
 def discard_learner(folder: Path) -> None:
     """Remove what was saved, the damaged one too: vectors of what was asked and used lie in it."""
-    for name in (_FILE, _DRAFT, _SET_ASIDE):
+    for name in (LEARNER_FILE, _DRAFT, _SET_ASIDE):
         with suppress(OSError):
             (folder / name).unlink()
 
@@ -83,12 +104,12 @@ def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
     data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
     if store.key is not None:
         data = store.key.cipher(_PURPOSE).seal(data, _ABOUT)
-    write_private(store.folder / _FILE, data)
+    write_private(store.folder / LEARNER_FILE, data)
     return len(data)
 
 
 def saved_bytes(folder: Path) -> int:
     """Return how many bytes the saved learner takes; 0 without one."""
     with suppress(OSError):
-        return (folder / _FILE).stat().st_size
+        return (folder / LEARNER_FILE).stat().st_size
     return 0

@@ -63,9 +63,10 @@ def _engine(secret: bytes | None) -> Any:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What either engine raises."""
+    """What either engine raises; the last where what it says of a damaged schema holds bytes of the damage."""
     other = sys.modules.get("sqlcipher3.dbapi2")
-    return (sqlite3.Error,) if other is None else (sqlite3.Error, other.Error)
+    ours = (sqlite3.Error, UnicodeDecodeError)
+    return ours if other is None else (*ours, other.Error)
 
 
 def connect_in_memory() -> Connection:

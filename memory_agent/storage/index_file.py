@@ -84,18 +84,22 @@ def parse_index(
 
 
 def _sealed(header: IndexHeader, body: bytes, cipher: Cipher) -> bytes:
-    parts = [memoryview(body)[i : i + _PART_BYTES] for i in range(0, len(body), _PART_BYTES)]
+    parts = _cut(memoryview(body), _PART_BYTES)
     return b"".join(cipher.seal(bytes(part), _about(header, i, len(parts))) for i, part in enumerate(parts))
 
 
 def _opened(name: str, header: IndexHeader, body: memoryview, cipher: Cipher) -> memoryview:
-    step = _PART_BYTES + SEAL_BYTES
-    parts = [body[i : i + step] for i in range(0, len(body), step)]
+    parts = _cut(body, _PART_BYTES + SEAL_BYTES)
     try:
         plain = [cipher.open(bytes(part), _about(header, i, len(parts))) for i, part in enumerate(parts)]
     except UndecipherableError as error:
         raise IndexDamagedError(f"{name}: the body cannot be deciphered") from error
     return memoryview(b"".join(plain))
+
+
+def _cut(body: memoryview, size_bytes: int) -> list[memoryview]:
+    """Return the body in parts, one at least: no part would be one that nobody had to seal."""
+    return [body[i : i + size_bytes] for i in range(0, max(1, len(body)), size_bytes)]
 
 
 def _about(header: IndexHeader, part: int, parts: int) -> bytes:

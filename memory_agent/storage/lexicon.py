@@ -42,7 +42,7 @@ from memory_agent.storage.database import (
     set_aside,
     translating,
 )
-from memory_agent.storage.lexicon_rows import SCHEMA, SCHEMA_VERSION, follow, insert, put_state
+from memory_agent.storage.lexicon_rows import SCHEMA, SCHEMA_VERSION, applied_in, follow, insert, put_state
 from memory_agent.storage.passages import mark_passages
 from memory_agent.storage.seal import boot_id, break_seal, put_seal
 from memory_agent.storage.terms import match_expression, query_words
@@ -320,7 +320,7 @@ class Lexicon:
             state = dict(self._writer.execute("SELECT name, value FROM state"))
             if state.get("schema") != self._identity:
                 raise IndexDamagedError(f"{self.path.name} is of another version")
-            self.applied, self.lineage = int(state.get("applied", 0)), state.get("lineage", "")
+            self.applied, self.lineage = applied_in(state), state.get("lineage", "")
             self._left_by = state.get("boot")
             put_state(self._writer, "boot", boot_id() or "")
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.database import copy_in_memory, translating
+from memory_agent.storage.lexicon_rows import applied_in
 from memory_agent.storage.seal import matches_seal
 
 
@@ -35,7 +36,7 @@ def look(path: Path, secret: bytes | None = None) -> HeldWords:
         copy.execute("INSERT INTO words (words) VALUES ('integrity-check')")
         state = dict(copy.execute("SELECT name, value FROM state"))
         return HeldWords(
-            applied=int(state.get("applied", 0)),
+            applied=applied_in(state),
             lineage=state.get("lineage", ""),
             fingerprints=dict(copy.execute("SELECT row, fingerprint FROM memories")),
             worded=frozenset(row for (row,) in copy.execute("SELECT id FROM words_docsize")),

@@ -6,6 +6,7 @@ without a sign, so every change is checked against what is held first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from memory_agent.errors import IndexDamagedError
@@ -68,6 +69,14 @@ def insert_words(connection: Connection, row: int, words: IndexedText) -> None:
         "INSERT INTO words (rowid, title, text, tags) VALUES (?, ?, ?, ?)",
         (row, words.title, words.text, " ".join(words.tags)),
     )
+
+
+def applied_in(state: Mapping[str, str]) -> int:
+    """Return the change up to which a lexicon follows. Raises `IndexDamagedError`."""
+    try:
+        return int(state.get("applied", 0))
+    except ValueError as error:
+        raise IndexDamagedError("the lexicon does not say how far it follows") from error
 
 
 def put_state(connection: Connection, name: str, value: str) -> None:

@@ -32,8 +32,12 @@ def seal_owner(key: bytes, user: bytes) -> bytes:
 
 
 def opened_owner(key: bytes, value: bytes) -> bytes | None:
-    """Return the user of a kept pair; None when it does not match its checksum."""
+    """Return the user of a kept pair; None for a damaged one: also one that was sealed as it was, by an upgrade."""
     user = value[_CHECKSUM_BYTES:]
+    try:
+        user.decode()
+    except UnicodeDecodeError:
+        return None
     return user if seal_owner(key, user) == value else None
 
 

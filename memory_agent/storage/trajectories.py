@@ -138,6 +138,13 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
         return {mark.row for mark in self.marks if mark.row is not None}
 
     @property
+    def named_rows(self) -> set[int]:
+        """Every memory that it speaks of: its own, those that it used, and those that its events or words name."""
+        named = {row for mark in self.marks for row in mark.named}
+        begun = set() if self.begin_row is None else {self.begin_row}
+        return self.rows | named | begun | {use.row for use in self.used} | {row for row, _ in self.inferred}
+
+    @property
     def output(self) -> bytes:
         """A digest of what its own words can be held against what it was shown by; empty where there is neither."""
         rows = [mark.row for mark in self.marks if mark.row is not None and mark.role in ("step", "end")]

@@ -1,5 +1,5 @@
-"""Junk and half-valid messages at a real relay and a real host: both go on answering, count it, grow no more than they
-must, and tell nobody of another user."""
+"""Junk and half-valid messages at a real relay, a real gateway and a real host: all go on answering, grow no
+more than they must, and tell nobody of another user."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ from agent_targets import ENCODED as PARAMS
 from bus_targets import EVENTS, PACKED, REQUESTS
 from mutations import mutate
 
+from memory_agent import MemoryClient
+from memory_agent.daemon.service import METHODS
 from memory_agent.daemon.verbs import VERBS
 from memory_agent.protocol import Request, encode
-from relay import BrokerSettings, Publisher, RelaySettings, Scope, Subscriber, create_key
+from relay import ALL_SCOPES, BrokerSettings, Publisher, RelaySettings, Scope, Subscriber, create_key, revoke_key
 
 TESTS = Path(__file__).parent.parent
 sys.path += [str(TESTS / "relay"), str(TESTS / "memory_agent")]
 
 from relays import RelayProcess, mapping, wait_until  # noqa: E402
+from served_gateway import gateway_without_ray  # noqa: E402
 from served_host import absent_embedder, client_of_host  # noqa: E402
 
 MESSAGES = 900
 ROOM_BYTES = 150 << 20
 """What a process may grow by: it has 170 kB for each message, and must not need them."""
+CODES = {b"unauthorized", b"user_not_allowed", b"protocol", b"invalid_input"}
 SECRET_OF_BOB = "the vault code is 4711-zebra"
 
 
@@ -145,6 +149,61 @@ def test_a_host_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder
         assert internal == []
         assert [memory.record.id for memory in client.recall("vault code", mode="lexical").memories] == [kept.id]
         assert psutil.Process().memory_info().rss - before_bytes < ROOM_BYTES
+
+
+def asked(seed: int, token: str, replayed: bytes) -> bytes:
+    """A request: junk, half of one, of a version that nobody speaks, in bob's name, or bob's with another token."""
+    random = Random(seed)
+    method = sorted(METHODS)[seed % len(METHODS)]
+    try:
+        request = Request(
+            method=method,
+            user_id=random.choice(("alice", "bob", "default")),
+            params=msgspec.Raw(junk(seed, PARAMS)),
+            token=token,
+            deadline_ms=random.choice((300.0, 0.0, -1.0)),
+            version=random.choice((1, 2, 3, -1, 2**63 - 1)),
+        )
+        whole = encode(request)
+    except (TypeError, ValueError):
+        return junk(seed, (replayed,))
+    return (whole, whole, whole[: random.randrange(len(whole))], replayed, junk(seed, (whole, replayed)))[seed % 5]
+
+
+def test_a_gateway_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+    """Nor does it to who sends what bob once asked, with a token of alice, of nobody, or that counts no more."""
+    with absent_embedder(folder) as embedder, gateway_without_ray(folder / "d", embedder) as served:
+        tokens = {name: create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("alice", "bob", "gone")}
+        revoke_key(served.data_dir, "gone")
+        vault = msgspec.msgpack.encode({"query": "vault code", "mode": "lexical"})
+        with (
+            MemoryClient("bob", endpoint=served.gateway, token=tokens["bob"]) as bob,
+            MemoryClient("alice", endpoint=served.gateway, token=tokens["alice"]) as alice,
+            connected(served.gateway) as asker,
+            connected(served.gateway) as flooder,
+        ):
+            kept = bob.remember(SECRET_OF_BOB)
+            before_bytes = psutil.Process().memory_info().rss
+            flooder.send_multipart([b"c", bytes((64 << 20) + 1)])
+            replies = []
+            for seed in range(MESSAGES // 3):
+                token = (tokens["alice"], tokens["gone"], "x" * 43, "")[seed % 11 % 4]
+                replayed = encode(Request(method="recall", user_id="bob", params=msgspec.Raw(vault), token=token))
+                body = bytes(4 << 20) if seed % 100 == 0 else asked(seed, token, replayed)
+                correlation = seed.to_bytes(4, "big")
+                asker.send_multipart([correlation])  # that nobody could answer
+                asker.send_multipart([correlation, body, *[b"more"] * (seed % 40 == 0) * 100])
+                replies.append(asker.recv_multipart())
+                assert replies[-1][0] == correlation
+            told = b"".join(b"".join(reply) for reply in replies)
+            assert b"4711-zebra" not in told
+            assert kept.id.encode() not in told
+            assert b"internal error" not in told
+            assert {code for code in CODES if code in told} == CODES
+            assert [memory.record.id for memory in bob.recall("vault code", mode="lexical").memories] == [kept.id]
+            mine = alice.remember("the mutex is mine")
+            assert [one.record.id for one in alice.recall("the mutex", mode="lexical").memories][:1] == [mine.id]
+            assert psutil.Process().memory_info().rss - before_bytes < ROOM_BYTES
 
 
 def encode_request(method: str, params: bytes) -> bytes:

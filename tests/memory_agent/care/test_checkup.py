@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
+import msgspec
 import numpy as np
 import pytest
 from care_samples import GRAPH
@@ -17,6 +20,8 @@ from memory_agent.config import StoreSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.seal import put_seal
+from memory_agent.storage.trajectories import StoredUse
 
 
 def check(folder: Path, settings: StoreSettings = GRAPH) -> PartReport:
@@ -122,3 +127,50 @@ def test_damaged_files_are_named_and_nothing_of_their_content(filled: Path) -> N
     report = check(filled)
     assert "records/data.mdb" in places(report)
     assert "mutex" not in str(report)
+
+
+@pytest.mark.parametrize("applied", ["q", "9" * 5_000, b"1\xff"])
+def test_a_lexicon_that_says_nonsense_of_how_far_it_follows_is_found_and_built_anew(
+    filled: Path, applied: str | bytes
+) -> None:
+    with closing(sqlite3.connect(filled / "lexicon.sqlite", isolation_level=None)) as connection:
+        connection.execute("UPDATE state SET value = CAST(? AS TEXT) WHERE name = 'applied'", (applied,))
+    put_seal(filled / "lexicon.sqlite")
+    assert places(check(filled)) == {"lexicon.sqlite"}
+    archive = Archive.open(filled, GRAPH, "library")
+    assert len(archive.lexicon) == len(list(archive.store.scan()))
+    archive.close()
+
+
+@pytest.mark.parametrize("row", [0, -1, 1 << 40])
+def test_a_run_that_names_a_row_that_never_was_is_found(filled: Path, row: int) -> None:
+    """Its indexes agree with it, so nothing else tells."""
+    archive = Archive.open(filled, GRAPH, "library")
+    with archive.batch() as batch:
+        run = next(iter(batch.newest_trajectories()))
+        batch.put_trajectory(msgspec.structs.replace(run, used=(*run.used, StoredUse(row, "feedback", 1.0))))
+    archive.close()
+    assert [(one.place, one.fault) for one in check(filled).findings] == [("runs", "names a row that never was")]
+
+
+def test_a_run_whose_memories_were_forgotten_has_no_findings(filled: Path, embedder: Embedder) -> None:
+    with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
+        used = [use.record_id for run in memory.runs.list() for use in run.used]
+        assert used
+        memory.forget(used)
+    assert check(filled).findings == ()
+
+
+def test_a_saved_learner_that_is_damaged_or_of_another_store_is_found(filled: Path, embedder: Embedder) -> None:
+    with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
+        memory.sona.consolidate()
+    state = filled / "sona.state"
+    kept = state.read_bytes()
+    assert check(filled).findings == ()
+    for damaged in (kept[:-20] + bytes([kept[-20] ^ 1]) + kept[-19:], kept[: len(kept) // 2], b""):
+        state.write_bytes(damaged)
+        assert places(check(filled)) == {"sona.state"}
+        assert state.read_bytes() == damaged
+    moment, learner = msgspec.msgpack.decode(kept)
+    state.write_bytes(msgspec.msgpack.encode((["another", *moment[1:]], learner)))
+    assert [(one.place, one.fault) for one in check(filled).findings] == [("sona.state", "is of another store")]

@@ -1,0 +1,279 @@
+"""Targets that are sealed or encrypted: keys and who may ask, caches and names under a user's key, markers.
+
+A cipher hides what lies behind it from a fuzzer; so each input is read as it is, and once more sealed and encrypted
+with the right key, as a version of this program that was wrong would have written it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+
+import lmdb
+import msgspec
+import pytest
+import xxhash
+from bus_targets import SETTINGS, scratch
+from file_targets import HEADER, INTENTS, Read, _in_file, _kept_file, _StoreOfNow
+from target import OURS, Target, refused
+
+from memory_agent.config import StoreSettings
+from memory_agent.erasure import ledger
+from memory_agent.errors import IndexDamagedError
+from memory_agent.learning import kept_learner
+from memory_agent.storage.encrypted import Encrypted
+from memory_agent.storage.environment import Environment
+from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
+from memory_agent.storage.records_file import RECORDS_FOLDER, open_records, own_records
+from memory_agent.storage.snapshot import FORMS
+from memory_agent.storage.user_key import UserKey
+from relay import SYSTEM_USER, Credentials, Journal, KeyRing, Scope, create_key, key_ring, read_mark
+from relay.key_file import ensure_local_key, keys_path, read_keys
+from relay.sealed import sealed, unsealed
+
+KEY = b"\0" * 7 + b"\1"
+ULID = b"01KCQ0ZD6Z9V2M3S7T8W5X4Y1A"
+STORE = StoreSettings(map_size_bytes=1 << 22, reserve_bytes=64 << 10)
+BODY = b"what an engine wrote"
+
+
+@cache
+def ring() -> KeyRing:
+    """A ring with a key of alice and one of the system, made by the real code."""
+    keys = KeyRing(scratch() / "ring")
+    for user_id in (SYSTEM_USER, "alice"):
+        keys.cipher(user_id, "records", create=True)
+    return keys
+
+
+@cache
+def user_key() -> UserKey:
+    """Alice's."""
+    return UserKey(ring(), "alice")
+
+
+def key_path(folder: Path) -> Path:
+    """Where a ring in `folder` keeps alice's key."""
+    return KeyRing(folder)._path("alice")
+
+
+def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
+    """Run with the input, and with what each of `made` makes of it."""
+
+    def all_of(data: bytes) -> None:
+        run(data)
+        for make in made:
+            run(make(data))
+
+    return all_of
+
+
+def _sealed_file(data: bytes) -> None:
+    """One flipped bit makes no other document of what was sealed: it is refused, or taken whole, last line and all."""
+    with suppress(ValueError):
+        unsealed(data)
+    place, content = int.from_bytes(data[:3], "big"), data[3:]
+    kept = bytearray(sealed(content))
+    assert unsealed(bytes(kept)) == content
+    kept[place // 8 % len(kept)] ^= 1 << place % 8
+    with suppress(ValueError):
+        assert unsealed(bytes(kept)) == kept
+
+
+def _key_file(folder: Path) -> None:
+    keys = KeyRing(folder)
+    secret = msgspec.json.decode(unsealed(key_path(ring().folder).read_bytes()))["key"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_ring, "_LOOK_S", 0.0)
+        for ask in (partial(keys.cipher, "alice", "records"), partial(keys.fits, "alice", KEY), keys.users):
+            assert secret not in _refusal(ask)
+
+
+def _refusal(read: Callable[[], object]) -> str:
+    """What our error says, nothing where there is none."""
+    try:
+        read()
+    except OURS as error:
+        return str(error)
+    return ""
+
+
+def _token() -> bytes:
+    return ensure_local_key(_people()).encode()
+
+
+@cache
+def _people() -> Path:
+    folder = scratch() / "people"
+    folder.mkdir()
+    ensure_local_key(folder)
+    create_key(folder, "bob", "bob", frozenset({Scope.RECALL, Scope.PUBLISH}))
+    return folder
+
+
+def _keys(folder: Path) -> None:
+    refused(read_keys, folder)
+    credentials = Credentials(folder)
+    refused(credentials.of_token, _token())
+    refused(credentials.of_curve, "x")
+
+
+def _index(data: bytes) -> None:
+    """What passes is what was saved: neither header nor body can be another one under the same key."""
+    cipher = user_key().cipher("index")
+    real, body = _index_parts()
+    magic = _index_file()[: _index_file().index(b"\n") + 1]
+    of_body = msgspec.structs.replace(real, body_bytes=len(data), body_xxh3=xxhash.xxh3_128_digest(data))
+    for content, kept in ((data, body), (msgspec.msgpack.encode(of_body), data)):
+        file = magic + xxhash.xxh3_64_digest(content) + len(content).to_bytes(4, "big") + content + kept
+        with suppress(IndexDamagedError):
+            header, plain = parse_index("index", memoryview(file), "e", cipher)
+            assert (header, bytes(plain)) == (real, BODY)
+    for key in (cipher, None):
+        refused(parse_index, "index", memoryview(data), "e", key)
+
+
+@cache
+def _index_file() -> bytes:
+    path = scratch() / "index-encrypted"
+    write_index(path, HEADER, BODY, user_key().cipher("index"))
+    return path.read_bytes()
+
+
+@cache
+def _index_parts() -> tuple[IndexHeader, bytes]:
+    """The header as it was saved, and the encrypted body."""
+    file = _index_file()
+    start = file.index(b"\n") + 1
+    end = start + 12 + int.from_bytes(file[start + 8 : start + 12], "big")
+    return msgspec.msgpack.decode(file[start + 12 : end], type=IndexHeader), file[end:]
+
+
+def _learner(folder: Path) -> None:
+    store = _StoreOfNow(folder)
+    store.key = user_key()
+    kept_learner.load_learner(store)  # type: ignore[arg-type]
+
+
+def _locked_learner(data: bytes) -> bytes:
+    return user_key().cipher(kept_learner._PURPOSE).seal(data, kept_learner._ABOUT)
+
+
+def _intent(folder: Path) -> None:
+    refused(ledger.read_intent, folder)
+    refused(ledger.read_intent, folder, user_key())
+
+
+def _locked_intent(data: bytes) -> bytes:
+    return sealed(user_key().cipher(ledger._PURPOSE).seal(data, ledger._ABOUT))
+
+
+def _values(data: bytes) -> None:
+    """A name comes back as it was, a value only in its own place; anything else is refused."""
+    encrypted = Encrypted(user_key().cipher("records"), FORMS)
+    for database, form in FORMS.items():
+        kept = encrypted.key(database, data)
+        assert encrypted.plain_key(database, kept) == data
+        refused(encrypted.plain_key, database, data)
+        assert refused(encrypted.open, database, KEY, data) or not (form.is_sealed and data)
+        refused(encrypted.seal, database, KEY, data)
+        if form.is_sealed and not form.is_checked and data:
+            closed = encrypted.seal(database, kept, data)
+            assert encrypted.open(database, kept, closed) == data
+            assert refused(encrypted.open, database, kept + b"x", closed)
+
+
+def _record_marker(data: bytes) -> None:
+    """Nobody is let in by a marker but the one that is there, and nobody makes another key for it."""
+    folder = _records()
+    with lmdb.open(str(folder / RECORDS_FOLDER), max_dbs=20, map_size=STORE.map_size_bytes) as engine:
+        markers = engine.open_db(b"encryption")
+        with engine.begin(write=True) as transaction:
+            transaction.put(b"key", data, db=markers)
+    before = ring().users()
+    assert refused(_open_and_close, folder, None)
+    assert refused(_open_and_close, folder, user_key()) or data == b"1" + user_key().cipher("records").key_id
+    assert refused(_own_and_close, folder, user_key()) or data == b"1" + user_key().cipher("records").key_id
+    environment = Environment.open(folder / RECORDS_FOLDER, STORE.map_size_bytes, readonly=True)
+    refused(ring().fits, "alice", environment.key_id())
+    environment.close()
+    assert ring().users() == before
+
+
+def _open_and_close(folder: Path, key: UserKey | None) -> None:
+    open_records(folder, STORE, key).close()
+
+
+def _own_and_close(folder: Path, key: UserKey | None) -> None:
+    own_records(folder, STORE, key).close()
+
+
+@cache
+def _records() -> Path:
+    folder = scratch() / "marked"
+    own_records(folder, STORE, user_key()).close()
+    return folder
+
+
+def _journal_marker(data: bytes) -> None:
+    folder = _journal()
+    with lmdb.open(str(folder), max_dbs=20, map_size=SETTINGS.map_size_bytes) as engine:
+        counters = engine.open_db(b"counters")
+        with engine.begin(write=True) as transaction:
+            transaction.put(b"encrypted", data, db=counters)
+    refused(read_mark, folder, SETTINGS)
+    is_right = data == ring().cipher(SYSTEM_USER, "journal").key_id
+    for keys, readonly in ((ring(), True), (ring(), False), (None, True), (None, False)):
+        assert refused(_open_journal, folder, keys, readonly) or (keys is not None and is_right)
+
+
+def _open_journal(folder: Path, keys: KeyRing | None, readonly: bool) -> None:
+    Journal.open(folder, SETTINGS, keys=keys, readonly=readonly).close()
+
+
+@cache
+def _journal() -> Path:
+    folder = scratch() / "journal-encrypted"
+    Journal.open(folder, SETTINGS, keys=ring()).close()
+    return folder
+
+
+TARGETS = (
+    Target("sealed-file", _sealed_file, (b"\0\0\7" + INTENTS[0], b"\1\0\3" + sealed(INTENTS[0]))),
+    Target(
+        "encryption-key",
+        also(_in_file(key_path(Path()).name, _key_file), sealed),
+        (
+            key_path(ring().folder).read_bytes(),
+            unsealed(key_path(ring().folder).read_bytes()),
+            b"destroyed" + b"x" * 90,
+        ),
+        "json",
+    ),
+    Target(
+        "sealed-keys",
+        also(_in_file("keys.json", _keys), sealed),
+        (keys_path(_people()).read_bytes(), unsealed(keys_path(_people()).read_bytes())),
+        "json",
+    ),
+    Target("encrypted-index", _index, (msgspec.msgpack.encode(_index_parts()[0]), _index_parts()[1]), "msgpack"),
+    Target(
+        "encrypted-learner",
+        also(_in_file("sona.state", _learner), _locked_learner),
+        (_kept_file(), _locked_learner(_kept_file())),
+        "msgpack",
+    ),
+    Target(
+        "encrypted-intent",
+        also(_in_file(ledger.LEDGER_FILE, _intent), sealed, _locked_intent),
+        (*INTENTS, sealed(INTENTS[0]), _locked_intent(INTENTS[0])),
+        "json",
+    ),
+    Target("encrypted-values", _values, (b"run-1", ULID, b"b" + KEY + ULID, b"b" + KEY + b"run-1", KEY)),
+    Target(
+        "record-marker", _record_marker, (b"1" + user_key().cipher("records").key_id, b"2" + bytes(8), b"1" + bytes(8))
+    ),
+    Target("journal-marker", _journal_marker, (ring().cipher(SYSTEM_USER, "journal").key_id, bytes(8))),
+)

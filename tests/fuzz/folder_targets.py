@@ -1,0 +1,211 @@
+"""Targets that are folders at work: a lexicon beside its store, the map of owners, a backup brought back, retention.
+
+What is a cache is built anew, and answers as before; what is the truth is refused by name.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from bus_targets import NOW, scratch
+from encrypted_targets import STORE, ring, user_key
+from file_targets import _in_file
+from target import Target, refused
+
+from memory_agent.care.backup import make_backup
+from memory_agent.care.manifest import MANIFEST_FILE
+from memory_agent.care.restoration import restore_all, restore_user
+from memory_agent.daemon.owners import Owners, encrypt_owners, run_keys
+from memory_agent.erasure.history import note_erasure, read_history
+from memory_agent.erasure.ledger import Intent
+from memory_agent.erasure.rules import Rules
+from memory_agent.errors import IndexDamagedError
+from memory_agent.records import MemoryRecord
+from memory_agent.settings import Settings, load_settings
+from memory_agent.signals.table import SignalTable
+from memory_agent.storage import derived, seal
+from memory_agent.storage.folders import user_folder
+from memory_agent.storage.lexicon_look import look
+from memory_agent.storage.ownership import ORDER, PAIRS, UNSEALED, seal_owner
+from memory_agent.storage.store import Store
+from memory_agent.storage.user_key import UserKey
+from relay.config import EncryptionSettings
+
+RECORD = MemoryRecord(
+    id="m-1", text="the mutex is missing", source="user_input", kind="episode", timestamp=NOW, tags=("a",)
+)
+OWNED = run_keys("run-1")
+EDITS = (b"\0", b"\1\0\0\x10\1", b"\2\0\0\x1c\xff\0\x10\0\x0d", b"\xf0\0\x20\5\x80")
+RULES = (
+    b'[[retention.rules]]\nname = "chat"\nkinds = ["episode"]\nage_s = 86400\n'
+    b'[[retention.rules]]\nname = "own"\nsources = ["user_input"]\nevents = ["chat.*"]\ntags = ["a"]\nage_s = 1e10\n'
+    b'[[retention.rules]]\nname = "rest"\nsignals = ["chat"]\n',
+    b'[retention]\ninterval_s = 5\nrules = [{name = "all", age_s = 0.5}]\n',
+)
+
+
+def _lexicon(key: UserKey | None, data: bytes) -> None:
+    """Edit the file, four bytes an edit: where (three) and with what (one); the first byte says how it was left.
+
+    An encrypted page tells that it was changed, so that what is asked is found; in a plain one, columns may lie.
+    """
+    store = _store(key is not None)
+    path = store.folder / derived.LEXICON_FILE
+    file = bytearray(_lexicon_file(key is not None))
+    for at in range(1, len(data) - 3, 4):
+        file[int.from_bytes(data[at : at + 3], "big") % len(file)] ^= data[at + 3]
+    how = data[:1] or b"\0"
+    file = file[: len(file) * how[0] // 252] if how[0] > 3 else file
+    for other in store.folder.glob(f"{derived.LEXICON_FILE}*"):
+        other.unlink()
+    path.write_bytes(file)
+    if how[0] & 1:
+        seal.put_seal(path)
+    if how[0] & 2:
+        path.with_name(f"{path.name}-wal").write_bytes(data)
+    refused(look, path, derived.lexicon_secret(key))
+    lexicon = derived.open_lexicon(store)
+    try:
+        try:
+            found = lexicon.search("mutex", 3)[0].tolist()
+        except IndexDamagedError:
+            derived.repair_lexicon(store, lexicon)
+            found = lexicon.search("mutex", 3)[0].tolist()
+    finally:
+        lexicon.close()
+    assert key is None or found == [1]
+
+
+@cache
+def _store(is_encrypted: bool) -> Store:
+    store = Store.open(scratch() / f"store-{is_encrypted}", STORE, key=user_key() if is_encrypted else None)
+    with store.batch() as batch:
+        batch.set_stamp("s")
+        batch.put(RECORD, np.asarray([1, 0, 0, 0], np.float32))
+    derived.open_lexicon(store).close()
+    return store
+
+
+@cache
+def _lexicon_file(is_encrypted: bool) -> bytes:
+    return (_store(is_encrypted).folder / derived.LEXICON_FILE).read_bytes()
+
+
+@cache
+def _owners(is_encrypted: bool) -> Owners:
+    return Owners(
+        scratch() / f"owners-{is_encrypted}",
+        map_size_bytes=1 << 20,
+        key=UserKey(ring(), "system") if is_encrypted else None,
+    )
+
+
+def _owner(data: bytes) -> None:
+    """What stands for the owner of a run is a user, or nobody; a new word is taken and forgotten, or refused."""
+    for is_encrypted in (False, True):
+        owners = _owners(is_encrypted)
+        kept = _kept_key(owners)
+        for value in (data, seal_owner(kept, data)):
+            owners._unsaved.clear()
+            with owners._environment.write() as transaction:
+                for database in (PAIRS, ORDER):
+                    transaction.clear(database)
+                transaction.put(PAIRS, kept, value)
+                transaction.put(ORDER, data[:200] or b"\0", kept)
+            owner = owners.owner(OWNED)
+            assert owner is None or seal_owner(kept, owner.encode()) == value
+            owners.learn(OWNED, "bob")
+            refused(owners.forget, "bob")
+
+
+def _kept_key(owners: Owners) -> bytes:
+    return owners._known(OWNED)[0][0]
+
+
+def _older_owners(data: bytes) -> None:
+    """A map from before there were checksums is taken over, then encrypted."""
+    folder = scratch() / "older"
+    owners = Owners(folder, map_size_bytes=1 << 20)
+    with owners._environment.write() as transaction:
+        transaction.put(UNSEALED, OWNED[0].encode(), data)
+        transaction.put(UNSEALED, data[:200] or b"x", b"alice")
+    owners.close()
+    for key in (None, UserKey(ring(), "system")):
+        if key is not None:
+            encrypt_owners(folder, key)
+        owners = Owners(folder, map_size_bytes=1 << 20, key=key)
+        owners.owner(OWNED)
+        owners.close()
+    shutil.rmtree(folder)
+
+
+def _rules(folder: Path) -> None:
+    settings = load_settings(folder / "s.toml", {})
+    rules = Rules(settings.retention, SignalTable.load(settings.ingest.signals))
+    for at in (NOW, NOW.replace(year=9999), NOW.replace(year=1)):
+        for metadata in ({}, {"event_type": "chat.user_msg"}):
+            told = rules.expiry(msgspec.structs.replace(RECORD, timestamp=at, metadata=metadata))
+            assert told is None or told[0] >= at
+    assert rules.digest
+
+
+def _restore(data: bytes) -> None:
+    """A manifest that lies is refused, and nothing is brought back then."""
+    backup, settings = _backup(), _encrypted_settings()
+    (backup / MANIFEST_FILE).write_bytes(data)
+    data_dir = scratch() / "restored"
+
+    def revise(_: Path, made_at: datetime) -> dict[str, int]:
+        return {"alice": len(read_history(user_folder(data_dir, "alice"), "alice").since(made_at).erasures)}
+
+    told = (settings, NOW, lambda *_: None)
+    for read in (
+        lambda: restore_all(backup, data_dir, *told, replace=False, revise=revise),
+        lambda: restore_user(backup, data_dir, "alice", *told, replace=False, revise=revise),
+    ):
+        data_dir.mkdir()
+        note_erasure(user_folder(data_dir, "alice"), "alice", Intent(started_at=NOW, record_ids=("gone",)), NOW)
+        if refused(read):
+            assert not (data_dir / "users" / "alice").exists()
+        shutil.rmtree(data_dir)
+
+
+@cache
+def _encrypted_settings() -> Settings:
+    return Settings(encryption=EncryptionSettings(keys_folder=str(ring().folder)), store=STORE)
+
+
+@cache
+def _backup() -> Path:
+    data_dir = scratch() / "backed-up"
+    store = Store.open(user_folder(data_dir, "alice"), STORE, key=user_key())
+    with store.batch() as batch:
+        batch.set_stamp("s")
+        batch.put(RECORD, np.asarray([1, 0, 0, 0], np.float32))
+    store.close()
+    Owners(data_dir / "owners", key=UserKey(ring(), "system")).close()
+    make_backup(data_dir, scratch() / "backup", _encrypted_settings(), NOW, lambda *_: None)
+    return scratch() / "backup"
+
+
+def _manifest() -> tuple[bytes, ...]:
+    """As it was written, with a part twice, and with a time of no zone."""
+    written = (_backup() / MANIFEST_FILE).read_bytes()
+    told = msgspec.json.decode(written)
+    twice = {**told, "parts": told["parts"][:1] * 2, "left_out": ["bob"]}
+    return written, msgspec.json.encode(twice), msgspec.json.encode({**told, "made_at": "2026-11-21T09:00:00"})
+
+
+TARGETS = (
+    Target("lexicon-file", partial(_lexicon, None), EDITS),
+    Target("encrypted-lexicon", lambda data: _lexicon(user_key(), data), EDITS),
+    Target("owner-pairs", _owner, (b"alice", b"", b"\0" * 8 + b"alice", b"\xff\xfe")),
+    Target("older-owners", _older_owners, (b"alice", b"", b"\xff\xfe")),
+    Target("retention-rules", _in_file("s.toml", _rules), RULES),
+    Target("restored-backup", _restore, _manifest(), "json"),
+)
