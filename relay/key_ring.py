@@ -10,7 +10,6 @@ loss loses everything, and copies of wrapped keys outlive the destruction of a u
 from __future__ import annotations
 
 import base64
-import binascii
 import fcntl
 import os
 import threading
@@ -152,7 +151,7 @@ class KeyRing:
     def _read(self, path: Path) -> bytes:
         try:
             key = base64.b64decode(_decode(path).key, validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise KeyFileError(str(path), "is damaged") from error
         if len(key) != KEY_BYTES:
             raise KeyFileError(str(path), "is damaged")
