@@ -158,7 +158,7 @@ class Eraser:
             if is_last and intent.with_journal:
                 intent = note_journal_done(folder, intent, key)
             self._forget(intent)
-            reason = self._note(intent, now) or self._purge()
+            reason = self._note(intent, now, once=True) or self._purge()
             if reason is None and is_last:
                 close_intent(folder)
         waiting = IN_JOURNAL if not asked.with_journal and self.leaves_journal else None
@@ -174,7 +174,7 @@ class Eraser:
             if intent is None or intent == self._resumed:
                 return False
             self._forget(intent)
-            is_done = self._note(intent, intent.started_at) is None and self._purge() is None
+            is_done = self._note(intent, intent.started_at, once=True) is None and self._purge() is None
             if is_done and not intent.with_journal:
                 close_intent(self._archive.store.folder)
             elif is_done:
@@ -189,10 +189,10 @@ class Eraser:
             self._user_id, intent.all_ids, now, dry_run=dry_run, reason=reason, expired=intent.expired
         )
 
-    def _note(self, intent: Intent, now: datetime) -> str | None:
+    def _note(self, intent: Intent, now: datetime, *, once: bool = False) -> str | None:
         """Keep what was erased, for restores to come, or say what is in the way: forgetting works on a full disk."""
         try:
-            note_erasure(self._archive.store.folder, self._user_id, intent, now)
+            note_erasure(self._archive.store.folder, self._user_id, intent, now, once=once)
         except StoreError as error:
             return str(error)
         return None

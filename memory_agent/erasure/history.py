@@ -86,23 +86,30 @@ def fingerprint(user_id: str, id_: str) -> str:
     return blake2b(id_.encode(errors="surrogatepass"), digest_size=16, key=key).hexdigest()
 
 
-def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime) -> None:
-    """Keep what an erasure named and found; durable on return. `folder` is the user's. Raises `StoreError`."""
+def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
+    """Keep what an erasure named and found; durable on return. `folder` is the user's. Raises `StoreError`.
+
+    With `once`, what was noted since the intent was begun is not noted again, unless it was brought in again after
+    that. A session is, where `now` is later: it may have gone on.
+    """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
         return
-    _append(
-        _file(folder, user_id),
-        Erasure(
-            at=now,
-            memories=_fingerprints(user_id, intent.record_ids),
-            events=_fingerprints(user_id, intent.event_ids if intent.record_ids or intent.session_id else ()),
-            sessions=_fingerprints(user_id, () if intent.session_id is None else (intent.session_id,)),
-            runs=_fingerprints(user_id, intent.run_ids),
-            count=len(intent.all_ids),
-            by_rule=by_rule,
-        ),
+    erasure = Erasure(
+        at=now,
+        memories=_fingerprints(user_id, intent.record_ids),
+        events=_fingerprints(user_id, intent.event_ids if intent.record_ids or intent.session_id else ()),
+        sessions=_fingerprints(user_id, () if intent.session_id is None else (intent.session_id,)),
+        runs=_fingerprints(user_id, intent.run_ids),
+        count=len(intent.all_ids),
+        by_rule=by_rule,
     )
+    file = _file(folder, user_id)
+    since = intent.started_at if intent.session_id is None else now
+    if once and _is_noted(read_history(folder, user_id), erasure, since):
+        _flush(file)  # who noted it may have died before it was on the disk
+    else:
+        _append(file, erasure)
 
 
 def note_returned(folder: Path, user_id: str, ids: Iterable[str], now: datetime) -> None:
@@ -166,6 +173,26 @@ def _file(folder: Path, user_id: str) -> Path:
     if data_dir is None:
         return folder / _ALONE
     return data_dir / HISTORY_FOLDER / f"{fingerprint(user_id, user_id)}.jsonl"
+
+
+def _is_noted(history: History, erasure: Erasure, since: datetime) -> bool:
+    """Say whether the very same was noted at `since` or later, and nothing of it brought in again after that."""
+    gone = {*erasure.memories, *erasure.events}
+    is_noted = False
+    for one in history.erasures:
+        if one.at >= since and msgspec.structs.replace(one, at=erasure.at) == erasure:
+            is_noted = True
+        elif not gone.isdisjoint(one.returned):
+            is_noted = False
+    return is_noted
+
+
+def _flush(file: Path) -> None:
+    try:
+        flush(file)
+        flush(file.parent)
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
 
 
 def _append(file: Path, erasure: Erasure) -> None:

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from memory_agent.embedders import Embedder
+from memory_agent.erasure.history import fingerprint, note_erasure, note_returned, read_history
 from memory_agent.erasure.ledger import LEDGER_FILE, Intent, read_intent, write_intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, StoreError
@@ -234,6 +235,38 @@ def test_an_erasure_that_overtakes_another_leaves_the_others_part_of_the_journal
         assert set(second.event_ids) < set(left.event_ids)
         assert memory.erasure.carry_out(left, NOW).complete
         assert read_intent(tmp_path) is None
+
+
+def test_an_erasure_that_waits_for_the_journal_is_one_line_of_the_history_however_often_it_is_opened(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:
+        memory.erasure.begin(memory.erasure.plan(Selection(ids=tuple(told(memory, 2))), NOW))
+    for _ in range(3):
+        with Memory.open(tmp_path, user_id="alice", embedder=embedder):
+            assert [one.count for one in read_history(tmp_path, "alice").erasures] == [2]
+    left = read_intent(tmp_path)
+    assert left is not None
+    with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:
+        assert memory.erasure.carry_out(left, NOW + timedelta(hours=1)).complete
+        assert len(read_history(tmp_path, "alice").erasures) == 1
+        assert memory.erasure.carry_out(memory.erasure.plan(Selection(session_id="s-9"), NOW), NOW).complete
+        assert len(read_history(tmp_path, "alice").erasures) == 2
+
+
+def test_what_was_brought_in_again_and_a_session_that_went_on_are_noted_again(tmp_path: Path) -> None:
+    later, intent = NOW + timedelta(hours=1), Intent(started_at=NOW, record_ids=("one", "two"))
+    for _ in range(2):
+        note_erasure(tmp_path, "alice", intent, NOW, once=True)
+    note_returned(tmp_path, "alice", ["two"], later)
+    assert fingerprint("alice", "two") not in read_history(tmp_path, "alice").memories
+    note_erasure(tmp_path, "alice", intent, NOW, once=True)
+    assert fingerprint("alice", "two") in read_history(tmp_path, "alice").memories
+    assert len(read_history(tmp_path, "alice").erasures) == 3
+    session = Intent(started_at=NOW, session_id="s-1")
+    for now in (NOW, NOW, later, later):
+        note_erasure(tmp_path, "alice", session, now, once=True)
+    assert [one.at for one in read_history(tmp_path, "alice").erasures[3:]] == [NOW, later]
 
 
 def test_a_purge_that_waits_for_room_does_not_wait_for_the_journal_again(
