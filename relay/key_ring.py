@@ -123,7 +123,9 @@ class KeyRing:
         )
         aside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.folder.exists():
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                flush(self.folder.parent)
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(sealed(msgspec.json.encode(document)))

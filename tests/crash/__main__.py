@@ -3,8 +3,9 @@
     python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,full,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
-Each round has a seed of its own, made from the first and its number, and names it when it fails; a failure does not end
-the others. Exits with 1 when a promise was broken anywhere.
+Every second round of kills, faults, power cuts and damages is on encrypted data. Each round has a seed of its own, made
+from the first and its number, and names it when it fails; a failure does not end the others. Exits with 1 when a
+promise was broken anywhere.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -85,20 +87,23 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
         counts = KILLS | dict(_pair(text) for text in options.kill)
         todo = blows(random.Random(options.seed), counts, has_shim=True)
         for number, start in enumerate(range(0, len(todo), KILLS_A_ROUND)):
-            seed, part = options.seed + number, todo[start : start + KILLS_A_ROUND]
-            rounds.append(("kills", len(todo), lambda f, t, s=seed, p=part: kill_round(s, p, shim, f, t)))  # type: ignore[misc]
+            asked = options.seed + number, todo[start : start + KILLS_A_ROUND], shim
+            round_ = partial(kill_round, *asked, is_encrypted=bool(number % 2))
+            rounds.append(("kills", len(todo), round_))
     if "faults" in wanted:
         for number in range(FAULT_ROUNDS):
             seed, faults_ = options.seed + 1_000 + number, list(FAULTS)
             random.Random(seed).shuffle(faults_)
             total = FAULT_ROUNDS * len(FAULTS)
-            rounds.append(("faults", total, lambda f, t, s=seed, p=faults_: fault_round(s, p, shim, f, t)))  # type: ignore[misc]
+            rounds.append(("faults", total, partial(fault_round, seed, faults_, shim, is_encrypted=bool(number % 2))))
     if "power" in wanted:
-        rounds += [("power cuts", POWER_CUTS, lambda f, t: _power_cut(shim, f, t))] * POWER_CUTS
+        rounds += [
+            ("power cuts", POWER_CUTS, partial(_power_cut, shim, is_encrypted=bool(number % 2)))
+            for number in range(POWER_CUTS)
+        ]
     if "damage" in wanted:
         rounds += [
-            ("damages", 0, lambda f, t, e=e: _damage(options.seed, f, t, is_encrypted=e))  # type: ignore[misc]
-            for e in (False, True)
+            ("damages", 0, partial(_damage, options.seed, is_encrypted=is_encrypted)) for is_encrypted in (False, True)
         ]
     if "daemon" in wanted:
         total = DAEMON_ROUNDS * len(VICTIMS)
@@ -110,9 +115,9 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
     return rounds
 
 
-def _power_cut(shim: Path, figures: Figures, tell: Tell) -> None:
+def _power_cut(shim: Path, figures: Figures, tell: Tell, *, is_encrypted: bool) -> None:
     try:
-        cut = power_cut(shim, 100, figures)
+        cut = power_cut(shim, 100, figures, is_encrypted=is_encrypted)
     except CannotMountError as error:
         print(f"no power cut: {error}", file=sys.stderr)
         return

@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from .figures import Figures
+from .figures import ENCRYPTED, Figures
+from .first_keys import WHILE_FAILING, WHILE_KILLED, make_keys_under_blows
 from .history import check
 from .reading import read_history
 from .world import Part, World, wait_until
@@ -72,28 +74,66 @@ def blows(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list
     return all_blows
 
 
-def kill_round(seed: int, todo: Sequence[Blow], shim: Path | None, figures: Figures, tell: Tell = lambda: None) -> None:
-    """Run a world, strike every blow, have everything delivered, and check. Raises `AssertionError` with the seed."""
+def kill_round(
+    seed: int,
+    todo: Sequence[Blow],
+    shim: Path | None,
+    figures: Figures,
+    tell: Tell = lambda: None,
+    *,
+    is_encrypted: bool = False,
+) -> None:
+    """Run a world, strike every blow, have everything delivered, and check. Raises `AssertionError` with the seed.
+
+    Encrypted, the relay is also killed while it makes the keys.
+    """
     seeded = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="crash-") as folder, World(Path(folder), shim, pace_s=0.04) as world:
-        world.start()
+    with _world(shim, is_encrypted) as world:
+        _start(world, seeded, WHILE_KILLED, figures)
         for blow in todo:
             _strike(world, blow, seeded)
-            figures.kills[f"{blow.victim}, {'at the N-th call' if blow.how == 'call' else 'at random'}"] += 1
+            how = "at the N-th call" if blow.how == "call" else "at random"
+            figures.kills[f"{blow.victim}{ENCRYPTED * is_encrypted}, {how}"] += 1
             tell()
         _finish(world, figures, seed)
 
 
-def fault_round(seed: int, todo: Sequence[Fault], shim: Path, figures: Figures, tell: Tell = lambda: None) -> None:
+def fault_round(
+    seed: int,
+    todo: Sequence[Fault],
+    shim: Path,
+    figures: Figures,
+    tell: Tell = lambda: None,
+    *,
+    is_encrypted: bool = False,
+) -> None:
     """As `kill_round`, with faults of the disk."""
     seeded = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="crash-") as folder, World(Path(folder), shim, pace_s=0.04) as world:
-        world.start()
+    with _world(shim, is_encrypted) as world:
+        _start(world, seeded, WHILE_FAILING, figures)
         for fault in todo:
             _inflict(world, fault, seeded)
-            figures.faults[f"{fault.path}, {fault.kind} on {fault.calls}"] += 1
+            figures.faults[f"{fault.path}{ENCRYPTED * is_encrypted}, {fault.kind} on {fault.calls}"] += 1
             tell()
         _finish(world, figures, seed)
+
+
+@contextmanager
+def _world(shim: Path | None, is_encrypted: bool) -> Iterator[World]:
+    with (
+        tempfile.TemporaryDirectory(prefix="crash-") as folder,
+        World(Path(folder), shim, pace_s=0.04, is_encrypted=is_encrypted) as world,
+    ):
+        yield world
+
+
+def _start(world: World, seeded: random.Random, kinds: Sequence[str], figures: Figures) -> None:
+    if not world.is_encrypted:
+        world.start()
+        return
+    met = make_keys_under_blows(world, seeded, kinds)
+    figures.kills[f"relay{ENCRYPTED}, while it makes a key"] += met.kills
+    figures.faults.update(f"the keys{ENCRYPTED}, {fault}" for fault in met.faults)
 
 
 def _finish(world: World, figures: Figures, seed: int) -> None:

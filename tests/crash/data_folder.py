@@ -18,7 +18,6 @@ from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_user_key
 from relay import (
-    EncryptionSettings,
     Event,
     EventLimits,
     Journal,
@@ -34,6 +33,7 @@ from relay import (
 from relay.key_file import server_pair
 from relay.validation import SYSTEM_USER
 
+from .encryption import KEYS, encryption_of
 from .events import ROOMS, USERS, event
 from .owner_process import STORE
 from .word_vectors import WordVectors
@@ -42,7 +42,6 @@ EVENTS = 150
 LEARNT, ERASED = "alice", "bob"
 """Who has a learner in a file, and whose erasure was begun and is not through."""
 LEARNING = LearningSettings(mode="on")
-KEYS = "keys"
 RUNS = {f"run-{number:02d}": USERS[number % len(USERS)] for number in range(24)}
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
@@ -72,12 +71,6 @@ def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
         owners.learn(run_keys(run_id), user_id)
     owners.close()
     _make_keys(data_dir)
-
-
-def encryption_of(folder: Path) -> EncryptionSettings:
-    """How the data in this folder are encrypted: with the keys beside them, if there are any."""
-    keys = folder / KEYS
-    return EncryptionSettings(keys_folder=str(keys)) if keys.exists() else EncryptionSettings()
 
 
 def _teach(data_dir: Path) -> None:

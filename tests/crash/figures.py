@@ -11,6 +11,7 @@ from pathlib import Path
 from .history import Finding, History
 
 ADDED_UP = ("kills", "faults", "damages", "bytes")
+ENCRYPTED = " (encrypted)"
 BROKEN = ("lost", "doubled", "swapped", "resurrected", "foreign", "disagreeing")
 
 

@@ -1,15 +1,49 @@
 """Makes an engine's folder and writes to it once, then says so. Killed by the shim at a call that its order names.
 
-python -m tests.crash.first_write_process ENGINE FOLDER
+    python -m tests.crash.first_write_process ENGINE FOLDER
+
+ENGINE is one of a full disk's (`full_disk_process`), or an encrypted one, whose key is made by the same first write.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from .full_disk_process import ENGINES, KEPT
+from memory_agent.config import StoreSettings
+from memory_agent.storage.records_file import records_at
+from memory_agent.storage.snapshot import META
+from memory_agent.storage.user_key import UserKey
+from relay import KeyRing
+
+from .encryption import KEYS
+from .full_disk_process import ENGINES, KEPT, MAP_BYTES, Engine
+
+
+def _encrypted_records(folder: Path) -> Engine:
+    environment = records_at(
+        folder / "records", StoreSettings(map_size_bytes=MAP_BYTES), UserKey(KeyRing(folder / KEYS), "alice")
+    )
+
+    def write(value: bytes) -> None:
+        with environment.write() as transaction:
+            transaction.put(META, value[:4], value)
+
+    def read(value: bytes) -> bool:
+        with environment.read() as transaction:
+            return transaction.get(META, value[:4]) == value
+
+    return Engine("records/data.mdb", write, read)
+
+
+FIRST_WRITES: dict[str, Callable[[Path], Engine]] = {
+    "journal": ENGINES["journal"],
+    "records": ENGINES["records"],
+    "encrypted records": _encrypted_records,
+}
+
 
 if __name__ == "__main__":
-    ENGINES[sys.argv[1]](Path(sys.argv[2])).write(KEPT)
+    FIRST_WRITES[sys.argv[1]](Path(sys.argv[2])).write(KEPT)
     print("written", flush=True)

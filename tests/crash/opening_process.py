@@ -36,7 +36,8 @@ from relay import (
 from relay.key_file import server_pair
 from relay.validation import SYSTEM_USER
 
-from .data_folder import ERASED, RUNS, encryption_of, open_memory
+from .data_folder import ERASED, RUNS, open_memory
+from .encryption import encryption_of
 from .events import ROOMS
 from .owner_process import STORE
 

@@ -1,6 +1,6 @@
 """The owner of the stores, for the laboratory: takes events from the journal as the daemon's host does, without Ray.
 
-    python -m tests.crash.owner_process DATA_DIR NOTES_FOLDER [--once]
+    python -m tests.crash.owner_process DATA_DIR NOTES_FOLDER [--once] [--keys FOLDER]
 
 Reads by cursor, hands each user's events to a `MemoryHost`, has one memory in eleven forgotten, puts users to sleep now
 and then, so that their indexes are saved, and moves the cursor. What was answered is noted before it goes on: ids in
@@ -28,7 +28,7 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.protocol import IdsParams, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
-from relay import JournalEntry, RelayError, Subscriber, read_event, relay_endpoints
+from relay import EncryptionSettings, JournalEntry, RelayError, Subscriber, read_event, relay_endpoints
 
 from .events import is_to_be_forgotten
 from .word_vectors import WordVectors
@@ -48,9 +48,10 @@ STORE = StoreSettings(
 class Owner:
     """One life of the process."""
 
-    def __init__(self, data_dir: Path, notes: Path) -> None:
+    def __init__(self, data_dir: Path, notes: Path, keys: str) -> None:
         self._notes = notes
-        self._host = MemoryHost(data_dir, Settings(store=STORE), WordVectors())
+        settings = Settings(store=STORE, encryption=EncryptionSettings(keys_folder=keys))
+        self._host = MemoryHost(data_dir, settings, WordVectors())
         self._journal = Subscriber(*relay_endpoints(data_dir), consumer="memory", timeout_s=2.0)
 
     def run(self, *, once: bool) -> None:
@@ -144,10 +145,11 @@ def main() -> None:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("notes", type=Path)
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--keys", default="", help="folder of the keys that the data is encrypted with")
     options = parser.parse_args()
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     print("ready", flush=True)
-    Owner(options.data_dir, options.notes).run(once=options.once)
+    Owner(options.data_dir, options.notes, options.keys).run(once=options.once)
 
 
 if __name__ == "__main__":

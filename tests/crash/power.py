@@ -11,7 +11,7 @@ from pathlib import Path
 from relay import RelayError
 
 from .disk import cut_power, image_disk
-from .figures import Figures
+from .figures import ENCRYPTED, Figures
 from .history import Finding, History, check
 from .reading import lines, read_history, read_journal, read_records
 from .world import World, wait_until
@@ -26,31 +26,35 @@ class Cut:
     findings: list[Finding]
 
 
-def power_cut(shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False) -> Cut:
+def power_cut(
+    shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False, is_encrypted: bool = False
+) -> Cut:
     """Let a world work until so many promises are there, cut the power, look, go on from what is left, look again.
 
     With `disk_lies` no flush of the relay and of the stores' owner is done, and nothing is gone on with: the control.
-    Raises `CannotMountError`.
+    Encrypted, the keys are on the same disk, made a moment before. Raises `CannotMountError`.
     """
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name)
         image, copy = folder / "disk", folder / "copy"
-        _work_and_cut(folder, image, copy, shim, promises, disk_lies=disk_lies)
+        _work_and_cut(folder, image, copy, shim, promises, disk_lies=disk_lies, is_encrypted=is_encrypted)
         with image_disk(copy, folder / "after") as disk:
             acked = len(lines(folder / "notes" / "plain.acked"))
             if disk_lies:
                 return Cut(acked, _found(disk / "data"), [])
             history = _history(disk / "data", folder / "notes")
             findings = check(history)
-            figures.kills["all at once, by a power cut"] += 1
-            findings += _go_on(folder, disk / "data", shim, figures)
+            figures.kills[f"all at once{ENCRYPTED * is_encrypted}, by a power cut"] += 1
+            findings += _go_on(folder, disk / "data", shim, figures, is_encrypted=is_encrypted)
             return Cut(acked, len(history.journal), findings)
 
 
-def _work_and_cut(folder: Path, image: Path, copy: Path, shim: Path, promises: int, *, disk_lies: bool) -> None:
+def _work_and_cut(
+    folder: Path, image: Path, copy: Path, shim: Path, promises: int, *, disk_lies: bool, is_encrypted: bool
+) -> None:
     with (
         image_disk(image, folder / "before") as disk,
-        World(folder, shim, data_dir=disk / "data", pace_s=0.02) as world,
+        World(folder, shim, data_dir=disk / "data", pace_s=0.02, is_encrypted=is_encrypted) as world,
     ):
         if disk_lies:
             for part in (world.relay, world.owner):
@@ -75,13 +79,13 @@ def _history(data_dir: Path, notes: Path) -> History:
     return replace(read_history(data_dir, notes, with_stores=False), stores=read_records(data_dir))
 
 
-def _go_on(folder: Path, data_dir: Path, shim: Path, figures: Figures) -> list[Finding]:
+def _go_on(folder: Path, data_dir: Path, shim: Path, figures: Figures, *, is_encrypted: bool) -> list[Finding]:
     """Start everything again on what is left, as after a boot, and check the whole at the end."""
     boot_id = folder / "boot-id"
     boot_id.write_text("another-boot\n")
     after = folder / "next"
     shutil.copytree(folder / "notes", after / "notes")
-    with World(after, shim, data_dir=data_dir, pace_s=0.02) as world:
+    with World(after, shim, data_dir=data_dir, pace_s=0.02, is_encrypted=is_encrypted) as world:
         world.owner.order.boot_id = boot_id
         world.start(world.relay, world.owner, world.plain)
         world.finish()

@@ -11,8 +11,10 @@ from memory_agent.records import MemoryFilter, MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.store import Store as RecordStore
-from relay import Journal, MalformedEventError, journal_folder, read_event
+from memory_agent.storage.user_key import open_user_key
+from relay import Journal, MalformedEventError, journal_folder, open_key_ring, read_event
 
+from .encryption import encryption_of
 from .history import Entry, History, Store, Stored
 from .owner_process import STORE
 from .word_vectors import WordVectors
@@ -28,9 +30,10 @@ def read_history(
     settings: StoreSettings = STORE,
     embedder: Embedder | None = WORDS,
 ) -> History:
-    """Read the promises in `notes` and everything in `data_dir`. Opening the stores mends their indexes, as it must.
+    """Read the promises in `notes` and everything in `data_dir`, with the keys beside it if there are any.
 
-    Without `embedder` a memory is searched by the vector that is stored with it, and not by its text.
+    Opening the stores mends their indexes, as it must. Without `embedder` a memory is searched by
+    the vector that is stored with it, and not by its text.
     """
     journal, quarantined, handled = read_journal(data_dir)
     stores = None
@@ -52,7 +55,8 @@ def read_history(
 def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry], frozenset[str], int]:
     """Return the journal's entries, the ids in quarantine, and how far `consumer` is."""
     entries: list[Entry] = []
-    with Journal.open(journal_folder(data_dir), readonly=True) as journal:
+    keys = open_key_ring(encryption_of(data_dir.parent), data_dir)
+    with Journal.open(journal_folder(data_dir), readonly=True, keys=keys) as journal:
         while batch := journal.read(entries[-1].seq if entries else 0, 5_000, 64 << 20):
             for found in batch:
                 event = read_event(found.data)
@@ -64,7 +68,8 @@ def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry],
 
 def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: Embedder | None) -> Store:
     """Return a user's memories and what the indexes find of them, each asked for by its own words and vector."""
-    archive = Archive.open(user_folder(data_dir, user_id), settings, "library")
+    key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
+    archive = Archive.open(user_folder(data_dir, user_id), settings, "library", key)
     try:
         records = dict(archive.store.scan())
         assert archive.store.verify() == len(records)
@@ -87,7 +92,8 @@ def read_records(data_dir: Path) -> dict[str, Store]:
     """Return every user's memories and no more, so that nothing derived is looked at or mended."""
     stores = {}
     for user_id in known_users(data_dir):
-        with RecordStore.open(user_folder(data_dir, user_id), STORE) as store:
+        key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
+        with RecordStore.open(user_folder(data_dir, user_id), STORE, key=key) as store:
             memories = _memories(user_id, dict(store.scan()))
             rows = frozenset(memory.row for memory in memories)
             stores[user_id] = Store(memories, store.cursor, rows, rows)

@@ -1,4 +1,7 @@
-"""Who dies within the first write of a folder leaves one that opens, and what was said to be written is there."""
+"""Who dies within the first write of a folder leaves one that opens, and what was said to be written is there.
+
+The first write of an encrypted folder makes its key, in another folder.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from .encryption import KEYS
 from .faults import Order
-from .full_disk_process import ENGINES, KEPT, NEW
+from .first_write_process import FIRST_WRITES
+from .full_disk_process import KEPT, NEW
 from .world import ROOT
 
 pytestmark = pytest.mark.slow
@@ -23,20 +28,32 @@ _MOST = 60
 def test_a_process_killed_at_any_call_of_its_first_write_leaves_a_folder_that_opens(
     engine: str, kind: str, shim: Path, tmp_path: Path
 ) -> None:
+    assert _kill_at_each_call(engine, kind, f"/{engine}", shim, tmp_path) > 3
+
+
+@pytest.mark.parametrize(("kind", "kills"), [("kill", 3), ("tear", 1)])
+def test_a_process_killed_while_it_makes_a_key_leaves_a_folder_that_opens(
+    kind: str, kills: int, shim: Path, tmp_path: Path
+) -> None:
+    assert _kill_at_each_call("encrypted records", kind, f"/{KEYS}", shim, tmp_path) >= kills
+
+
+def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: Path) -> int:
+    """Kill a new process at the first such call to a file that is called so, at the second, ...; return how often."""
     order = Order(shim, tmp_path / "order")
     for number in itertools.count(1):
         assert number < _MOST
         folder = tmp_path / f"killed-{number}"
         folder.mkdir()
-        order.give(kind, "any" if kind == "kill" else "write", f"/{engine}", number)
+        order.give(kind, "any" if kind == "kill" else "write", name, number)
         command = [sys.executable, "-m", "tests.crash.first_write_process", engine, str(folder)]
         done = subprocess.run(command, env=order.environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-        opened = ENGINES[engine](folder)
+        opened = FIRST_WRITES[engine](folder)
         opened.write(NEW)
         assert opened.read(NEW)
         if not order.hits:  # it makes no more calls than this
             assert done.stdout == "written\n", done.stderr
             assert opened.read(KEPT)
-            break
+            return number - 1
         assert done.returncode == -signal.SIGKILL, done.stderr
-    assert number > 3, "it was killed a few times"
+    raise AssertionError("it makes calls for ever")

@@ -22,6 +22,15 @@ def test_whoever_is_killed_nothing_acknowledged_is_lost_doubled_swapped_back_or_
     assert sum(figures.kills.values()) == 10
 
 
+def test_the_same_where_everything_is_encrypted_and_the_relay_is_killed_while_it_makes_the_keys(
+    shim: Path, seed: int
+) -> None:
+    figures = Figures()
+    kill_round(seed, blows(random.Random(seed), {"relay": 1, "owner": 1}, True), shim, figures, is_encrypted=True)
+    assert figures.kills["relay (encrypted), while it makes a key"] >= 2
+    assert sum(figures.kills.values()) >= 4
+
+
 def test_a_disk_that_fails_or_is_full_in_the_middle_of_a_write_costs_nothing_acknowledged(
     shim: Path, seed: int
 ) -> None:

@@ -15,6 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
+from relay import EncryptionSettings
+
+from .encryption import KEYS
 from .faults import Order
 from .history import Finding, check
 from .reading import read_history
@@ -43,8 +48,8 @@ class Part:
         self._is_ready_said = is_ready_said
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
-        """Start it, and wait for its ready line if it says one."""
+    def start(self, *, is_waited_for: bool = True) -> None:
+        """Start it, and wait for its ready line if it says one, unless it is to die before."""
         assert self._process is None, f"{self.name} runs already"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -56,7 +61,7 @@ class Part:
                 env=self.order.environment(),
             )
         assert self._process.stdout is not None
-        if self._is_ready_said and not self._process.stdout.readline():
+        if is_waited_for and self._is_ready_said and not self._process.stdout.readline():
             raise AssertionError(f"{self.name} did not start:\n{self.log()}")
 
     @property
@@ -103,11 +108,18 @@ class Part:
 class World:
     """A relay, two publishers (one with a spool) and the stores' owner, on one data folder.
 
+    Encrypted, everything but the spool is locked with the keys in a folder beside the data folder, made when needed.
     A `rival`, a second owner of the same stores, is started only where that is what is tested.
     """
 
     def __init__(
-        self, folder: Path, shim: Path | None = None, *, data_dir: Path | None = None, pace_s: float = 0.0
+        self,
+        folder: Path,
+        shim: Path | None = None,
+        *,
+        data_dir: Path | None = None,
+        pace_s: float = 0.0,
+        is_encrypted: bool = False,
     ) -> None:
         """Processes write below `folder`, whose path must be short (socket files)."""
         self.folder = folder
@@ -115,9 +127,12 @@ class World:
         self.notes = folder / "notes"
         self.notes.mkdir(parents=True, exist_ok=True)
         data, notes = str(self.data_dir), str(self.notes)
-        publisher, owner = PUBLISHER, ("-m", "tests.crash.owner_process")
+        self.is_encrypted = is_encrypted
+        self.keys = self.data_dir.parent / KEYS
+        publisher, owner = PUBLISHER, ("-m", "tests.crash.owner_process", *(["--keys", str(self.keys)] * is_encrypted))
         pace = ["--pace", str(pace_s)]
-        self.relay = Part("relay", ["-m", "relay", "--data-dir", data], folder, shim, is_ready_said=True)
+        config = _relay_config(folder, self.keys) if is_encrypted else []
+        self.relay = Part("relay", ["-m", "relay", "--data-dir", data, *config], folder, shim, is_ready_said=True)
         self.plain = Part("plain", [*publisher, data, "plain", notes, *pace], folder, shim, is_ready_said=False)
         spool = ["--spool", str(folder / "spool")]
         self.spooling = Part(
@@ -139,6 +154,11 @@ class World:
     def start(self, *parts: Part) -> None:
         for part in parts or (self.relay, self.plain, self.spooling, self.owner):
             part.start()
+
+    @property
+    def keys_in_names(self) -> str:
+        """What the names of the files with keys have in common, for orders; `keys.json` has it not."""
+        return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property
     def acked(self) -> int:
@@ -175,6 +195,13 @@ class World:
     def findings(self, *, with_stores: bool = True) -> list[Finding]:
         """Check everything that lies on the disk."""
         return check(read_history(self.data_dir, self.notes, with_stores=with_stores))
+
+
+def _relay_config(folder: Path, keys: Path) -> list[str]:
+    """A file of settings for a relay that encrypts, and how it is named on the command line."""
+    file = folder / "relay.toml"
+    file.write_bytes(msgspec.toml.encode({"encryption": EncryptionSettings(keys_folder=str(keys))}))
+    return ["--config", str(file)]
 
 
 def count_lines(file: Path) -> int:

@@ -1,0 +1,66 @@
+"""Kills and faults while the keys of a folder are first made: one for the system and one for each user.
+
+The relay makes them, so it is what is struck. A key that a killed process began is there whole or not at all, and
+nothing was encrypted with what is gone: whoever starts next goes on, and what was acknowledged can be read.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from relay import KeyRing
+
+from .events import USERS
+from .world import World, wait_until
+
+CALLS = 3  # a write, a flush of the file, one of the folder: so many to each key
+KEYS_IN_ALL = len(USERS) + 1
+FATAL = ("kill", "tear")
+WHILE_KILLED = (*FATAL, *FATAL, *FATAL)
+WHILE_FAILING = ("eio", "kill", "enospc", "kill", "short", "kill", "eio", "kill", "enospc")
+
+
+class Met(NamedTuple):
+    """How often the relay was killed while it made a key, and which faults it met meanwhile."""
+
+    kills: int
+    faults: tuple[str, ...]
+
+
+def make_keys_under_blows(world: World, seeded: random.Random, kinds: Sequence[str]) -> Met:
+    """Start a new, encrypted world with the relay struck until every key is there. Leaves it running.
+
+    `kinds` are tried in turn. `kill` and `tear` end the relay; any other is a fault: it may keep the relay from
+    starting, and must not end one that has started.
+    """
+    world.start(world.plain, world.spooling)
+    kills, faults = 0, []
+    for kind in kinds:
+        made = _count(world)
+        if made == KEYS_IN_ALL:
+            break
+        is_fatal = kind in FATAL
+        calls = "any" if kind == "kill" else "sync" if kind == "eio" else "write"
+        world.relay.order.give(kind, calls, world.keys_in_names, seeded.randint(1, CALLS + 1) if kind == "kill" else 1)
+        goes_on = made > 0 and not is_fatal
+        world.relay.start(is_waited_for=goes_on)
+        wait_until(lambda: not world.relay.is_alive or _count(world) == KEYS_IN_ALL, f"the keys are made, or {kind}")
+        is_met = world.relay.order.hits > 0
+        if is_fatal and is_met:
+            assert world.relay.wait() == -signal.SIGKILL, world.relay.log()
+            kills += 1
+        elif is_met:
+            assert world.relay.is_alive or not goes_on, f"the relay ended by {kind}:\n{world.relay.log()}"
+            faults.append(f"{kind} on {calls}")
+        world.relay.kill()
+        world.relay.order.revoke()
+    world.start(world.relay, world.owner)
+    wait_until(lambda: _count(world) == KEYS_IN_ALL, "everybody has a key")
+    return Met(kills, tuple(faults))
+
+
+def _count(world: World) -> int:
+    return len(KeyRing(world.keys).users())
