@@ -50,6 +50,8 @@ def finish_moving(data_dir: Path) -> bool:
         plan = msgspec.json.decode(unsealed(file.read_bytes()), type=list[Move])
     except (ValueError, RecursionError) as error:
         raise StoreDamagedError(f"{file}: the plan of a restore that was broken off is damaged: {error}") from error
+    if not all(_lies_inside(path) for move in plan for path in (move.source, move.target)):
+        raise StoreDamagedError(f"{file}: the plan of a restore that was broken off leads out of the data folder")
     _carry_out(data_dir, plan)
     return True
 
@@ -57,6 +59,11 @@ def finish_moving(data_dir: Path) -> bool:
 def is_moving(data_dir: Path) -> bool:
     """Say whether moves were begun and not made to the end."""
     return (data_dir / STAGE / _PLAN).exists()
+
+
+def _lies_inside(path: str) -> bool:
+    parts = Path(path).parts
+    return bool(parts) and not Path(path).is_absolute() and ".." not in parts and "\0" not in path
 
 
 def _carry_out(data_dir: Path, plan: Sequence[Move]) -> None:

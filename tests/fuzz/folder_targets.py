@@ -6,6 +6,7 @@ What is a cache is built anew, and answers as before; what is the truth is refus
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -25,22 +26,25 @@ from memory_agent.erasure.history import note_erasure, read_history
 from memory_agent.erasure.ledger import Intent
 from memory_agent.erasure.rules import Rules
 from memory_agent.errors import IndexDamagedError
+from memory_agent.moving import finish_moving
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import derived, seal
-from memory_agent.storage.folders import user_folder
+from memory_agent.storage.folders import STAGE, user_folder
 from memory_agent.storage.lexicon_look import look
 from memory_agent.storage.ownership import ORDER, PAIRS, UNSEALED, seal_owner
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from relay.config import EncryptionSettings
+from relay.sealed import sealed
 
 RECORD = MemoryRecord(
     id="m-1", text="the mutex is missing", source="user_input", kind="episode", timestamp=NOW, tags=("a",)
 )
 OWNED = run_keys("run-1")
 EDITS = (b"\0", b"\1\0\0\x10\1", b"\2\0\0\x1c\xff\0\x10\0\x0d", b"\xf0\0\x20\5\x80")
+MOVES = (b'[{"source":".restoring/users","target":"users"},{"source":"owners","target":"before/owners"}]',)
 RULES = (
     b'[[retention.rules]]\nname = "chat"\nkinds = ["episode"]\nage_s = 86400\n'
     b'[[retention.rules]]\nname = "own"\nsources = ["user_input"]\nevents = ["chat.*"]\ntags = ["a"]\nage_s = 1e10\n'
@@ -175,6 +179,19 @@ def _restore(data: bytes) -> None:
         shutil.rmtree(data_dir)
 
 
+def _moves(data: bytes) -> None:
+    """A plan of moves stays in its data folder, or is refused."""
+    data_dir = scratch() / "moving" / "data"
+    (data_dir / STAGE / "users").mkdir(parents=True)
+    for plan in (data, sealed(data)):
+        (data_dir / STAGE).mkdir(exist_ok=True)
+        (data_dir / STAGE / "plan").write_bytes(plan)
+        with suppress(OSError):  # a name that no file can have
+            refused(finish_moving, data_dir)
+    assert [path.name for path in data_dir.parent.iterdir()] == ["data"]
+    shutil.rmtree(data_dir.parent)
+
+
 @cache
 def _encrypted_settings() -> Settings:
     return Settings(encryption=EncryptionSettings(keys_folder=str(ring().folder)), store=STORE)
@@ -208,4 +225,5 @@ TARGETS = (
     Target("older-owners", _older_owners, (b"alice", b"", b"\xff\xfe")),
     Target("retention-rules", _in_file("s.toml", _rules), RULES),
     Target("restored-backup", _restore, _manifest(), "json"),
+    Target("moving-plan", _moves, MOVES, "json"),
 )

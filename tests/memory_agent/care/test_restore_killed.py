@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from memory_agent.care.backup import make_backup
@@ -15,10 +16,11 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import StoreDamagedError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.moving import is_moving, move_all
+from memory_agent.moving import finish_moving, is_moving, move_all
 from memory_agent.settings import Settings
-from memory_agent.storage.folders import user_folder
+from memory_agent.storage.folders import STAGE, user_folder
 from relay import EventLimits, Journal, event_from_mapping, journal_folder
+from relay.sealed import sealed
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 EVENT = {"user_id": "alice", "event_type": "conductor.run.started", "payload": {"objective": "Find the spare key"}}
@@ -106,3 +108,16 @@ def test_a_plan_that_is_damaged_is_named_and_nothing_is_moved(tmp_path: Path) ->
     (stage / "plan").write_bytes(b'[{"source":"a"\n"0"\n')
     with pytest.raises(StoreDamagedError, match="plan"), Layout(tmp_path).hold():
         pass
+
+
+@pytest.mark.parametrize("path", ["../outside", "/outside", "", ".", "users/../../outside", "a\0b"])
+def test_a_plan_that_leads_out_of_the_data_folder_is_refused(tmp_path: Path, path: str) -> None:
+    plan = tmp_path / "data" / STAGE / "plan"
+    plan.parent.mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    for move in ({"source": path, "target": "users"}, {"source": "erasures", "target": path}):
+        plan.write_bytes(sealed(msgspec.json.encode([move])))
+        with pytest.raises(StoreDamagedError):
+            finish_moving(tmp_path / "data")
+        assert (tmp_path / "outside").exists()
+        assert plan.exists()
