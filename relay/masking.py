@@ -39,6 +39,7 @@ _CODECS = (
     (msgspec.msgpack.decode, msgspec.msgpack.encode),
 )
 _TRAILING = ".,;:!?)]}\\"
+_NO_PART = ".,;:)]}\\"
 _RARE_SIGNS = "_=/-:.JKPASGxkw"
 _ANY = ""  # of a pattern that is looked for everywhere
 _SHORT = 1_000
@@ -217,7 +218,8 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
     if "bare" not in groups:
         return match.span()
     start, end = match.span("bare")
-    return start, start + len(match.string[start:end].rstrip(_TRAILING))
+    is_assigned = match.string[start - 1] == "="  # no sentence: a password often ends in one of these
+    return start, start + len(match.string[start:end].rstrip(_NO_PART if is_assigned else _TRAILING))
 
 
 class _Marks:

@@ -36,7 +36,9 @@ def doctor(target: Target) -> None:
     if target.as_json:
         print_document({"healthy": not failed, "checks": made})
     elif not failed:
-        emit(Text("everything that is needed works", style="bold"))
+        warned = sum(check.state == "warning" for check in made)
+        told = f"; {warned} to look at, above" if warned else ""
+        emit(Text(f"everything that is needed works{told}", style="bold"))
     if failed:
         raise SystemExit(1)
 

@@ -31,6 +31,12 @@ class Failure(click.ClickException):
         click.echo(line, file=file, err=file is None)
 
 
+class Misuse(Failure):
+    """What was typed wrongly, for a program that asked for JSON."""
+
+    exit_code = 2
+
+
 def note(message: str) -> None:
     """Tell something on standard error that is no failure."""
     click.echo(f"note: {message}", err=True)

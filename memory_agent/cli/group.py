@@ -10,7 +10,7 @@ import importlib
 
 import click
 
-from memory_agent.cli.failure import Failure
+from memory_agent.cli.failure import JSON_KEY, Failure, Misuse
 from memory_agent.errors import MemoryAgentError
 from memory_agent.version import VERSION
 from relay import RelayError
@@ -70,6 +70,10 @@ class VerbGroup(click.Group):
             return super().invoke(ctx)
         except (MemoryAgentError, RelayError) as error:
             raise Failure(error.code, str(error), error.retryable) from error
+        except click.UsageError as error:
+            if not ctx.meta.get(JSON_KEY):
+                raise  # click shows the usage too, for a person
+            raise Misuse("usage", error.format_message()) from error
         except BrokenPipeError:
             raise  # click ends quietly where nobody reads on
         except OSError as error:

@@ -67,7 +67,7 @@ def publish(
         if client is not None and summary.all_arrived():
             wait_until_recallable(client, summary.acked_through, summary.published, timeout_s, report)
             summary.recallable_s = round(time.monotonic() - started_s, 3)
-    print_document(summary) if target.as_json else _print(summary)
+    print_document(summary) if target.as_json else print_summary(summary)
     if summary.rejected or summary.unacknowledged or summary.failure:
         raise SystemExit(1)
 
@@ -107,7 +107,8 @@ class _Outcome:
         self._report("publish", self._settled + self._refused, self._lines)
 
 
-def _print(summary: Summary) -> None:
+def print_summary(summary: Summary) -> None:
+    """Print what became of the lines, in words."""
     counts = {
         "published": summary.published,
         "acknowledged": summary.acknowledged,
@@ -117,7 +118,9 @@ def _print(summary: Summary) -> None:
         "without an ack": summary.unacknowledged,
     }
     click.echo(", ".join(f"{name} {count}" for name, count in counts.items() if count or name in _ALWAYS))
-    if summary.recallable_s is not None:
+    if summary.recallable_s is not None and summary.acknowledged + summary.duplicates == 0:
+        click.echo("nothing arrived, so there was nothing to wait for")
+    elif summary.recallable_s is not None:
         click.echo(
             f"all handled after {summary.recallable_s:g} s: recallable, in quarantine, or dropped as noise "
             "(memory-agent stats tells what, and why)"

@@ -156,3 +156,19 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "memory-agent.service" not in done.stderr
     assert done.returncode == 0, done.stderr
+
+
+def test_the_fields_that_the_readme_names_are_read_for_their_events() -> None:
+    signals = tomllib.loads((ROOT / "memory_agent" / "signals" / "signals.toml").read_text())["signal"].values()
+    rows = README.partition("| event type |")[2].partition("\n\n")[0].splitlines()[2:]
+    named = {
+        event: re.findall("`([^`]+)`", row.split("|")[2])
+        for row in rows
+        for event in re.findall("`([^`]+)`", row.split("|")[1])
+    }
+    assert set(named) == {event for signal in signals for event in signal["events"]}
+    for signal in signals:
+        places = {place.rpartition(": ")[2].strip("+ ") for part in signal["text"] for place in part.split("|")}
+        for event in signal["events"]:
+            assert set(named[event]) <= places, event
+            assert named[event][0] == signal["text"][0].split("|")[0].rpartition(": ")[2].strip("+ "), event

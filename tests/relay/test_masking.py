@@ -247,3 +247,10 @@ def test_many_names_that_are_masked_alike_stay_as_many_fields_and_no_longer_than
     assert not set(names) & set(masked)
     assert sum(map(len, masked)) < sum(map(len, names))
     assert sorted(masked.values()) == sorted(["taken", *(name[-4:] for name in names)])
+
+
+@pytest.mark.parametrize("text", ["password=hunter2secret!", "PASSPHRASE=tr0ub4dor&3?", "set pwd=Qw3rty!!, then go"])
+def test_what_ends_an_assigned_password_goes_with_it(text: str) -> None:
+    masked = Masker(MaskingSettings()).text(text)
+    assert not set("!?") & set(masked)
+    assert masked.partition("=")[2].startswith("[masked:password]")

@@ -134,6 +134,14 @@ def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Pa
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_what_was_typed_wrongly_is_a_document_too_with_json(run: Run) -> None:
+    result = run("recall", "anything", "--json", "--since", "zz")
+    assert (result.exit_code, result.stdout) == (2, "")
+    error = json.loads(result.stderr)["error"]
+    assert (error["code"], error["retryable"]) == ("usage", False)
+    assert "'zz' is neither an ISO date" in error["message"]
+
+
 def test_only_settings_that_were_typed_are_said_not_to_reach_a_daemon(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,3 +157,10 @@ def test_only_settings_that_were_typed_are_said_not_to_reach_a_daemon(
     assert "the daemon keeps its own settings" in typed.stderr
     assert "the daemon keeps its own settings" not in around.stderr
     assert typed.exit_code == around.exit_code == 1
+
+
+def test_doctor_does_not_pass_over_a_warning_in_its_last_line(run: Run) -> None:
+    shown = run("doctor").stdout
+    warned = sum(line.startswith("warn") for line in shown.splitlines())
+    last = shown.splitlines()[-1]
+    assert last == "everything that is needed works" + (f"; {warned} to look at, above" if warned else ""), shown

@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
+from memory_agent.cli.publish import print_summary
+from memory_agent.cli.sending import Summary
 from relay import Journal, journal_folder, read_event
 
 Publish = Callable[..., Result]
@@ -189,3 +191,13 @@ def test_an_endpoint_for_questions_is_not_taken_for_the_relays(tmp_path: Path) -
     assert "--relay URL (the daemon's setting relay.broker.listen)" in refused.stderr
     named = CliRunner().invoke(cli, [*words, "--relay", "tcp://127.0.0.1:1"], input=line("far", user_id="alice"))
     assert "at tcp://127.0.0.1:1; a daemon listens there with the setting relay.broker.listen" in named.stderr
+
+
+def test_waiting_for_what_never_arrived_is_not_said_to_have_been_handled(capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(Summary(published=0, rejected=3, recallable_s=0.004))
+    print_summary(Summary(published=2, rejected=2, recallable_s=0.004))
+    nothing = capsys.readouterr().out
+    assert nothing.count("nothing arrived, so there was nothing to wait for") == 2
+    assert "handled" not in nothing
+    print_summary(Summary(published=1, duplicates=1, recallable_s=0.004))
+    assert "all handled after 0.004 s" in capsys.readouterr().out
