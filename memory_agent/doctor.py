@@ -48,6 +48,7 @@ _DISK_WARNING_BYTES = 1 << 30
 _DISK_LEAST_BYTES = 64 << 20
 _HANDLES_WARNING = 4096
 _HANDLES_LEAST = 256
+_KEYS_AWAY = "mount the folder of keys there, or name where it is: encryption.keys_folder"
 _TESTS = ("The deploy hung because the VPN was down.", "Tests of the parser pass again.", "Lunch is at noon.")
 _TEST_QUERY = "why did the deploy hang"
 
@@ -162,6 +163,8 @@ def check_folders(_settings: Settings, layout: Layout) -> Finding:
 def check_encryption(settings: Settings, layout: Layout) -> Finding:
     """Whether what is stored is encrypted as the settings say, and the keys are there and private."""
     keys = open_key_ring(settings.encryption, layout.data_dir)
+    if keys is not None and keys.is_away():
+        return Finding("failed", f"{keys.folder} does not hold the keys of {layout.data_dir}", _KEYS_AWAY)
     stores = look_at_stores(layout.data_dir, settings, keys)
     looked_at = stores if keys is not None else islice(stores, 1)  # where nothing should be, one store tells
     states = {store.part: store.state for store in looked_at}

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from relay.errors import missing_keys
+
 
 class MemoryAgentError(Exception):
     """Root of all errors of this package."""
@@ -100,10 +102,7 @@ class EncryptionKeyMissingError(StoreError):
         self.folder = folder
 
     def __str__(self) -> str:
-        return (
-            f"{self.folder} does not hold the key that the data of user {self.user_id} is encrypted with: name the "
-            "folder that does in encryption.keys_folder, or remove the data with memory-agent forget --user"
-        )
+        return missing_keys(self.user_id, self.folder)
 
 
 class StoreEncryptedError(StoreError):

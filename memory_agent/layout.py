@@ -3,6 +3,7 @@
 DATA/daemon.lock            held for as long as a daemon serves this folder
 DATA/token                  what clients on this machine show: the key `local` (0600)
 DATA/keys.json curve.json   who else may ask, and the key pair by which remote clients know the daemon (0600)
+DATA/encryption             which folder of keys it is encrypted with: the id of the key of `system`
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock
 """

@@ -59,8 +59,8 @@ from memory_agent.sona_face import SonaFace
 from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.fence import Role
-from memory_agent.storage.folders import data_dir_of, user_folder
-from memory_agent.storage.user_key import open_user_key
+from memory_agent.storage.folders import user_folder
+from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.turnstile import Turnstile
 from relay.config import EncryptionSettings, EventLimits, MaskingSettings
@@ -148,7 +148,7 @@ class Memory:
         masker = Masker(masking_settings)
         late = LateEmbedder(embedder, embedder_settings or _NO_DOWNLOAD)
         user_id = user_id or folder.absolute().name
-        key = open_user_key(encryption_settings or EncryptionSettings(), data_dir_of(folder) or folder, user_id)
+        key = open_key_of(encryption_settings or EncryptionSettings(), folder, user_id)
         archive = Archive.open(folder, store_settings or StoreSettings(), role, key)
         try:
             memory = cls(

@@ -34,6 +34,8 @@ def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bo
     elif mark is not None:
         if keys.cipher(SYSTEM_USER, PURPOSE).key_id != mark:
             raise EncryptionKeyMissingError(SYSTEM_USER, str(keys.folder))
+        if not readonly:
+            keys.claim()
     elif not is_new:
         raise EncryptionMismatchError(str(environment.path), False)
     elif not readonly:
@@ -44,6 +46,7 @@ def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bo
 
 def set_mark(environment: Environment, transaction: Transaction, keys: KeyRing) -> bytes:
     """Note that a journal is encrypted, and by which ring; return the id of the system's key, made if need be."""
+    keys.claim()
     key_id = keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
     transaction.put(_MARK, key_id, db=environment.databases["counters"])
     return key_id

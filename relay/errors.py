@@ -81,6 +81,20 @@ class KeyFileError(RelayError):
         return f"{self.what}: {self.reason}"
 
 
+def missing_keys(user_id: str, folder: str) -> str:
+    """Return what to say, and to do, where the key of a user is not in the folder of keys."""
+    if user_id == "system":
+        return (
+            f"{folder} does not hold the encryption keys of this data folder: is the right folder of keys mounted "
+            "there? If they were destroyed, nobody can read the data again: begin in another data folder"
+        )
+    return (
+        f"{folder} does not hold the key that the data of user {user_id} is encrypted with: is the right folder of "
+        "keys mounted there? Only where the key was destroyed, so that nobody can read the data again, erase the rest: "
+        f"memory-agent forget --user {user_id} --user-all"
+    )
+
+
 class EncryptionKeyMissingError(RelayError):
     """The key that a user's data is encrypted with is not there: destroyed, or its folder is another one."""
 
@@ -92,7 +106,7 @@ class EncryptionKeyMissingError(RelayError):
         self.folder = folder
 
     def __str__(self) -> str:
-        return f"{self.folder} holds no encryption key of user {self.user_id}"
+        return missing_keys(self.user_id, self.folder)
 
 
 class EncryptionMismatchError(RelayError):

@@ -25,10 +25,11 @@ import msgspec
 
 from relay.cipher import KEY_BYTES, Cipher, key_id
 from relay.config import EncryptionSettings
-from relay.durable import flush
+from relay.durable import flush, write_once
 from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
+from relay.ring_mark import note_ring, read_ring
 from relay.sealed import sealed, unsealed
-from relay.validation import validate_user_id
+from relay.validation import SYSTEM_USER, validate_user_id
 
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
@@ -47,8 +48,10 @@ class _KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class KeyRing:
     """The keys in one folder. Threads and processes share it; a key that was destroyed is gone for all at once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
+        """`data_dir`: whose keys these are; keys are made in the one ring that is its own, and in no other."""
         self.folder = folder
+        self._data_dir = data_dir
         self._guard = threading.Lock()
         self._ciphers: OrderedDict[tuple[str, str], tuple[_Sign, Cipher, str]] = OrderedDict()
 
@@ -65,6 +68,8 @@ class KeyRing:
         if known is not None and _sign(known[2]) == known[0]:
             return known[1]
         path = str(self._path(user_id))
+        if create:
+            self.claim()
         while (read := self._read_as_it_is(path)) is None:
             if not create:
                 self._forget(user_id)
@@ -77,6 +82,29 @@ class KeyRing:
             if len(self._ciphers) > _MOST_KEPT:
                 self._ciphers.popitem(last=False)
         return cipher
+
+    def claim(self) -> None:
+        """See that this is the ring of its data folder; the first one that makes a key for it is. Durable on return.
+
+        Raises `EncryptionKeyMissingError` for `system` where the ring is away or another one, `KeyFileError`.
+        """
+        if self._data_dir is None:
+            return
+        noted = read_ring(self._data_dir)
+        if noted is None:
+            if not self.has(SYSTEM_USER):
+                self._create(SYSTEM_USER)
+            read = self._read_as_it_is(str(self._path(SYSTEM_USER)))
+            if read is not None:
+                note_ring(self._data_dir, key_id(read[1]))
+            noted = read_ring(self._data_dir)
+        if noted is None or not self.fits(SYSTEM_USER, noted):
+            raise EncryptionKeyMissingError(SYSTEM_USER, str(self.folder))
+
+    def is_away(self) -> bool:
+        """Say whether the data folder is encrypted with another ring than this. Raises `KeyFileError`."""
+        noted = None if self._data_dir is None else read_ring(self._data_dir)
+        return noted is not None and not self.fits(SYSTEM_USER, noted)
 
     def has(self, user_id: str) -> bool:
         """Say whether the user has a key."""
@@ -121,20 +149,11 @@ class KeyRing:
         document = _KeyFile(
             user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
         )
-        aside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
         try:
             if not self.folder.exists():
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 flush(self.folder.parent)
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(sealed(msgspec.json.encode(document)))
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(aside, path)
-            aside.unlink()
-            flush(self.folder)
+            write_once(path, sealed(msgspec.json.encode(document)))
         except OSError as error:
             raise KeyFileError(str(path), str(error.strerror)) from error
 
@@ -168,9 +187,10 @@ class KeyRing:
                 del self._ciphers[known]
 
 
-def open_key_ring(settings: EncryptionSettings, data_dir: Path) -> KeyRing | None:
+def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
     """Return the ring in the folder that the settings name, None where they name none: nothing is encrypted then.
 
+    `is_shared`: many users' data lie in `data_dir`, which is encrypted with one ring; else it is one memory's folder.
     Raises `RelaySettingsError`: a key beside what it locks protects nothing, and goes with it into each copy.
     """
     if not settings.keys_folder:
@@ -180,7 +200,7 @@ def open_key_ring(settings: EncryptionSettings, data_dir: Path) -> KeyRing | Non
         raise RelaySettingsError(_SETTING, "must be an absolute path: processes started elsewhere read it too")
     if folder.resolve().is_relative_to(data_dir.expanduser().resolve()):
         raise RelaySettingsError(_SETTING, f"{folder} lies in the data folder; name one outside of it")
-    return KeyRing(folder)
+    return KeyRing(folder, data_dir if is_shared else None)
 
 
 def _decode(path: Path) -> _KeyFile:

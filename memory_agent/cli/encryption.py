@@ -17,6 +17,10 @@ from memory_agent.storage.folders import user_folder
 from relay import SYSTEM_USER, EncryptionKeyMissingError, Erasable, KeyRing
 
 _OFF = "encryption is off: whoever reads the disk reads everything. Name a folder in encryption.keys_folder"
+_UNNAMED = "something here is encrypted, and no folder of keys is set: name it in encryption.keys_folder"
+_AWAY = (
+    "{} does not hold the keys of this data folder: is the right folder mounted there? Nothing new is kept meanwhile"
+)
 
 
 @click.group(short_help="Encryption at rest: what is encrypted; destroy a key.")
@@ -38,7 +42,8 @@ def encryption() -> None:
 def status(target: Target) -> None:
     """Show whether encryption is on, which stores are encrypted, plain or locked, and which users have keys.
 
-    `locked` is encrypted with a key that is not in the folder of keys. Works beside a daemon, and changes nothing.
+    `locked` is encrypted with a key that is not in the folder of keys. `system` has the key of what belongs to many
+    users. Works beside a daemon, and changes nothing. A folder of keys that is away, or another one, comes first.
 
     \b
     Examples:
@@ -51,12 +56,28 @@ def status(target: Target) -> None:
     users = [] if keys is None else keys.users()
     stores = list(look_at_stores(target.data_dir, target.settings, keys))
     if target.as_json:
-        folder = None if keys is None else str(keys.folder)
-        print_document({"on": keys is not None, "keys_folder": folder, "users_with_keys": users, "stores": stores})
+        document = {
+            "on": keys is not None,
+            "keys_folder": None if keys is None else str(keys.folder),
+            "keys_away": keys is not None and keys.is_away(),
+            "users_with_keys": users,
+            "stores": stores,
+        }
+        print_document(document)
         return
-    click.echo(_OFF if keys is None else f"encryption is on; keys of {len(users)} users in {keys.folder}")
+    click.echo(_state(keys, users, any(store.state != "plain" for store in stores)))
     if stores:
         print_table("stores", ("store", "state"), ((store.part, store.state) for store in stores))
+
+
+def _state(keys: KeyRing | None, users: list[str], has_encrypted: bool) -> str:
+    if keys is None:
+        return _UNNAMED if has_encrypted else _OFF
+    if keys.is_away():
+        return _AWAY.format(keys.folder)
+    count = len(set(users) - {SYSTEM_USER})
+    system = " and of system" if SYSTEM_USER in users else ""
+    return f"encryption is on; keys of {count} user{'' if count == 1 else 's'}{system} in {keys.folder}"
 
 
 @encryption.command(short_help="Destroy a user's key: nothing of the user can be read again.")

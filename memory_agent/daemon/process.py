@@ -38,7 +38,7 @@ from memory_agent.layout import CONSUMER, Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
-from memory_agent.storage.user_key import open_user_key
+from memory_agent.storage.user_key import open_user_key, require_keys
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION
 from relay import (
@@ -64,12 +64,14 @@ _RAY_CHECK_S = 1.0
 def serve(settings: Settings, data_dir: Path) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code.
 
-    Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`.
+    Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`,
+    `StoreEncryptedError` where no folder of keys is named and some of the data folder is encrypted,
+    `EncryptionKeyMissingError` where that folder is away.
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
     Rules(settings.retention, SignalTable.load(settings.ingest.signals))  # a host that cannot read them keeps nothing
-    open_user_key(settings.encryption, data_dir, SYSTEM_USER)  # refuses a folder of keys inside the data folder
+    require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()  # before the lock shows that a daemon is there: who asks while it starts needs it
@@ -147,7 +149,7 @@ class Daemon:
         self._eraser = DaemonEraser(
             self._hosts, self._dispatcher, self._journal, self._layout.data_dir, self._settings.encryption
         )
-        strangers = Strangers(self._layout.data_dir, self._settings.recall)
+        strangers = Strangers(self._layout.data_dir, self._settings.recall, self._settings.learning)
         self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, strangers, self._status)
         await self._eraser.resume()
         self._run_in_background(stack, self._make_gateway())

@@ -8,8 +8,9 @@ from memory_agent.config import StoreSettings
 from memory_agent.storage.encrypted import Encryption
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import opening
+from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.user_key import UserKey, require_plain
 from relay.pages import DATA_FILE
 
 RECORDS_FOLDER = "records"
@@ -19,6 +20,20 @@ _PURPOSE = "records"
 def has_records(folder: Path) -> bool:
     """Whether a user's folder holds records."""
     return (folder / RECORDS_FOLDER / DATA_FILE).exists()
+
+
+def settle_key(folder: Path, key: UserKey | None) -> None:
+    """Make the key of a user of whom nothing is kept yet, so that nothing is made where none can be.
+
+    Raises `EncryptionKeyMissingError` where the folder of keys is away, `StoreEncryptedError` where there is no key and
+    others in the data folder have theirs, `StoreError`.
+    """
+    if has_records(folder):
+        return
+    if key is not None:
+        key.cipher(_PURPOSE, create=True)
+    elif (data_dir := data_dir_of(folder)) is not None:
+        require_plain(data_dir)
 
 
 def own_records(folder: Path, settings: StoreSettings, key: UserKey | None) -> Environment:

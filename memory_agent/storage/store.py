@@ -28,7 +28,7 @@ from memory_agent.storage.codec import FORMAT, StoreState
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.fence import OwnerLock, Role
 from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.records_file import own_records
+from memory_agent.storage.records_file import own_records, settle_key
 from memory_agent.storage.snapshot import META, Snapshot
 from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
@@ -71,6 +71,7 @@ class Store:
         `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
+        settle_key(folder, key)
         lock = OwnerLock.acquire(folder, role, settings.takeover_after_s)
         try:
             environment = own_records(folder, settings, key)

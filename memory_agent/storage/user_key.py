@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, SettingsError, StoreError
+from memory_agent.errors import (
+    EncryptionKeyMissingError,
+    InvalidInputError,
+    SettingsError,
+    StoreEncryptedError,
+    StoreError,
+)
+from memory_agent.storage.folders import data_dir_of
 from relay import errors
 from relay.cipher import Cipher
 from relay.config import EncryptionSettings, journal_folder
 from relay.key_ring import KeyRing, open_key_ring
+from relay.ring_mark import read_ring
 from relay.validation import SYSTEM_USER
 
 
@@ -46,16 +54,50 @@ class UserKey:
         return EncryptionKeyMissingError(self.user_id, str(self._ring.folder))
 
 
-def open_user_key(settings: EncryptionSettings, data_dir: Path, user_id: str) -> UserKey | None:
+def open_user_key(
+    settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
+) -> UserKey | None:
     """Return a user's key as the settings say, None where nothing is encrypted. Raises `SettingsError`.
 
-    `data_dir` is the folder of a memory that lies in none.
+    `is_shared`: as for `open_key_ring`.
     """
     try:
-        ring = open_key_ring(settings, data_dir)
+        ring = open_key_ring(settings, data_dir, is_shared=is_shared)
     except errors.RelaySettingsError as error:
         raise SettingsError(error.setting, error.reason) from error
     if ring is None:
         return None
     is_one_of_many = user_id != SYSTEM_USER and journal_folder(data_dir).exists()
     return UserKey(ring, user_id, is_one_of_many=is_one_of_many)
+
+
+def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> UserKey | None:
+    """As `open_user_key`, of the memory in `folder`, in a data folder or by itself."""
+    data_dir = data_dir_of(folder)
+    return open_user_key(settings, data_dir or folder, user_id, is_shared=data_dir is not None)
+
+
+def require_plain(data_dir: Path) -> None:
+    """Raise `StoreEncryptedError` where what is new is to be encrypted, since the data folder is; `StoreError`."""
+    try:
+        if read_ring(data_dir) is not None:
+            raise StoreEncryptedError(str(data_dir))
+    except errors.KeyFileError as error:
+        raise StoreError(str(error)) from error
+
+
+def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
+    """Hold the settings against what the data folder is encrypted with, before anything is begun in it.
+
+    Raises `SettingsError`, `StoreEncryptedError` where they name no folder of keys and some of it is encrypted,
+    `EncryptionKeyMissingError` where the folder that they name is away or another one, `StoreError`.
+    """
+    if open_user_key(settings, data_dir, SYSTEM_USER) is None:
+        require_plain(data_dir)
+        return
+    ring = open_key_ring(settings, data_dir)
+    try:
+        if ring is not None and ring.is_away():
+            raise EncryptionKeyMissingError(SYSTEM_USER, str(ring.folder))
+    except errors.KeyFileError as error:
+        raise StoreError(str(error)) from error

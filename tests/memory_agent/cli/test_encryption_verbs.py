@@ -90,7 +90,7 @@ def ids(data_dir: Path, keys: KeyRing) -> list[str]:
 def test_status_says_what_is_encrypted_and_who_has_a_key(
     run: Run, run_json: RunJson, on: tuple[str, str], data_dir: Path, keys: KeyRing
 ) -> None:
-    off = {"on": False, "keys_folder": None, "users_with_keys": [], "stores": []}
+    off = {"on": False, "keys_folder": None, "keys_away": False, "users_with_keys": [], "stores": []}
     assert run_json("encryption", "status") == off
     assert "encryption is off" in run("encryption", "status").stdout
     with Journal.open(journal_folder(data_dir)) as journal:

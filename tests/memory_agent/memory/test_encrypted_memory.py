@@ -206,7 +206,7 @@ def test_while_the_folder_of_keys_is_away_none_is_made_for_a_new_user(tmp_path: 
     Journal.open(journal_folder(data), keys=KeyRing(keys)).close()
     opened(user_folder(data, "alice"), keys=keys).close()
     keys.rename(away)
-    with pytest.raises(EncryptionKeyMissingError, match="system"):
+    with pytest.raises(EncryptionKeyMissingError, match="keys of this data folder"):
         opened(user_folder(data, "carol"), keys=keys)
     assert not keys.exists()
     away.rename(keys)

@@ -1,0 +1,135 @@
+"""The folder of keys is away, or another one lies in its place: nothing is made, and what to do is said first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from memory_agent.doctor import check_encryption
+from memory_agent.layout import Layout
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from relay import EncryptionSettings, Journal, KeyRing, journal_folder
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def locked(run: Run, keys: Path) -> Run:
+    """Run a verb with the setting."""
+    return lambda *words: run(*words, "--set", f"encryption.keys_folder={keys}")
+
+
+@pytest.fixture(params=["library", "journal"])
+def encrypted(request: pytest.FixtureRequest, data_dir: Path, keys: Path, locked: Run) -> Path:
+    """A data folder with one encrypted user, with a journal and without."""
+    assert locked("remember", "the spare key is under the stone", "--user", "alice").exit_code == 0
+    if request.param == "journal":
+        Journal.open(journal_folder(data_dir), keys=KeyRing(keys)).close()
+    return data_dir
+
+
+def away(keys: Path, data_dir: Path, how: str) -> None:
+    keys.rename(keys.with_name("keys.away"))
+    if how == "foreign":
+        ring = KeyRing(keys)
+        for user_id in ("system", "newcomer"):
+            ring.cipher(user_id, "records", create=True)
+
+
+def fault(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 1, result.output
+    error: dict[str, Any] = json.loads(result.stderr.splitlines()[-1])["error"]
+    return error
+
+
+@pytest.mark.parametrize("how", ["missing", "foreign"])
+def test_no_second_ring_of_keys_is_begun(how: str, encrypted: Path, keys: Path, locked: Run) -> None:
+    away(keys, encrypted, how)
+    before = sorted(keys.glob("*"))
+    for user_id in ("newcomer", "another"):
+        error = fault(locked("remember", "x", "--user", user_id, "--json"))
+        assert error["code"] == "encryption_key_missing"
+        assert f"{keys} " in error["message"]
+        assert "mounted" in error["message"]
+        assert "forget" not in error["message"]
+        assert not user_folder(encrypted, user_id).exists()
+    assert sorted(keys.glob("*")) == before
+    assert keys.exists() == (how == "foreign")
+
+
+@pytest.mark.parametrize("how", ["missing", "foreign"])
+def test_the_folder_of_keys_is_what_is_named_first(
+    how: str, encrypted: Path, keys: Path, locked: Run, tmp_path: Path
+) -> None:
+    (user_folder(encrypted, "plain")).mkdir()
+    away(keys, encrypted, how)
+    shown = json.loads(locked("encryption", "status", "--json").stdout)
+    assert shown["keys_away"] is True
+    assert "is the right folder mounted there?" in locked("encryption", "status").stdout.splitlines()[0]
+    settings = Settings(encryption=EncryptionSettings(keys_folder=str(keys)))
+    found = check_encryption(settings, Layout(encrypted))
+    assert (found.state, found.detail) == ("failed", f"{keys} does not hold the keys of {encrypted}")
+    assert "encrypt," not in found.advice
+
+
+def test_erasing_is_the_last_that_is_advised_and_can_be_said_as_it_stands(
+    encrypted: Path, keys: Path, locked: Run
+) -> None:
+    keys.rename(keys.with_name("keys.away"))
+    message = fault(locked("stats", "--user", "alice", "--json"))["message"]
+    assert message.index("mounted there?") < message.index("destroyed")
+    assert message.endswith("memory-agent forget --user alice --user-all")
+
+
+def test_all_goes_on_when_the_keys_are_back(encrypted: Path, keys: Path, locked: Run) -> None:
+    keys.rename(keys.with_name("keys.away"))
+    assert locked("remember", "x", "--user", "newcomer").exit_code == 1
+    keys.with_name("keys.away").rename(keys)
+    assert locked("remember", "x", "--user", "newcomer").exit_code == 0
+    assert KeyRing(keys).users() == ["alice", "newcomer", "system"]
+
+
+def test_a_mark_that_was_damaged_lets_no_key_be_made_until_it_is_removed(
+    encrypted: Path, keys: Path, locked: Run
+) -> None:
+    mark = encrypted / "encryption"
+    whole = mark.read_bytes()
+    for damaged in (b"", whole[:9], whole.replace(b"0", b"1").replace(b"a", b"b"), whole[::-1]):
+        mark.write_bytes(damaged)
+        assert "remove it" in fault(locked("remember", "x", "--user", "newcomer", "--json"))["message"]
+        assert not user_folder(encrypted, "newcomer").exists()
+    mark.unlink()
+    assert locked("remember", "x", "--user", "newcomer").exit_code == 0
+    assert mark.read_bytes() == whole
+
+
+def test_without_the_setting_nothing_plain_is_begun_beside_what_is_encrypted(encrypted: Path, run: Run) -> None:
+    error = fault(run("remember", "x", "--user", "newcomer", "--json"))
+    assert (error["code"], "encryption.keys_folder" in error["message"]) == ("store_encrypted", True)
+    assert not user_folder(encrypted, "newcomer").exists()
+    shown = run("encryption", "status").stdout.splitlines()[0]
+    assert shown == "something here is encrypted, and no folder of keys is set: name it in encryption.keys_folder"
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_daemon_says_what_is_wrong_with_the_keys_and_begins_nothing(
+    is_named: bool, encrypted: Path, keys: Path, run: Run, locked: Run
+) -> None:
+    keys.rename(keys.with_name("keys.away"))
+    before = {path.name for path in encrypted.iterdir()}
+    error = fault((locked if is_named else run)("serve", "--json"))
+    assert error["code"] == ("encryption_key_missing" if is_named else "store_encrypted")
+    assert str(keys if is_named else encrypted) in error["message"]
+    assert {path.name for path in encrypted.iterdir()} == before
+    assert not keys.exists()
