@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from memory_agent.cli.access import asks_daemon, open_client, open_files
+from memory_agent.cli.access import asks_daemon, note_unknown, open_client, open_files
 from memory_agent.cli.confirming import confirm
 from memory_agent.cli.failure import note
 from memory_agent.cli.journal_files import erase_events, owners_of, ownership
@@ -20,6 +20,7 @@ from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
 from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
+from memory_agent.storage.folders import user_folder
 from relay import Erasable
 
 if TYPE_CHECKING:
@@ -119,6 +120,9 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
     from memory_agent.erasure.journal import erasable, with_journal
 
     now = datetime.now(UTC)
+    target.layout.finish_restore()
+    if not user_folder(target.data_dir, target.user_id).exists():
+        return _erase_unkept(target, selection, now, dry_run=dry_run)
     with open_files(target, target.settings.retention) as memory:
         intent: Intent = memory.erasure.plan(selection, now)
         known = intent.all_ids
@@ -132,12 +136,29 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
     return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, known)
 
 
+def _erase_unkept(target: Target, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
+    """Erase what the journal holds of a user of whom no memory is kept; no user is made for it."""
+    from memory_agent.daemon.owners import keys_of
+    from memory_agent.erasure.history import note_erasure
+    from memory_agent.erasure.journal import erasable, with_journal
+    from memory_agent.erasure.selection import intent_of_nothing
+
+    note_unknown(target)
+    intent = intent_of_nothing(selection, now)
+    with owners_of(target) as owners:
+        is_owned = ownership(target, owners, keys_of(intent.session_id, ()))
+        erased = erase_events(target, erasable(target.user_id, intent), is_owned, now, dry_run=dry_run)
+    if erased.seqs and not dry_run:
+        note_erasure(user_folder(target.data_dir, target.user_id), target.user_id, intent, now)
+    receipt = ErasureReceipt.of(target.user_id, (), now, dry_run=dry_run)
+    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, ())
+
+
 def erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
     """Erase the journal's part, what is known of whose runs those are, and the folder last: said again, it goes on."""
     from memory_agent.erasure.history import note_user_erased
     from memory_agent.erasure.journal import with_journal
     from memory_agent.erasure.users import remove_user, why_aside
-    from memory_agent.storage.folders import user_folder
 
     now = datetime.now(UTC)
     ids: tuple[str, ...] = ()

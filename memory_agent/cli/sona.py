@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from memory_agent.cli.access import open_memory, open_to_look
+from memory_agent.cli.access import note_unknown, open_memory, open_to_look
 from memory_agent.cli.confirming import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
@@ -99,8 +99,9 @@ def export(target: Target, file: Path) -> None:
     """
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
-    with open_memory(target, "sona_export") as memory:
+    with open_to_look(target, "sona_export") as memory:
         data = memory.sona.export()
+        note_unknown(target)
     if file == _STANDARD_STREAM:
         sys.stdout.buffer.write(data)
     else:

@@ -19,16 +19,17 @@ import structlog
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import keys_of
-from memory_agent.erasure.history import note_user_erased
+from memory_agent.erasure.history import note_erasure, note_user_erased
 from memory_agent.erasure.journal import erasable, with_journal
 from memory_agent.erasure.ledger import Intent, read_intent
 from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.selection import intent_of_nothing
 from memory_agent.erasure.users import finish_removals, remove_user, why_aside
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
 from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.user_key import open_user_key
-from relay import AsyncSubscriber, EncryptionSettings, Erasable, RelayError
+from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
 
 log = structlog.get_logger()
 
@@ -62,6 +63,10 @@ class DaemonEraser:
             if params.selection.everything:
                 params.selection.check()
                 return await self._erase_user(user_id, params, deadline_ms)
+            if not user_folder(self._data_dir, user_id).exists():
+                receipt = await self._erase_unkept(user_id, params)
+                if not user_folder(self._data_dir, user_id).exists():  # else an event came meanwhile
+                    return receipt.of_ids(params.selection.ids, ())
             reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
             intent = decode_reply(reply, Intent)
             receipt = await self._carry_out(user_id, intent, dry_run=params.dry_run, deadline_ms=deadline_ms)
@@ -95,6 +100,18 @@ class DaemonEraser:
         if intent.everything:
             return await self._remove(user_id, intent.all_ids, wait_s=0.0)
         return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
+
+    async def _erase_unkept(self, user_id: str, params: EraseParams) -> ErasureReceipt:
+        """Erase what the journal holds of a user of whom no memory is kept, with nobody woken and no user made."""
+        intent = intent_of_nothing(params.selection, _now())
+        erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
+        if params.dry_run:
+            return with_journal(_dry(user_id, intent), erased, is_compact=False)
+        if erased.seqs:
+            folder = user_folder(self._data_dir, user_id)
+            await asyncio.to_thread(note_erasure, folder, user_id, intent, _now())
+        receipt = ErasureReceipt.of(user_id, (), _now())
+        return with_journal(receipt, erased, is_compact=await self._is_cleared(_CLEARED_WITHIN_S))
 
     async def _erase_user(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
         """Erase a whole user. A folder that nobody can read, without its key or damaged, goes unread."""
@@ -155,19 +172,26 @@ class DaemonEraser:
     async def _carry_out(
         self, user_id: str, intent: Intent, *, dry_run: bool, deadline_ms: float, wait_s: float = _CLEARED_WITHIN_S
     ) -> ErasureReceipt:
+        erased = await self._erase_events(user_id, intent, dry_run=dry_run)
+        if dry_run:
+            return with_journal(_dry(user_id, intent), erased, is_compact=False)
+        reply = await self._hosts.call(user_id, "erase_finish", encode(intent), deadline_ms)
+        receipt = decode_reply(reply, ErasureReceipt)
+        return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
+
+    async def _erase_events(self, user_id: str, intent: Intent, *, dry_run: bool) -> Erased:
+        """Erase from the journal, and from what waits for the memory."""
         among = keys_of(intent.session_id, intent.run_ids)
         wanted = await self._with_system(user_id, erasable(user_id, intent), among)
         erased = await self._journal.erase(wanted, dry_run=dry_run)
         if dry_run:
-            return with_journal(_dry(user_id, intent), erased, is_compact=False)
+            return erased
         try:
             async with asyncio.timeout(_LANE_PATIENCE_S):
                 await self._dispatcher.forget(user_id, erased.seqs)
         except TimeoutError as error:
             raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
-        reply = await self._hosts.call(user_id, "erase_finish", encode(intent), deadline_ms)
-        receipt = decode_reply(reply, ErasureReceipt)
-        return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
+        return erased
 
     async def _is_cleared(self, wait_s: float) -> bool:
         """Wait until the relay has cleared its file; say whether it did."""

@@ -1,8 +1,8 @@
 """What users are answered of whom nothing is kept: that there is nothing, with nobody woken and no folder made for it.
 
 A name that was mistyped costs no process (117 MB, measured) and leaves no folder. What is asked is checked all the
-same, so that a wrong request is refused whoever asks. What this does not do: reads that a memory of nothing answers
-with more than nothing (`sona_status`, `sona_export`), and recalls in the name of a run: those wake the user.
+same, so that a wrong request is refused whoever asks. What this does not do: recalls in the name of a run, which wake
+the user.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from ulid import ULID
 
 from memory_agent.api import check_whole
-from memory_agent.config import RecallSettings
+from memory_agent.config import LearningSettings, RecallSettings
+from memory_agent.learning.transfer import Parcel, sealed
 from memory_agent.protocol import IdsParams, NoParams, RecallParams, decode, encode_result
 from memory_agent.recall.inquiry import make_inquiry
 from memory_agent.records import MemoryStats, RecallResult
 from memory_agent.run_params import FeedbackParams, RunIdParams, RunListParams
 from memory_agent.runs import MOST_RUNS, check_name
 from memory_agent.storage.folders import user_folder
-from memory_agent.trajectory import FeedbackReport
+from memory_agent.trajectory import FeedbackReport, GateEvidence, SonaStatus
+from sona.gate import Gate
 
 _KEPT_RECALLS = 1_000
 _PASS_ON = object()
@@ -33,10 +36,11 @@ _PASS_ON = object()
 class Strangers:
     """Answers for users who have no folder. Lives in one event loop."""
 
-    def __init__(self, data_dir: Path, settings: RecallSettings) -> None:
+    def __init__(self, data_dir: Path, settings: RecallSettings, learning: LearningSettings) -> None:
         """Look for folders below `data_dir`; requests are checked by `settings`, as a memory does."""
         self._data_dir = data_dir
         self._settings = settings
+        self._learning = learning
         self._recalls: OrderedDict[str, None] = OrderedDict()
 
     def answer(self, user_id: str, method: str, params: bytes) -> bytes | None:
@@ -104,6 +108,26 @@ class Strangers:
             disk_bytes=0,
         )
 
+    def _sona_status(self, user_id: str, _params: NoParams) -> SonaStatus:
+        return SonaStatus(
+            user_id=user_id,
+            mode=self._learning.mode,
+            gate=msgspec.convert(Gate().evidence(), GateEvidence, from_attributes=True),
+            trajectories=0,
+            credited=0,
+            exemplars=0,
+            memories_with_credit=0,
+            served=dict.fromkeys(("baseline", "learned", "interleaved"), 0),
+            gain=None,
+            gain_low=None,
+            gain_high=None,
+            consolidated_at=None,
+            state_bytes=0,
+        )
+
+    def _sona_export(self, _user_id: str, _params: NoParams) -> bytes:
+        return sealed(Parcel({}, [], []))
+
     def _nothing(self, _user_id: str, _params: object) -> list[object]:
         return []
 
@@ -121,4 +145,6 @@ _READS: dict[str, tuple[type[Any], Callable[[Strangers, str, Any], object]]] = {
     "stats": (NoParams, Strangers._stats),
     "run_get": (RunIdParams, Strangers._no_run),
     "run_list": (RunListParams, Strangers._no_runs),
+    "sona_status": (NoParams, Strangers._sona_status),
+    "sona_export": (NoParams, Strangers._sona_export),
 }

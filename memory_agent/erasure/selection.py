@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from memory_agent.embedders import check_text
+from memory_agent.erasure.ledger import Intent
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import MemoryFilter, MemoryRecord
 
@@ -46,6 +49,15 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             or (self.session_id is not None and record.session_id == self.session_id)
             or (self.filter is not None and passes(record, self.filter))
         )
+
+
+def intent_of_nothing(selection: Selection, now: datetime) -> Intent:
+    """Return what a selection comes to of a user of whom no memory is kept: what the journal holds of the session.
+
+    Raises `InvalidInputError`.
+    """
+    selection.check()
+    return Intent(started_at=now, session_id=selection.session_id)
 
 
 def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:

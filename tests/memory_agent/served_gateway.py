@@ -117,7 +117,7 @@ async def _serve(
             raise AssertionError("the daemon is not asked here")
 
         eraser = DaemonEraser(hosts, dispatcher, journal, layout.data_dir, settings.encryption)
-        strangers = Strangers(layout.data_dir, settings.recall)
+        strangers = Strangers(layout.data_dir, settings.recall, settings.learning)
         service = Service(hosts, dispatcher, journal, eraser, strangers, describe)
         await eraser.resume()
         gateway = Gateway(service, sockets, credentials, 64, settings.daemon.requests_bytes)

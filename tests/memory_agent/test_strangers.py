@@ -13,6 +13,7 @@ from served_host import absent_embedder
 
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError
+from memory_agent.learning.transfer import unpack
 from memory_agent.storage.folders import known_users
 
 
@@ -38,7 +39,16 @@ READS: list[tuple[Callable[[MemoryClient], Any], object]] = [
     (lambda client: (client.stats().user_id, client.stats().memories), ("alcie", 0)),
     (lambda client: client.runs.list(), []),
     (lambda client: client.runs.get("run-7"), None),
+    (lambda client: (client.sona.status().user_id, client.sona.status().gate.state), ("alcie", "shadow")),
+    (lambda client: unpack(client.sona.export()).runs, []),
+    (lambda client: erased(client, session_id="s-1"), (True, 0, 0)),
+    (lambda client: erased(client, ["01KHJY9080NWG22H9Q8BBD7B80"], dry_run=True), (False, 0, 0)),
 ]
+
+
+def erased(client: MemoryClient, *named: Any, **more: Any) -> tuple[bool, int, int]:
+    receipt = client.erasure.erase(*named, **more)
+    return receipt.complete, receipt.memories, receipt.events
 
 
 @pytest.mark.parametrize(("read", "nothing"), READS)
@@ -47,6 +57,7 @@ def test_a_read_of_a_mistyped_user_is_empty_and_makes_no_user(
 ) -> None:
     assert read(stranger) == nothing
     assert "alcie" not in known_users(served.data_dir)
+    assert not (served.data_dir / "erasures").exists()
 
 
 @pytest.mark.parametrize(
@@ -56,6 +67,7 @@ def test_a_read_of_a_mistyped_user_is_empty_and_makes_no_user(
         lambda client: client.recall("the proxy", top_k=0),
         lambda client: client.runs.list(limit=0),
         lambda client: client.runs.get(""),
+        lambda client: client.erasure.erase(session_id=" "),
     ],
 )
 def test_what_is_wrong_is_refused_as_for_a_user_who_is_known(
