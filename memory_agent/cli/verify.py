@@ -37,10 +37,11 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     With BACKUP, which `memory-agent backup` made: its files against its manifest, then each record and event in them.
 
     Without --user, all users, whose runs are whose, and the journal; a user whose encryption key is gone is named and
-    passed over. Works beside a daemon, and changes nothing. What is wrong is named by file and class of keys, and
-    counted. Exit code 2: something was found. What is found in index.usearch or lexicon.sqlite costs nothing: they are
-    built anew (now: `memory-agent rebuild`), and one that is not there yet is a note; sona.state is learnt again when
-    the memory is opened. Anything else is restored from a backup: `memory-agent restore`.
+    could not be checked. Works beside a daemon, and changes nothing. What is wrong is named by file and class of keys,
+    and counted. Exit code 2: something was found, or could not be checked. What is found in index.usearch or
+    lexicon.sqlite costs nothing: they are built anew (now: `memory-agent rebuild`), and one that is not there yet is a
+    note; sona.state is learnt again when the memory is opened. Anything else is restored from a backup:
+    `memory-agent restore`.
 
     \b
     Examples:
@@ -49,21 +50,23 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
       memory-agent verify /mnt/backups/monday
       memory-agent verify --json | jq '.parts[] | select(.findings != [])'
     """
+    unchecked: list[str] = []
     with progress_bars() as report:
-        parts = list(_checked(target, report) if backup is None else _checked_backup(target, backup, report))
+        check = partial(_checked, target) if backup is None else partial(_checked_backup, target, backup)
+        parts = list(check(report, unchecked))
     found = [(part.part, one.place, one.fault, one.count) for part in parts for one in part.findings]
     if target.as_json:
-        print_document({"sound": not found, "parts": parts})
+        print_document({"sound": not found and not unchecked, "parts": parts, "unchecked": unchecked})
     else:
         _print(parts, found)
     for part in parts:
         if part.unbuilt:
             note(f"{part.part}: {', '.join(part.unbuilt)} is not there; it is built at the next start")
-    if found:
+    if found or unchecked:
         context.exit(_FOUND)
 
 
-def _checked_backup(target: Target, backup: Path, report: Report) -> Iterator[PartReport]:
+def _checked_backup(target: Target, backup: Path, report: Report, unchecked: list[str]) -> Iterator[PartReport]:
     """Check the manifest, and then what it speaks of. Raises `BackupDamagedError` for a folder that is no backup."""
     from memory_agent.care.checkup import PartReport
     from memory_agent.care.findings import Finding
@@ -82,10 +85,11 @@ def _checked_backup(target: Target, backup: Path, report: Report) -> Iterator[Pa
         if manifest.left_out:
             note(f"not in this backup: {', '.join(manifest.left_out)}")
     report(MANIFEST_FILE, 1, 1)
-    yield from _checked(target, report, backup)
+    yield from _checked(target, report, unchecked, backup)
 
 
-def _checked(target: Target, report: Report, backup: Path | None = None) -> Iterator[PartReport]:
+def _checked(target: Target, report: Report, unchecked: list[str], backup: Path | None = None) -> Iterator[PartReport]:
+    """Add to `unchecked` who is passed over."""
     from memory_agent.care.checkup import check_events, check_owners, check_user  # engines
 
     root, is_copy = backup or target.data_dir, backup is not None
@@ -94,8 +98,13 @@ def _checked(target: Target, report: Report, backup: Path | None = None) -> Iter
         folder = user_folder(root, user_id)
         told = partial(_report, report, user_id) if len(users) <= _FEW else _untold
         report("users", done, len(users))
+        checked = None
         with passing_without_key(target):
-            yield check_user(folder, user_id, target.settings.store, told, target.key_of(user_id), is_copy=is_copy)
+            checked = check_user(folder, user_id, target.settings.store, told, target.key_of(user_id), is_copy=is_copy)
+        if checked is None:
+            unchecked.append(f"user {user_id}")
+        else:
+            yield checked
     report("users", len(users), len(users))
     owners, journal = Layout(root).owners, journal_folder(root)
     if not target.user_named and owners.exists():

@@ -141,7 +141,7 @@ def test_encrypt_needs_the_setting_and_a_folder_that_nobody_has_open(plain: Path
 def test_one_user_may_be_encrypted_alone(plain: Path, keys: Path, run: Run, locked: Run) -> None:
     assert locked("encrypt", "--user", "alice").exit_code == 0
     assert files_with_marks(user_folder(plain, "alice")) == set()
-    assert KeyRing(keys).users() == ["alice"]
+    assert KeyRing(keys).users() == ["alice", "system"]
     assert fault(locked("stats", "--user", "bob", "--json")) == "store_not_encrypted"
     assert document(run("stats", "--user", "bob", "--json"))["memories"] == BOB
 
@@ -235,10 +235,13 @@ def test_whose_key_was_destroyed_is_passed_over_and_named(verb: str, encrypted: 
     assert locked("stats", "--user", "bob").exit_code == 0
     KeyRing(keys).destroy("alice")
     result = locked(verb, "--json")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == (2 if verb == "verify" else 0), result.output
     assert "user alice is passed over" in result.stderr
-    assert "bob" in result.stdout
-    assert "alice" not in result.stdout
+    told = json.loads(result.stdout)
+    if verb == "verify":
+        assert (told["sound"], told.pop("unchecked")) == (False, ["user alice"])
+    assert "bob" in json.dumps(told)
+    assert "alice" not in json.dumps(told)
 
 
 def test_what_nobody_can_read_any_more_is_removed(encrypted: Path, keys: Path, locked: Run) -> None:
