@@ -76,7 +76,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError("--config", f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError("--config", f"{file} is not TOML: {error}") from error
 
 
@@ -93,7 +93,7 @@ def _value(text: str) -> Any:
     """Read a variable as TOML where it is a list, a table, a number or a boolean, and as plain text otherwise."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 

@@ -165,7 +165,7 @@ def load_settings(file: Path) -> RelaySettings:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise RelaySettingsError("--config", f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RelaySettingsError("--config", f"{file} is not TOML: {error}") from error
     try:
         return msgspec.convert(tree, RelaySettings)

@@ -181,7 +181,7 @@ def _read_file(path: str) -> bytes:
 def _read_toml(data: bytes) -> dict[str, Any]:
     try:
         return msgspec.toml.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError("ingest.signals", str(error)) from error
 
 
