@@ -33,7 +33,6 @@ _SETTINGS = Settings(
 )
 _GONE_TIMEOUT_S = 20.0
 _INTERRUPTED = 130
-_PIPE_CLOSED = 141
 
 
 def main() -> int:
@@ -105,14 +104,5 @@ def _end(screen: Screen, took_s: float) -> int:
     return 0
 
 
-def run() -> int:
-    """As `main`; where nobody reads on, it ends quietly, and what is still buffered goes nowhere."""
-    try:
-        return main()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE_CLOSED
-
-
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(main())
