@@ -7,13 +7,14 @@ older than the journal, so the daemon's cursor goes back to where they end: ever
 again, and those who have them recognise them.
 
 What was erased since the backup was made is erased again by who knows how (`revise`), before anything is in its place.
+Where the data folder is encrypted, what comes back plain is encrypted before (`encrypt`).
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from memory_agent.care.backup import JOURNAL, OWNERS
 from memory_agent.care.findings import Report
 from memory_agent.care.manifest import Part, digest, read_manifest
 from memory_agent.erasure.history import HISTORY_FOLDER
-from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError
+from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.moving import is_moving, move_all
 from memory_agent.settings import Settings
@@ -31,7 +32,7 @@ from memory_agent.storage.fence import OwnerLock
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.user_key import UserKey, open_user_key
+from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
 from relay.config import journal_folder
 from relay.duplicate import require_unused, rewind
 from relay.durable import flush_tree
@@ -43,6 +44,10 @@ NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, an
 
 Revise = Callable[[Path, datetime], dict[str, int]]
 """Erases again from staged files, of a backup made then; gives how many memories of whom."""
+
+
+Encrypt = Callable[[Path], None]
+"""Encrypts what is plain of staged files, where the settings name keys."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +73,18 @@ def restore_all(
     *,
     replace: bool,
     revise: Revise = lambda *_: {},
+    encrypt: Encrypt = lambda _: None,
 ) -> Restored:
     """Bring everything back. Raises `BackupDamagedError`, `InvalidInputError` where memories are there already and
-    `replace` is not said, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`."""
+    `replace` is not said, `StoreEncryptedError` and `EncryptionKeyMissingError` without the keys, `DaemonRunningError`,
+    `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`."""
     manifest = read_manifest(backup)
+    require_keys(settings.encryption, data_dir)
     with _holding(data_dir, settings, list(known_users(data_dir))):
         tops = [data_dir / name for name in (USERS, OWNERS, JOURNAL)]
         with _staged(backup, data_dir, manifest.parts, report) as stage:
-            _require_usable(stage, data_dir, settings)
+            encrypt(stage)
+            _require_usable(backup, stage, data_dir, settings)
             again = revise(stage, manifest.made_at)
             flush_tree(stage)
             aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
@@ -93,15 +102,19 @@ def restore_user(
     *,
     replace: bool,
     revise: Revise = lambda *_: {},
+    encrypt: Encrypt = lambda _: None,
 ) -> Restored:
     """Bring one user's memories back, and have the journal give what came since. Raises as `restore_all`."""
     manifest = read_manifest(backup)
     parts = tuple(part for part in manifest.parts if part.part == f"user {user_id}")
     if not parts:
         raise InvalidInputError("user", f"{user_id} is not in this backup")
+    require_keys(settings.encryption, data_dir)
     folder = user_folder(data_dir, user_id)
     with _holding(data_dir, settings, [user_id]), _staged(backup, data_dir, parts, report) as stage:
         staged = stage / folder.relative_to(data_dir)
+        encrypt(stage)
+        _require_usable(backup, stage, data_dir, settings)
         cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
         again = revise(stage, manifest.made_at)
         flush_tree(stage)
@@ -145,9 +158,21 @@ def _restored(
 
 @contextmanager
 def _holding(data_dir: Path, settings: Settings, users: Sequence[str]) -> Iterator[None]:
-    """Make sure that nobody works on the folder."""
+    """Make sure that nobody works on the folder; one that was made for this is gone again when it fails."""
     layout = Layout(data_dir)
-    layout.create()
+    is_new = not data_dir.exists()
+    try:
+        layout.create()
+        with _held(layout, data_dir, users):
+            yield
+    except BaseException:
+        if is_new and not is_moving(data_dir):
+            shutil.rmtree(data_dir, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None]:
     with layout.hold():
         for user_id in users:
             folder = user_folder(data_dir, user_id)
@@ -181,15 +206,23 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
             shutil.rmtree(stage, ignore_errors=True)
 
 
-def _require_usable(stage: Path, data_dir: Path, settings: Settings) -> None:
-    """Raise `StoreEncryptedError` or `StoreNotEncryptedError` for what could not be opened where it is to be used.
+def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Settings) -> None:
+    """Raise `StoreEncryptedError` or `EncryptionKeyMissingError` for what could not be opened where it is to be used.
 
     Users whose key was destroyed since are no reason to refuse all others: they stay as unreadable as they were.
     """
-    for user_id in known_users(stage):
+    missing: list[EncryptionKeyMissingError] = []
+    users = list(known_users(stage))
+    for user_id in users:
         key = open_user_key(settings.encryption, data_dir, user_id)
-        with suppress(EncryptionKeyMissingError):
+        try:
             open_records(user_folder(stage, user_id), settings.store, key).close()
+        except StoreEncryptedError as error:
+            raise StoreEncryptedError(str(backup)) from error
+        except EncryptionKeyMissingError as error:
+            missing.append(error)
+    if missing and len(missing) == len(users):
+        raise missing[0]
 
 
 def _moves_aside(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from memory_agent.cli.options import ONLY, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, size
 from memory_agent.errors import SettingsError
+from memory_agent.layout import Layout
 from memory_agent.storage.folders import ASIDE, known_users, user_folder
 from memory_agent.storage.user_key import UserKey
 from relay import KeyRing, journal_folder
@@ -71,6 +73,30 @@ def _encrypt_users(target: Target, keys: KeyRing) -> list[EncryptedUser]:
             with passing_without_key(target):
                 done.append(encrypt_user(folder, target.settings.store, UserKey(keys, user_id), report))
     return done
+
+
+def encrypt_staged(target: Target, stage: Path) -> None:
+    """Encrypt what is plain of what a restore has staged, and let the data folder's ring be that of what is not."""
+    from memory_agent.care.encrypting import encrypt_user  # engines
+    from memory_agent.care.encryption_look import look_at_stores
+    from memory_agent.daemon.owners import encrypt_owners
+    from relay.encrypting import encrypt_journal
+
+    keys = target.keys
+    if keys is None:
+        return
+    states = {store.part: store.state for store in look_at_stores(stage, target.settings, keys)}
+    plain = {part for part, state in states.items() if state == "plain"}
+    if "encrypted" in states.values():
+        keys.claim()
+    with progress_bars() as report:
+        for user_id in known_users(stage):
+            if f"user {user_id}" in plain:
+                encrypt_user(user_folder(stage, user_id), target.settings.store, UserKey(keys, user_id), report)
+    if "owners" in plain:
+        encrypt_owners(Layout(stage).owners, UserKey(keys, SYSTEM_USER))
+    if "journal" in plain:
+        encrypt_journal(journal_folder(stage), target.settings.relay.journal, keys, datetime.now(UTC))
 
 
 def _encrypt_shared(target: Target, keys: KeyRing) -> None:

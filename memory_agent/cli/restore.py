@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from memory_agent.cli.encrypt import encrypt_staged
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import ONLY, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
@@ -70,6 +72,7 @@ def _restored(target: Target, directory: Path | None, replace: bool) -> Restored
         return begin_anew(
             target.data_dir, target.user_id, target.settings, now, replace=replace, revise=again.from_nothing
         )
+    encrypt = partial(encrypt_staged, target)
     with progress_bars() as report:
         if target.user_named:
             return restore_user(
@@ -81,7 +84,15 @@ def _restored(target: Target, directory: Path | None, replace: bool) -> Restored
                 report,
                 replace=replace,
                 revise=again.from_user,
+                encrypt=encrypt,
             )
         return restore_all(
-            directory, target.data_dir, target.settings, now, report, replace=replace, revise=again.from_all
+            directory,
+            target.data_dir,
+            target.settings,
+            now,
+            report,
+            replace=replace,
+            revise=again.from_all,
+            encrypt=encrypt,
         )
