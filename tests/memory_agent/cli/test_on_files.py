@@ -148,8 +148,11 @@ def test_who_cares_for_a_user_that_nobody_has_makes_none(run: Run, data_dir: Pat
 def test_others_than_the_owner_are_not_told_who_is_there(
     run: Run, deploy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "of one user")
-    assert run("stats", "--user", "alcie").stderr == ""
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", run("keys", "create", "one", "--user", "alcie").stdout.strip())
+    told = run("stats", "--user", "alcie")
+    assert (told.exit_code, told.stderr) == (0, "")
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "of nobody")
+    assert "users here" not in run("stats", "--user", "alcie").stderr
 
 
 def test_an_empty_memory_answers_and_says_where_it_looked(run: Run, data_dir: Path) -> None:
