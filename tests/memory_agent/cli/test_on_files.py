@@ -227,7 +227,7 @@ def test_a_file_of_settings_is_read_and_a_typo_in_it_is_named(run: Run, tmp_path
 
 
 def test_the_token_in_the_environment_is_not_taken_for_a_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "secret")
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", run("keys", "create", "one", "--all-users").stdout.strip())
     assert run("stats").exit_code == 0
 
 
