@@ -170,16 +170,19 @@ class KeyRing:
         return None
 
     def _read(self, path: Path) -> bytes:
+        document = _decode(path)
         try:
-            key = base64.b64decode(_decode(path).key, validate=True)
+            key = base64.b64decode(document.key, validate=True)
         except ValueError as error:
             raise KeyFileError(str(path), "is damaged") from error
         if len(key) != KEY_BYTES:
             raise KeyFileError(str(path), "is damaged")
+        if path.name != _file_name(document.user_id):
+            raise KeyFileError(str(path), "holds the key of another user")
         return key
 
     def _path(self, user_id: str) -> Path:
-        return self.folder / (sha256(validate_user_id(user_id).encode()).hexdigest()[:40] + _SUFFIX)
+        return self.folder / _file_name(validate_user_id(user_id))
 
     def _forget(self, user_id: str) -> None:
         with self._guard:
@@ -201,6 +204,10 @@ def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bo
     if folder.resolve().is_relative_to(data_dir.expanduser().resolve()):
         raise RelaySettingsError(_SETTING, f"{folder} lies in the data folder; name one outside of it")
     return KeyRing(folder, data_dir if is_shared else None)
+
+
+def _file_name(user_id: str) -> str:
+    return sha256(user_id.encode()).hexdigest()[:40] + _SUFFIX
 
 
 def _decode(path: Path) -> _KeyFile:

@@ -177,3 +177,14 @@ def test_a_ring_keeps_no_more_ciphers_than_it_may_however_many_users_come(
     made = [ring.cipher(f"user-{number}", "journal", create=True).key_id for number in range(8)]
     assert len(ring._ciphers) == 3
     assert [ring.cipher(f"user-{number}", "journal").key_id for number in range(8)] == made
+
+
+def test_the_key_of_one_user_is_not_taken_for_anothers(tmp_path: Path) -> None:
+    ring = KeyRing(tmp_path)
+    ring.cipher("alice", "memory", create=True)
+    (alices,) = tmp_path.iterdir()
+    ring.cipher("bob", "memory", create=True)
+    (bobs,) = set(tmp_path.iterdir()) - {alices}
+    bobs.write_bytes(alices.read_bytes())
+    with pytest.raises(KeyFileError, match="another user"):
+        KeyRing(tmp_path).cipher("bob", "memory")
