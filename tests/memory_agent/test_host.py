@@ -194,4 +194,4 @@ def test_a_destroyed_key_ends_a_host_s_use_of_that_user_at_once_and_of_no_other(
             ask(host, "alice")
     assert stats(host, "carol").memories == 1
     host.close()
-    assert KeyRing(tmp_path / "keys").users() == ["carol"]
+    assert KeyRing(tmp_path / "keys").users() == ["carol", "system"]

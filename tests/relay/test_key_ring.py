@@ -188,3 +188,28 @@ def test_the_key_of_one_user_is_not_taken_for_anothers(tmp_path: Path) -> None:
     bobs.write_bytes(alices.read_bytes())
     with pytest.raises(KeyFileError, match="another user"):
         KeyRing(tmp_path).cipher("bob", "memory")
+
+
+def test_another_ring_with_a_system_key_mounted_meanwhile_makes_nobody_a_key(tmp_path: Path) -> None:
+    folder, data_dir = tmp_path / "keys", tmp_path / "data"
+    ring = KeyRing(folder, data_dir)
+    ring.cipher("alice", "records", create=True)
+    folder.rename(tmp_path / "away")
+    KeyRing(folder).cipher("system", "journal", create=True)
+    KeyRing(folder).cipher("bob", "journal", create=True)
+    for user_id in ("alice", "bob", "carol"):
+        with pytest.raises(EncryptionKeyMissingError, match="mounted"):
+            ring.cipher(user_id, "records", create=True)
+    assert KeyRing(folder).users() == ["bob", "system"]
+    assert ring.is_away()
+
+
+def test_of_many_who_begin_a_data_folder_at_once_all_have_one_ring(tmp_path: Path) -> None:
+    rings = [KeyRing(tmp_path / "keys", tmp_path / "data") for _ in range(8)]
+    with ThreadPoolExecutor(len(rings)) as pool:
+        made = pool.map(
+            lambda numbered: numbered[1].cipher(f"user-{numbered[0]}", "records", create=True), enumerate(rings)
+        )
+        assert len({cipher.key_id for cipher in made}) == len(rings)
+    assert not any(ring.is_away() for ring in rings)
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["encryption"]
