@@ -160,7 +160,7 @@ def test_a_planner_inside_ray_asks_the_actor_itself(daemon: DaemonProcess) -> No
 
 @pytest.mark.parametrize("user_id", ["../x", "", "a" * 300, "a/b", "a\0b"])
 def test_an_unsafe_user_id_is_refused_by_name(daemon: DaemonProcess, user_id: str) -> None:
-    with client(daemon, user_id) as asker, pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError) as caught, client(daemon, user_id) as asker:
         asker.recall("anything")
     assert caught.value.field == "user_id"
 

@@ -192,7 +192,9 @@ def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_with_the_reason_and
     with Memory.open(user_folder(daemon.data_dir, "aurora"), user_id="aurora", embedder=embedder) as asleep:
         asleep.remember(DOUGH)
     with MemoryClient("aurora", data_dir=daemon.data_dir) as client:
-        assert client.recall("anything", deadline_ms=20.0).degraded == ("deadline", "waking")
+        early = client.recall("anything", deadline_ms=1.0)
+        assert early.memories == ()
+        assert {"deadline", "waking"} <= set(early.degraded)
         await_fact(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
 
 
