@@ -194,7 +194,7 @@ def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_with_the_reason_and
     with MemoryClient("aurora", data_dir=daemon.data_dir) as client:
         early = client.recall("anything", deadline_ms=1.0)
         assert early.memories == ()
-        assert {"deadline", "waking"} <= set(early.degraded)
+        assert early.degraded == ("deadline", "waking")
         await_fact(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
 
 
@@ -217,7 +217,7 @@ def test_a_caller_who_names_no_deadline_waits_as_long_as_the_settings_say(daemon
         client.remember(DOUGH)
         with stopped(part_pid(client, "embedder")):
             patient = threads.submit(client.recall, "sourdough for the patient", deadline_ms=20_000.0)
-            assert client.recall("sourdough").degraded[0] == "embedder_timeout"  # a busy machine may name one more
+            assert client.recall("sourdough").degraded == ("embedder_timeout",)
             assert not patient.done()
         assert patient.result(60.0).degraded == ()
 
@@ -229,4 +229,4 @@ def test_a_block_for_a_prompt_is_made_without_the_embedder_when_it_is_stopped(da
             result = client.recall("does sourdough want time", deadline_ms=5_000, context_tokens=200)
             assert process.status() == psutil.STATUS_STOPPED
         assert DOUGH in (result.context or "")
-        assert result.degraded[0] == "embedder_timeout"
+        assert result.degraded == ("embedder_timeout",)
