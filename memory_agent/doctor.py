@@ -36,7 +36,8 @@ from memory_agent.memory import Memory
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from relay import CURVE, EncryptionSettings, RelayError, open_key_ring
+from relay import CURVE, EncryptionSettings, RelayError
+from relay.crypto import open_key_ring
 
 State = Literal["ok", "warning", "failed"]
 

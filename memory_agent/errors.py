@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from relay.errors import missing_keys
+from relay import missing_keys
 
 
 class MemoryAgentError(Exception):

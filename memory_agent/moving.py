@@ -14,8 +14,7 @@ import msgspec
 
 from memory_agent.errors import StoreDamagedError
 from memory_agent.storage.folders import STAGE
-from relay.durable import flush, write_private
-from relay.sealed import sealed, unsealed
+from relay.disk import add_checksum, flush, verify_checksum, write_private
 
 _PLAN = "plan"
 
@@ -34,7 +33,7 @@ def move_all(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
     """
     (data_dir / STAGE).mkdir(mode=0o700, exist_ok=True)
     plan = [Move(*(path.relative_to(data_dir).as_posix() for path in pair)) for pair in moves]
-    write_private(data_dir / STAGE / _PLAN, sealed(msgspec.json.encode(plan)))
+    write_private(data_dir / STAGE / _PLAN, add_checksum(msgspec.json.encode(plan)))
     _carry_out(data_dir, plan)
 
 
@@ -47,7 +46,7 @@ def finish_moving(data_dir: Path) -> bool:
     if not file.exists():
         return False
     try:
-        plan = msgspec.json.decode(unsealed(file.read_bytes()), type=list[Move])
+        plan = msgspec.json.decode(verify_checksum(file.read_bytes()), type=list[Move])
     except (ValueError, RecursionError) as error:
         raise StoreDamagedError(f"{file}: the plan of a restore that was broken off is damaged: {error}") from error
     if not all(_lies_inside(path) for move in plan for path in (move.source, move.target)):

@@ -1,8 +1,10 @@
 """The event bus: a durable journal of events, ways in that acknowledge, and readers that follow by cursor."""
 
+from relay.admission import publisher_of
 from relay.async_publisher import AsyncPublisher
 from relay.async_subscriber import AsyncSubscriber
 from relay.broker import Broker
+from relay.checkup import check_journal
 from relay.config import (
     BrokerSettings,
     BusSettings,
@@ -19,7 +21,8 @@ from relay.config import (
     relay_endpoints,
 )
 from relay.credentials import Credentials
-from relay.durable import write_private
+from relay.crypto import KeyRing, open_key_ring
+from relay.duplicate import copy_journal, cursors, require_unused, rewind
 from relay.encrypting import encrypt_journal
 from relay.encryption_mark import is_encrypted, read_mark
 from relay.endpoints import CURVE, check_endpoint, is_curve
@@ -49,9 +52,11 @@ from relay.errors import (
     SequenceGapError,
     SpoolFullError,
     UnauthorizedError,
+    UndecipherableError,
     UserNotAllowedError,
+    missing_keys,
 )
-from relay.event import ON_BEHALF_OF, Event, decode_event, encode_event, event_from_mapping, read_event
+from relay.event import ON_BEHALF_OF, Event, decode_event, decode_mapping, encode_event, event_from_mapping, read_event
 from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
 from relay.key_file import (
@@ -64,8 +69,7 @@ from relay.key_file import (
     rotate_key,
     server_pair,
 )
-from relay.key_ring import KeyRing, open_key_ring
-from relay.masking import Masker
+from relay.masking import Masker, masked_kinds
 from relay.principal import ALL_SCOPES, Origin, Principal, Scope
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
@@ -73,7 +77,7 @@ from relay.retention import RetentionReport
 from relay.sockets import CurveGate, curve_pair, show_curve
 from relay.subscriber import Subscriber
 from relay.topics import matches, matches_any
-from relay.validation import SYSTEM_USER, validate_user_id
+from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry, RelayStats
 
 __all__ = [
@@ -149,11 +153,16 @@ __all__ = [
     "Subscriber",
     "TableTail",
     "UnauthorizedError",
+    "UndecipherableError",
     "UserNotAllowedError",
     "check_endpoint",
+    "check_journal",
+    "copy_journal",
     "create_key",
+    "cursors",
     "curve_pair",
     "decode_event",
+    "decode_mapping",
     "encode_event",
     "encrypt_journal",
     "ensure_local_key",
@@ -164,18 +173,25 @@ __all__ = [
     "journal_folder",
     "load_settings",
     "local_identity",
+    "masked_kinds",
     "matches",
     "matches_any",
+    "missing_keys",
     "open_key_ring",
+    "publisher_of",
     "read_event",
     "read_key_file",
     "read_keys",
     "read_mark",
     "relay_endpoints",
+    "require_unused",
     "revoke_key",
+    "rewind",
     "rotate_key",
     "server_pair",
     "show_curve",
+    "validate_id",
+    "validate_object",
+    "validate_timestamp",
     "validate_user_id",
-    "write_private",
 ]

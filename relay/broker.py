@@ -27,6 +27,7 @@ from relay.answers import Answers
 from relay.collector import Collector
 from relay.config import Endpoints, RelaySettings, journal_folder, relay_endpoints
 from relay.credentials import Credentials
+from relay.crypto import open_key_ring
 from relay.endpoints import check_endpoint, is_curve
 from relay.errors import (
     JournalError,
@@ -40,7 +41,6 @@ from relay.errors import (
 from relay.intake import Intake, Parcel
 from relay.journal import Journal
 from relay.key_file import ensure_local_key, server_pair
-from relay.key_ring import open_key_ring
 from relay.masking import Masker
 from relay.principal import Principal
 from relay.sockets import CurveGate, Letter, ServerSocket, curve_pair

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from relay.config import JournalSettings
+from relay.disk import DATA_FILE, Environment, Transaction
 from relay.entries import DATABASES, number, number_key, open_event, open_quarantine, user_key
-from relay.environment import Environment, Transaction
 from relay.errors import JournalDamagedError
-from relay.pages import DATA_FILE
 
 Add = Callable[[str, str, int], None]
 """Called with (place, fault, how many)."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relay.config import JournalSettings
+from relay.disk import Environment, take_lock
 from relay.entries import DATABASES, Counters, number, number_key
-from relay.environment import Environment, take_lock
 
 
 def require_unused(folder: Path) -> None:

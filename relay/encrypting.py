@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from relay.config import JournalSettings
+from relay.crypto import KeyRing
+from relay.disk import Environment, Transaction, discard_copy, room_for_copy
 from relay.encryption_mark import is_encrypted, set_mark
 from relay.entries import (
     DATABASES,
@@ -22,11 +24,8 @@ from relay.entries import (
     open_quarantine,
     seal,
 )
-from relay.environment import Environment, Transaction
 from relay.errors import EntryDamagedError
 from relay.journal import Journal
-from relay.key_ring import KeyRing
-from relay.replacing import discard_copy, room_for_copy
 from relay.sealing import Sealing, user_of
 
 _AS_THEY_ARE = ("users", "consumers", "sources", "counters")

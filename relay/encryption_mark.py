@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relay.config import JournalSettings
+from relay.crypto import KeyRing
+from relay.disk import Environment, Transaction
 from relay.entries import DATABASES, Counters
-from relay.environment import Environment, Transaction
 from relay.errors import EncryptionKeyMissingError, EncryptionMismatchError
-from relay.key_ring import KeyRing
 from relay.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from relay.environment import Transaction
+from relay.disk import Transaction
 from relay.principal import Origin
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ import msgspec
 
 from relay.admission import publisher_of
 from relay.config import EventLimits
+from relay.disk import Environment, Transaction
 from relay.entries import AnyEvent, Counters, StoredEvent, number_key, open_event
-from relay.environment import Environment, Transaction
 from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
 from relay.quarantine import Quarantine

@@ -19,6 +19,8 @@ from typing import NamedTuple, Self
 import msgspec
 
 from relay.config import JournalSettings
+from relay.crypto import KeyRing
+from relay.disk import Environment, Transaction
 from relay.encryption_mark import require_mode
 from relay.entries import (
     DATABASES,
@@ -30,7 +32,6 @@ from relay.entries import (
     seal,
     user_key,
 )
-from relay.environment import Environment, Transaction
 from relay.erasing import Erasing
 from relay.errors import (
     ConsumerBehindError,
@@ -40,7 +41,6 @@ from relay.errors import (
     QuarantineEntryError,
 )
 from relay.event import Event, encode_event
-from relay.key_ring import KeyRing
 from relay.principal import Origin
 from relay.quarantine import Quarantine, Suspect
 from relay.reading import Reading

@@ -20,11 +20,10 @@ from pathlib import Path
 
 import msgspec
 
-from relay.durable import write_private
+from relay.disk import add_checksum, verify_checksum, write_private
 from relay.errors import KeyFileError
 from relay.identity import TOKEN_FILE, CurvePair, KeyDocument
 from relay.principal import ALL_SCOPES, Principal, Scope
-from relay.sealed import sealed, unsealed
 from relay.validation import SYSTEM_USER, validate_user_id
 
 LOCAL = "local"
@@ -71,7 +70,7 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
     """Return all keys, revoked ones too; none before the first start. Raises `KeyFileError`."""
     path = keys_path(data_dir)
     try:
-        return msgspec.json.decode(unsealed(path.read_bytes()), type=_Document).keys
+        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_Document).keys
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -168,10 +167,10 @@ def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
     path = server_pair_path(data_dir)
     with _locked(data_dir):
         try:
-            return CurvePair(*msgspec.json.decode(unsealed(path.read_bytes()), type=tuple[str, str]))
+            return CurvePair(*msgspec.json.decode(verify_checksum(path.read_bytes()), type=tuple[str, str]))
         except FileNotFoundError:
             made = make()
-            write_private(path, sealed(msgspec.json.encode(tuple(made))))
+            write_private(path, add_checksum(msgspec.json.encode(tuple(made))))
             return made
         except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
             raise KeyFileError(str(path), f"cannot be used: {error}") from error
@@ -211,7 +210,7 @@ def _local_token(data_dir: Path) -> str:
 
 def _write_keys(data_dir: Path, keys: tuple[StoredKey, ...]) -> None:
     encoded = msgspec.json.encode(_Document(keys=keys))
-    write_private(keys_path(data_dir), sealed(msgspec.json.format(encoded, indent=1)))
+    write_private(keys_path(data_dir), add_checksum(msgspec.json.format(encoded, indent=1)))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from relay.admission import source_name
 from relay.config import JournalSettings
+from relay.disk import Environment, Transaction
 from relay.entries import (
     AnyQuarantine,
     Counters,
@@ -25,7 +26,6 @@ from relay.entries import (
     open_quarantine,
     seal,
 )
-from relay.environment import Environment, Transaction
 from relay.errors import EncryptionKeyMissingError
 from relay.principal import Principal
 from relay.sealing import Sealing, user_of

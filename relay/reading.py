@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from relay.disk import Environment, Transaction
 from relay.entries import StoredEvent, number, number_key, open_event, user_key
-from relay.environment import Environment, Transaction
 from relay.errors import EncryptionKeyMissingError, EntryDamagedError
 from relay.sealing import Sealing
 from relay.wire import JournalEntry

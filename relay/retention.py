@@ -12,8 +12,8 @@ from datetime import datetime
 import msgspec
 
 from relay.config import JournalSettings
+from relay.disk import Environment, Transaction
 from relay.entries import AnyEvent, Counters, milliseconds, number, number_key, open_event, user_key
-from relay.environment import Environment, Transaction
 from relay.errors import JournalFullError
 
 _CHUNK = 1_000

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from relay.admission import publisher_of
-from relay.cipher import Cipher
 from relay.config import EventLimits
+from relay.crypto import Cipher
 from relay.entries import (
     AnyEvent,
     AnyQuarantine,

@@ -30,8 +30,7 @@ from memory_agent.storage.folders import STAGE
 from memory_agent.storage.records_file import RECORDS_FOLDER, own_records, records_at
 from memory_agent.storage.snapshot import DATABASES
 from memory_agent.storage.user_key import UserKey
-from relay.pages import DATA_FILE
-from relay.replacing import discard_copy, flush_copy, replace_by_copy, room_for_copy
+from relay.disk import DATA_FILE, discard_copy, flush_copy, replace_by_copy, room_for_copy
 
 _PAGE = 10_000
 

@@ -15,7 +15,8 @@ from memory_agent.storage.fence import opening
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.ownership import MAP_SIZE_BYTES
 from memory_agent.storage.records_file import RECORDS_FOLDER
-from relay import SYSTEM_USER, KeyRing, read_mark
+from relay import SYSTEM_USER, read_mark
+from relay.crypto import KeyRing
 
 State = Literal["plain", "encrypted", "locked"]
 """`locked`: encrypted with a key that is not in the folder of keys, or no folder is named."""

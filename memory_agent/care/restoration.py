@@ -33,10 +33,8 @@ from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
-from relay.config import journal_folder
-from relay.duplicate import require_unused, rewind
-from relay.durable import flush_tree
-from relay.pages import DATA_FILE, find_fault
+from relay import journal_folder, require_unused, rewind
+from relay.disk import DATA_FILE, find_fault, flush_tree
 
 USERS = "users"
 NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"

@@ -14,7 +14,8 @@ from memory_agent.cli.journal_files import erase_events, owners_of, ownership
 from memory_agent.cli.options import Target, common_options, options_where_user
 from memory_agent.cli.render import print_document, print_table
 from memory_agent.storage.folders import user_folder
-from relay import SYSTEM_USER, EncryptionKeyMissingError, Erasable, KeyRing
+from relay import SYSTEM_USER, EncryptionKeyMissingError, Erasable
+from relay.crypto import KeyRing
 
 _OFF = "encryption is off: whoever reads the disk reads everything. Name a folder in encryption.keys_folder"
 _UNNAMED = "something here is encrypted, and no folder of keys is set: name it in encryption.keys_folder"

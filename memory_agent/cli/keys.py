@@ -24,8 +24,8 @@ from relay import (
     revoke_key,
     rotate_key,
     server_pair,
-    write_private,
 )
+from relay.disk import write_private
 
 
 def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> frozenset[Scope]:

@@ -21,7 +21,8 @@ from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, defau
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
 from memory_agent.storage.user_key import UserKey, open_user_key
-from relay import TOKEN_FILE, Identity, KeyRing, identity_of, open_key_ring, read_key_file
+from relay import TOKEN_FILE, Identity, identity_of, read_key_file
+from relay.crypto import KeyRing, open_key_ring
 
 Verb = Callable[..., Any]
 

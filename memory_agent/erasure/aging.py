@@ -20,7 +20,7 @@ from memory_agent.errors import StoreError
 from memory_agent.storage.fence import last_epoch
 from memory_agent.storage.records_file import has_records
 from memory_agent.storage.store import Store
-from relay.sealed import sealed, unsealed
+from relay.disk import add_checksum, verify_checksum
 
 NOTE_FILE = "retention.json"
 
@@ -106,7 +106,7 @@ class Aging:
         """Keep what is known; call it when the store is closed. Without it, the user is looked at once more."""
         if not self._rules.is_off:
             with suppress(StoreError):
-                write_whole(self._store.folder / NOTE_FILE, sealed(msgspec.json.encode(self._note)))
+                write_whole(self._store.folder / NOTE_FILE, add_checksum(msgspec.json.encode(self._note)))
 
     def _follow(self) -> None:
         through, next_at = self._note.through, self._note.next_at
@@ -134,6 +134,6 @@ def is_due_asleep(folder: Path, rules: Rules, interval_s: float, now: datetime) 
 
 def _read_note(folder: Path) -> Note | None:
     try:
-        return msgspec.json.decode(unsealed((folder / NOTE_FILE).read_bytes()), type=Note)
+        return msgspec.json.decode(verify_checksum((folder / NOTE_FILE).read_bytes()), type=Note)
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):  # a cache
         return None

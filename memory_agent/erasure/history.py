@@ -19,7 +19,7 @@ import msgspec
 from memory_agent.erasure.ledger import Intent, write_whole
 from memory_agent.errors import StoreError
 from memory_agent.storage.folders import data_dir_of
-from relay.durable import flush
+from relay.disk import flush
 
 HISTORY_FOLDER = "erasures"
 _ALONE = "erasures.jsonl"  # of a memory that lies in no data folder

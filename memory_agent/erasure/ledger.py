@@ -14,9 +14,8 @@ import msgspec
 
 from memory_agent.errors import EncryptionKeyMissingError, StoreError
 from memory_agent.storage.user_key import UserKey
-from relay.durable import flush, write_private
-from relay.errors import UndecipherableError
-from relay.sealed import sealed, unsealed
+from relay import UndecipherableError
+from relay.disk import add_checksum, flush, verify_checksum, write_private
 
 LEDGER_FILE = "erasing.json"
 _PURPOSE, _ABOUT = "erasing", LEDGER_FILE.encode()
@@ -83,7 +82,7 @@ def _write(folder: Path, intent: Intent, key: UserKey | None) -> None:
     data = msgspec.json.encode(intent)
     if key is not None:
         data = key.cipher(_PURPOSE).seal(data, _ABOUT)
-    write_whole(folder / LEDGER_FILE, sealed(data))
+    write_whole(folder / LEDGER_FILE, add_checksum(data))
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -97,7 +96,7 @@ def write_whole(file: Path, content: bytes) -> None:
 def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
     """Return the erasure that was begun and is not through, or None. Raises `StoreError` for one that is unreadable."""
     try:
-        data = unsealed((folder / LEDGER_FILE).read_bytes())
+        data = verify_checksum((folder / LEDGER_FILE).read_bytes())
         if key is not None:
             data = key.cipher(_PURPOSE).open(data, _ABOUT)
         return msgspec.json.decode(data, type=Intent)

@@ -17,7 +17,7 @@ from memory_agent.errors import StoreError
 from memory_agent.storage.fence import OwnerLock
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
 from relay import journal_folder
-from relay.durable import flush
+from relay.disk import flush
 
 _DOOMED = ".erased-"
 

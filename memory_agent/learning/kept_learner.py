@@ -15,8 +15,8 @@ import msgspec
 from memory_agent.storage.codec import StoreState
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from relay.durable import write_private
-from relay.errors import UndecipherableError
+from relay import UndecipherableError
+from relay.disk import write_private
 from sona import checkpoint
 from sona.engine import Learner
 from sona.errors import DamagedStateError

@@ -19,7 +19,7 @@ import xxhash
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
 from memory_agent.storage.changes import OPS, IndexedText, LogEntry
-from memory_agent.storage.checksum import CHECKSUM_BYTES, checksum
+from relay.disk import CHECKSUM_BYTES, checksum
 
 FORMAT = 1
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent.errors import DeadlineExceededError, IndexDamagedError, SettingsError, StoreFullError
-from relay.disk_room import has_room
+from relay.disk import has_room
 
 Connection = sqlite3.Connection
 _FAILED_WRITES = frozenset({"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE"})

@@ -18,7 +18,7 @@ from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from relay.cipher import Cipher
+from relay.crypto import Cipher
 
 INDEX_FILE = "index.usearch"
 LEXICON_FILE = "lexicon.sqlite"

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memory_agent.errors import StoreDamagedError, StoreEncryptedError, StoreNotEncryptedError
-from memory_agent.storage.checksum import CHECKSUM_BYTES, checksum
 from memory_agent.storage.user_key import UserKey
-from relay.cipher import Cipher
-from relay.errors import UndecipherableError
+from relay import UndecipherableError
+from relay.crypto import Cipher
+from relay.disk import CHECKSUM_BYTES, checksum
 
 _ULID = re.compile(rb"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _TIME = re.compile(rb"[0-7][0-9A-HJKMNP-TV-Z]{9}")

@@ -8,7 +8,7 @@ Given a key, it is marked with it, and what its transactions keep is encrypted.
 
 LMDB detects little damage: 0 of 15 bit flips inside values were noticed, a file that was cut short kills the reader by
 SIGBUS, and a page of zeros aborts the process. So callers keep a checksum in each value, and at open the pages are gone
-through (`relay.pages`) before LMDB follows one.
+through (`relay.disk`) before LMDB follows one.
 
 Rejected: one SQLite file for everything. A commit of 1 KB costs .3 ms here, and a warm read .7 us.
 """
@@ -28,11 +28,18 @@ import xxhash
 from memory_agent.errors import DeadlineExceededError, StoreDamagedError, StoreError, StoreFullError
 from memory_agent.storage.encrypted import Encryption, agreed_mark, marked_key
 from memory_agent.storage.transaction import Transaction
-from relay.disk_room import means_no_room, says_no_room
-from relay.first_file import make_first_file
+from relay.disk import (
+    CommitGoneError,
+    discard_copy,
+    examine,
+    flush_copy,
+    make_first_file,
+    means_no_room,
+    replace_by_copy,
+    room_for_copy,
+    says_no_room,
+)
 from relay.gate import Gate
-from relay.pages import CommitGoneError, examine
-from relay.replacing import discard_copy, flush_copy, replace_by_copy, room_for_copy
 
 # New transactions wait at most so long for old ones to end; then they have as long a turn, and it is tried again.
 _DOOR_SHUT_S = 2.0

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memory_agent.errors import InvalidInputError
-from relay.errors import MalformedEventError
-from relay.validation import validate_user_id
+from relay import MalformedEventError, validate_user_id
 
 ASIDE = "replaced-"
 """What the names of folders begin with into which a restore puts aside what was there."""

@@ -36,7 +36,7 @@ from memory_agent.storage.codec import unit_vector
 from memory_agent.storage.effort import reading_us, scanning_us
 from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
 from memory_agent.storage.nearest import SPARE, best, growth, least, small
-from relay.cipher import Cipher
+from relay.crypto import Cipher
 
 Keep = Callable[[Rows], Rows]
 """Says which of some rows may answer."""

@@ -12,8 +12,8 @@ import msgspec
 import xxhash
 
 from memory_agent.errors import IndexDamagedError
-from relay.cipher import SEAL_BYTES, Cipher
-from relay.errors import UndecipherableError
+from relay import UndecipherableError
+from relay.crypto import SEAL_BYTES, Cipher
 
 _PART_BYTES = 64 << 20  # encrypted as one; AES-GCM takes less than 2 GB
 _MAGIC = b"memory-agent index 2\n"  # 2: vectors are scaled before they become int8

@@ -11,7 +11,7 @@ from memory_agent.storage.fence import opening
 from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
 from memory_agent.storage.user_key import UserKey, require_plain
-from relay.pages import DATA_FILE
+from relay.disk import DATA_FILE
 
 RECORDS_FOLDER = "records"
 _PURPOSE = "records"

@@ -32,7 +32,7 @@ from memory_agent.storage.records_file import own_records, settle_key
 from memory_agent.storage.snapshot import META, Snapshot
 from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
-from relay.disk_room import free_bytes
+from relay.disk import free_bytes
 
 _MOST_WAITING = 2_000  # recalls that wait to be written; about 2 MB
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import relay
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     InvalidInputError,
@@ -16,12 +17,8 @@ from memory_agent.errors import (
     StoreError,
 )
 from memory_agent.storage.folders import data_dir_of
-from relay import errors
-from relay.cipher import Cipher
-from relay.config import EncryptionSettings, journal_folder
-from relay.key_ring import KeyRing, open_key_ring
-from relay.ring_mark import read_ring
-from relay.validation import SYSTEM_USER
+from relay import SYSTEM_USER, EncryptionSettings, journal_folder
+from relay.crypto import Cipher, KeyRing, open_key_ring, read_ring
 
 
 class UserKey:
@@ -42,11 +39,11 @@ class UserKey:
             if create and self._is_one_of_many and not self._ring.has(self.user_id):
                 self._ring.cipher(SYSTEM_USER, purpose)  # else the folder of keys is away, and nobody finds it again
             return self._ring.cipher(self.user_id, purpose, create=create)
-        except errors.EncryptionKeyMissingError as error:
+        except relay.EncryptionKeyMissingError as error:
             raise EncryptionKeyMissingError(error.user_id, error.folder) from error
-        except errors.KeyFileError as error:
+        except relay.KeyFileError as error:
             raise StoreError(str(error)) from error
-        except errors.MalformedEventError as error:
+        except relay.MalformedEventError as error:
             raise InvalidInputError("user_id", error.reason) from error
 
     def missing(self) -> EncryptionKeyMissingError:
@@ -63,7 +60,7 @@ def open_user_key(
     """
     try:
         ring = open_key_ring(settings, data_dir, is_shared=is_shared)
-    except errors.RelaySettingsError as error:
+    except relay.RelaySettingsError as error:
         raise SettingsError(error.setting, error.reason) from error
     if ring is None:
         return None
@@ -82,7 +79,7 @@ def require_plain(data_dir: Path) -> None:
     try:
         if read_ring(data_dir) is not None:
             raise StoreEncryptedError(str(data_dir))
-    except errors.KeyFileError as error:
+    except relay.KeyFileError as error:
         raise StoreError(str(error)) from error
 
 
@@ -99,5 +96,5 @@ def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
     try:
         if ring is not None and ring.is_away():
             raise EncryptionKeyMissingError(SYSTEM_USER, str(ring.folder))
-    except errors.KeyFileError as error:
+    except relay.KeyFileError as error:
         raise StoreError(str(error)) from error

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ops.bench.spread import Spread, spread
-from relay import Event, EventLimits, Journal, JournalSettings, KeyRing, encrypt_journal, event_from_mapping
-from relay.pages import DATA_FILE
+from relay import Event, EventLimits, Journal, JournalSettings, encrypt_journal, event_from_mapping
+from relay.crypto import KeyRing
+from relay.disk import DATA_FILE
 
 ROUNDS = 5
 EVENTS = 4_000

@@ -30,7 +30,8 @@ from ops.bench import encrypted_journal
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.spread import Spread, spread
 from ops.bench.synthetic import START, SyntheticTexts, SyntheticVectors, synthetic_record
-from relay import EncryptionSettings, KeyRing
+from relay import EncryptionSettings
+from relay.crypto import KeyRing
 
 ROUNDS = 3
 MEMORIES = 10_000

@@ -27,9 +27,9 @@ from relay import (
     ensure_local_key,
     event_from_mapping,
     journal_folder,
-    open_key_ring,
     revoke_key,
 )
+from relay.crypto import open_key_ring
 from relay.key_file import server_pair
 from relay.validation import SYSTEM_USER
 

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from relay import KeyRing
+from relay.crypto import KeyRing
 
 from .events import USERS
 from .world import World, wait_until

@@ -15,7 +15,7 @@ from memory_agent.config import StoreSettings
 from memory_agent.storage.records_file import records_at
 from memory_agent.storage.snapshot import META
 from memory_agent.storage.user_key import UserKey
-from relay import KeyRing
+from relay.crypto import KeyRing
 
 from .encryption import KEYS
 from .full_disk_process import ENGINES, KEPT, MAP_BYTES, Engine

@@ -20,7 +20,7 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.storage import database
 from memory_agent.storage.environment import Environment as RecordEnvironment
 from relay import RelayError
-from relay.environment import Environment as JournalEnvironment
+from relay.disk import Environment as JournalEnvironment
 
 from .faults import Order
 

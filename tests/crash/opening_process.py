@@ -25,14 +25,13 @@ from relay import (
     Credentials,
     Journal,
     JournalSettings,
-    KeyRing,
     RelayError,
     curve_pair,
     ensure_local_key,
     journal_folder,
-    open_key_ring,
     read_keys,
 )
+from relay.crypto import KeyRing, open_key_ring
 from relay.key_file import server_pair
 from relay.validation import SYSTEM_USER
 

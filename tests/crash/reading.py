@@ -12,7 +12,8 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.store import Store as RecordStore
 from memory_agent.storage.user_key import open_user_key
-from relay import Journal, MalformedEventError, journal_folder, open_key_ring, read_event
+from relay import Journal, MalformedEventError, journal_folder, read_event
+from relay.crypto import open_key_ring
 
 from .encryption import encryption_of
 from .history import Entry, History, Store, Stored

@@ -18,7 +18,7 @@ from memory_agent.records import IngestReport, RecallResult, RetrievedMemory
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from relay import Event, EventLimits, Journal, JournalFullError, event_from_mapping
-from relay.disk_room import has_room
+from relay.disk import has_room
 
 from .conftest import skip
 from .data_folder import NOW

@@ -29,9 +29,10 @@ from memory_agent.storage.index_file import IndexHeader, parse_index, write_inde
 from memory_agent.storage.records_file import RECORDS_FOLDER, open_records, own_records
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey
-from relay import SYSTEM_USER, Credentials, Journal, KeyRing, Scope, create_key, key_ring, read_mark
+from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
+from relay.crypto import KeyRing, key_ring
+from relay.disk import add_checksum, verify_checksum
 from relay.key_file import ensure_local_key, keys_path, read_keys
-from relay.sealed import sealed, unsealed
 
 KEY = b"\0" * 7 + b"\1"
 ULID = b"01KCQ0ZD6Z9V2M3S7T8W5X4Y1A"
@@ -73,18 +74,18 @@ def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
 def _sealed_file(data: bytes) -> None:
     """One flipped bit makes no other document of what was sealed: it is refused, or taken whole, last line and all."""
     with suppress(ValueError):
-        unsealed(data)
+        verify_checksum(data)
     place, content = int.from_bytes(data[:3], "big"), data[3:]
-    kept = bytearray(sealed(content))
-    assert unsealed(bytes(kept)) == content
+    kept = bytearray(add_checksum(content))
+    assert verify_checksum(bytes(kept)) == content
     kept[place // 8 % len(kept)] ^= 1 << place % 8
     with suppress(ValueError):
-        assert unsealed(bytes(kept)) == kept
+        assert verify_checksum(bytes(kept)) == kept
 
 
 def _key_file(folder: Path) -> None:
     keys = KeyRing(folder)
-    secret = msgspec.json.decode(unsealed(key_path(ring().folder).read_bytes()))["key"]
+    secret = msgspec.json.decode(verify_checksum(key_path(ring().folder).read_bytes()))["key"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_ring, "_LOOK_S", 0.0)
         for ask in (partial(keys.cipher, "alice", "records"), partial(keys.fits, "alice", KEY), keys.users):
@@ -167,7 +168,7 @@ def _intent(folder: Path) -> None:
 
 
 def _locked_intent(data: bytes) -> bytes:
-    return sealed(user_key().cipher(ledger._PURPOSE).seal(data, ledger._ABOUT))
+    return add_checksum(user_key().cipher(ledger._PURPOSE).seal(data, ledger._ABOUT))
 
 
 def _values(data: bytes) -> None:
@@ -241,21 +242,21 @@ def _journal() -> Path:
 
 
 TARGETS = (
-    Target("sealed-file", _sealed_file, (b"\0\0\7" + INTENTS[0], b"\1\0\3" + sealed(INTENTS[0]))),
+    Target("sealed-file", _sealed_file, (b"\0\0\7" + INTENTS[0], b"\1\0\3" + add_checksum(INTENTS[0]))),
     Target(
         "encryption-key",
-        also(_in_file(key_path(Path()).name, _key_file), sealed),
+        also(_in_file(key_path(Path()).name, _key_file), add_checksum),
         (
             key_path(ring().folder).read_bytes(),
-            unsealed(key_path(ring().folder).read_bytes()),
+            verify_checksum(key_path(ring().folder).read_bytes()),
             b"destroyed" + b"x" * 90,
         ),
         "json",
     ),
     Target(
         "sealed-keys",
-        also(_in_file("keys.json", _keys), sealed),
-        (keys_path(_people()).read_bytes(), unsealed(keys_path(_people()).read_bytes())),
+        also(_in_file("keys.json", _keys), add_checksum),
+        (keys_path(_people()).read_bytes(), verify_checksum(keys_path(_people()).read_bytes())),
         "json",
     ),
     Target("encrypted-index", _index, (msgspec.msgpack.encode(_index_parts()[0]), _index_parts()[1]), "msgpack"),
@@ -267,8 +268,8 @@ TARGETS = (
     ),
     Target(
         "encrypted-intent",
-        also(_in_file(ledger.LEDGER_FILE, _intent), sealed, _locked_intent),
-        (*INTENTS, sealed(INTENTS[0]), _locked_intent(INTENTS[0])),
+        also(_in_file(ledger.LEDGER_FILE, _intent), add_checksum, _locked_intent),
+        (*INTENTS, add_checksum(INTENTS[0]), _locked_intent(INTENTS[0])),
         "json",
     ),
     Target("encrypted-values", _values, (b"run-1", ULID, b"b" + KEY + ULID, b"b" + KEY + b"run-1", KEY)),

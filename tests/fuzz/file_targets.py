@@ -35,14 +35,14 @@ from relay import (
     CurvePair,
     EncryptionKeyMissingError,
     Journal,
-    KeyRing,
     entries,
     event_from_mapping,
     key_file,
-    pages,
     read_key_file,
 )
 from relay import load_settings as load_relay_settings
+from relay.crypto import KeyRing
+from relay.disk import pages
 from relay.sealing import Sealing
 from sona import checkpoint
 from sona.engine import Learner

@@ -37,7 +37,7 @@ from memory_agent.storage.ownership import ORDER, PAIRS, UNSEALED, seal_owner
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from relay.config import EncryptionSettings
-from relay.sealed import sealed
+from relay.disk import add_checksum
 
 RECORD = MemoryRecord(
     id="m-1", text="the mutex is missing", source="user_input", kind="episode", timestamp=NOW, tags=("a",)
@@ -183,7 +183,7 @@ def _moves(data: bytes) -> None:
     """A plan of moves stays in its data folder, or is refused."""
     data_dir = scratch() / "moving" / "data"
     (data_dir / STAGE / "users").mkdir(parents=True)
-    for plan in (data, sealed(data)):
+    for plan in (data, add_checksum(data)):
         (data_dir / STAGE).mkdir(exist_ok=True)
         (data_dir / STAGE / "plan").write_bytes(plan)
         with suppress(OSError):  # a name that no file can have

@@ -23,11 +23,11 @@ from relay import (
     Broker,
     BrokerSettings,
     EncryptionSettings,
-    KeyRing,
     Publisher,
     RelaySettings,
     Subscriber,
 )
+from relay.crypto import KeyRing
 
 
 class StalledReader(AsyncSubscriber):

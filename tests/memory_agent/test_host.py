@@ -22,7 +22,8 @@ from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
 from memory_agent.trajectory import Trajectory
-from relay import EncryptionSettings, EventLimits, KeyRing, encode_event, event_from_mapping
+from relay import EncryptionSettings, EventLimits, encode_event, event_from_mapping
+from relay.crypto import KeyRing
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -14,7 +14,8 @@ from memory_agent.errors import EncryptionKeyMissingError, StoreEncryptedError, 
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.ownership import PAIRS
 from memory_agent.storage.user_key import UserKey
-from relay import SYSTEM_USER, KeyRing
+from relay import SYSTEM_USER
+from relay.crypto import KeyRing
 
 
 @pytest.fixture

@@ -60,8 +60,8 @@ from relay import (
     revoke_key,
     server_pair,
     wire,
-    write_private,
 )
+from relay.disk import write_private
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # what was stored stays stored: a repeat is another test
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it

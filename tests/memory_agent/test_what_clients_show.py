@@ -31,8 +31,8 @@ from relay import (
     local_identity,
     revoke_key,
     rotate_key,
-    write_private,
 )
+from relay.disk import write_private
 
 
 @pytest.fixture(scope="module")

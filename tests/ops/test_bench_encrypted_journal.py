@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ops.bench import encrypted_journal
-from relay.cipher import NAME_BYTES, SEAL_BYTES
+from relay.crypto import NAME_BYTES, SEAL_BYTES
 
 
 def test_both_kinds_are_measured_and_an_event_takes_as_much_more_room_as_its_seals() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.cipher import NAME_BYTES, SEAL_BYTES, Cipher
+from relay.crypto import NAME_BYTES, SEAL_BYTES, Cipher
 from relay.errors import UndecipherableError
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))

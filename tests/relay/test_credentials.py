@@ -23,9 +23,8 @@ from relay import (
     revoke_key,
     rotate_key,
     server_pair,
-    write_private,
 )
-from relay.sealed import unsealed
+from relay.disk import verify_checksum, write_private
 
 READER = frozenset({Scope.RECALL})
 
@@ -146,7 +145,7 @@ def test_files_of_keys_from_before_they_were_sealed_are_read(tmp_path: Path) -> 
     server_pair(tmp_path, curve_pair)
     kept = read_keys(tmp_path), server_pair(tmp_path, curve_pair)
     for name in ("keys.json", "curve.json"):
-        (tmp_path / name).write_bytes(unsealed((tmp_path / name).read_bytes()))
+        (tmp_path / name).write_bytes(verify_checksum((tmp_path / name).read_bytes()))
     assert (read_keys(tmp_path), server_pair(tmp_path, curve_pair)) == kept
 
 
@@ -163,7 +162,7 @@ def test_keys_made_at_once_are_all_there(tmp_path: Path) -> None:
         made = list(threads.map(lambda n: create_key(tmp_path, f"key-{n}", f"user-{n}", READER), range(12)))
     credentials = Credentials(tmp_path)
     assert [credentials.of_token(key.token.encode()).user_id for key in made] == [f"user-{n}" for n in range(12)]
-    assert msgspec.json.decode(unsealed((tmp_path / "keys.json").read_bytes()))["version"] == 1
+    assert msgspec.json.decode(verify_checksum((tmp_path / "keys.json").read_bytes()))["version"] == 1
 
 
 def test_a_rotated_key_opens_the_same_with_another_token_alone(tmp_path: Path) -> None:
@@ -240,4 +239,4 @@ def test_a_revoked_key_is_named_to_who_shows_it(tmp_path: Path) -> None:
         credentials.of_token(made.token.encode())
     with pytest.raises(UnauthorizedError, match="the key far was revoked"):
         credentials.of_curve(far.public)
-    assert msgspec.json.decode(unsealed((tmp_path / "keys.json").read_bytes()))["version"] == 1
+    assert msgspec.json.decode(verify_checksum((tmp_path / "keys.json").read_bytes()))["version"] == 1

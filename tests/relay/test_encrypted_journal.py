@@ -31,8 +31,8 @@ from relay import (
     read_event,
 )
 from relay.checkup import check_journal
+from relay.crypto import KeyRing
 from relay.entries import SealedEvent, number_key, open_event, seal
-from relay.key_ring import KeyRing
 from relay.quarantine import Suspect
 from relay.wire import Erasable
 
@@ -283,13 +283,14 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
 DYING = """
 import os, sys
 from pathlib import Path
-import relay.encrypting, relay.environment
-from relay import JournalSettings, KeyRing
-from relay.replacing import LOCK_FILE
+import relay.encrypting, relay.disk.environment
+from relay import JournalSettings
+from relay.crypto import KeyRing
+from relay.disk.atomic_files import LOCK_FILE
 from relays import NOW
 
 folder, keys, where = Path(sys.argv[1]), KeyRing(Path(sys.argv[2])), sys.argv[3]
-replace = relay.environment.replace_by_copy
+replace = relay.disk.environment.replace_by_copy
 
 def die(copy):
     if where == "between":
@@ -300,7 +301,7 @@ def die(copy):
 
 if where == "copying":
     relay.encrypting._Encrypted._quarantine = lambda self: os._exit(9)
-relay.environment.replace_by_copy = die
+relay.disk.environment.replace_by_copy = die
 relay.encrypting.encrypt_journal(folder, JournalSettings(), keys, NOW)
 """
 

@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from relays import event, later
 
-from relay import Appended, Journal, JournalSettings, KeyRing, read_event
+from relay import Appended, Journal, JournalSettings, read_event
+from relay.crypto import KeyRing
 
 USERS = ("a", "b", "ab")
 CONSUMERS = ("slow", "fast")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from relay import key_ring
 from relay.config import EncryptionSettings
+from relay.crypto import KeyRing, key_ring, open_key_ring
 from relay.errors import (
     EncryptionKeyMissingError,
     KeyFileError,
@@ -21,9 +21,8 @@ from relay.errors import (
     RelaySettingsError,
     UndecipherableError,
 )
-from relay.key_ring import KeyRing, open_key_ring
 
-MAKE = "import sys; from pathlib import Path; from relay.key_ring import KeyRing\n"
+MAKE = "import sys; from pathlib import Path; from relay.crypto import KeyRing\n"
 MAKE += "print(KeyRing(Path(sys.argv[1])).cipher('alice', 'memory', create=True).key_id.hex())"
 
 
@@ -147,7 +146,7 @@ def test_who_meets_a_key_while_it_is_destroyed_finds_none(tmp_path: Path) -> Non
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from relay import key_ring
+from relay.crypto import key_ring
 key_ring._remove = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 key_ring.KeyRing(Path(sys.argv[1])).destroy("alice")
 """

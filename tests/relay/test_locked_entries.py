@@ -9,8 +9,8 @@ import pytest
 from relays import NOW, event
 
 from relay import Journal, KeysUnavailableError
+from relay.crypto import KeyRing
 from relay.errors import KeyFileError
-from relay.key_ring import KeyRing
 
 
 def test_what_is_passed_for_want_of_a_key_is_not_held_in_memory(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from damaged_journals import PAGE_BYTES
 from relays import NOW, event
 
 from relay import Journal, JournalDamagedError
-from relay.pages import find_fault
+from relay.disk import find_fault
 
 TIMES = 40
 

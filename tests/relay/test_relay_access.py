@@ -39,8 +39,8 @@ from relay import (
     revoke_key,
     server_pair,
     wire,
-    write_private,
 )
+from relay.disk import write_private
 
 IMPATIENT = PublisherSettings(ack_timeout_s=0.2)
 CURVE = BrokerSettings(listen=("curve+tcp://127.0.0.1:*",), feed_listen=("curve+tcp://127.0.0.1:*",))

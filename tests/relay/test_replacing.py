@@ -14,17 +14,17 @@ import lmdb
 import pytest
 from relays import NOW, event
 
-import relay.environment
+import relay.disk.environment
 from relay import Journal, JournalError
-from relay.pages import DATA_FILE
-from relay.replacing import LOCK_FILE
+from relay.disk import DATA_FILE
+from relay.disk.atomic_files import LOCK_FILE
 
 _READER = """
 import sys
 from pathlib import Path
 from relay.config import JournalSettings
 from relay.entries import DATABASES
-from relay.environment import Environment
+from relay.disk import Environment
 
 print("opening", flush=True)
 environment = Environment.open(Path(sys.argv[1]), JournalSettings().map_size_bytes, DATABASES, readonly=True)
@@ -69,7 +69,7 @@ def test_who_opens_a_journal_while_its_file_is_replaced_waits_and_finds_the_new_
         (copy / DATA_FILE).replace(folder / DATA_FILE)
 
     stack = reader(folder)
-    monkeypatch.setattr(relay.environment, "replace_by_copy", replace_with_a_reader_in_between)
+    monkeypatch.setattr(relay.disk.environment, "replace_by_copy", replace_with_a_reader_in_between)
     try:
         journal.compact()
         assert readers[0].stdout is not None

@@ -20,7 +20,7 @@ from memory_agent.moving import finish_moving, is_moving, move_all
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import STAGE, user_folder
 from relay import EventLimits, Journal, event_from_mapping, journal_folder
-from relay.sealed import sealed
+from relay.disk import add_checksum
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 EVENT = {"user_id": "alice", "event_type": "conductor.run.started", "payload": {"objective": "Find the spare key"}}
@@ -116,7 +116,7 @@ def test_a_plan_that_leads_out_of_the_data_folder_is_refused(tmp_path: Path, pat
     plan.parent.mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     for move in ({"source": path, "target": "users"}, {"source": "erasures", "target": path}):
-        plan.write_bytes(sealed(msgspec.json.encode([move])))
+        plan.write_bytes(add_checksum(msgspec.json.encode([move])))
         with pytest.raises(StoreDamagedError):
             finish_moving(tmp_path / "data")
         assert (tmp_path / "outside").exists()

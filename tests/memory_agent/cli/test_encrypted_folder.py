@@ -24,8 +24,9 @@ from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.user_key import UserKey
-from relay import Journal, KeyRing, event_from_mapping, journal_folder
+from relay import Journal, event_from_mapping, journal_folder
 from relay.config import EventLimits
+from relay.crypto import KeyRing
 
 Run = Callable[..., Result]
 

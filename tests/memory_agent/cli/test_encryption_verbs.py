@@ -23,11 +23,11 @@ from relay import (
     Event,
     EventLimits,
     Journal,
-    KeyRing,
     event_from_mapping,
     journal_folder,
     read_event,
 )
+from relay.crypto import KeyRing
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from relay import Broker, Credentials, Scope, UnauthorizedError, read_key_file
-from relay.sealed import unsealed
+from relay.disk import verify_checksum
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -50,7 +50,7 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
     assert document.secret not in result.stdout
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert Credentials(data_dir).of_curve(document.public).user_id == "alice"
-    assert json.loads(unsealed((data_dir / "curve.json").read_bytes()))[0] == document.server
+    assert json.loads(verify_checksum((data_dir / "curve.json").read_bytes()))[0] == document.server
     assert run("keys", "create", "other", "--user", "alice", "--out", str(file)).exit_code == 2
 
 

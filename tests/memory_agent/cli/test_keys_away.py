@@ -14,7 +14,8 @@ from memory_agent.doctor import check_encryption
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from relay import EncryptionSettings, Journal, KeyRing, journal_folder
+from relay import EncryptionSettings, Journal, journal_folder
+from relay.crypto import KeyRing
 
 Run = Callable[..., Result]
 

@@ -13,7 +13,8 @@ from click.testing import Result
 
 from memory_agent.erasure.history import read_history
 from memory_agent.storage.folders import user_folder
-from relay import EventLimits, Journal, KeyRing, event_from_mapping, journal_folder
+from relay import EventLimits, Journal, event_from_mapping, journal_folder
+from relay.crypto import KeyRing
 
 Run = Callable[..., Result]
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

@@ -29,7 +29,7 @@ from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from relay import Journal
 from relay.config import EncryptionSettings, journal_folder
-from relay.key_ring import KeyRing
+from relay.crypto import KeyRing
 from sona import checkpoint
 
 GRAPH = StoreSettings(exact_search_limit=20)

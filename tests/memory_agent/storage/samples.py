@@ -13,7 +13,7 @@ import numpy.typing as npt
 from memory_agent.config import StoreSettings
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.user_key import UserKey
-from relay.key_ring import KeyRing
+from relay.crypto import KeyRing
 
 NOW = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10, takeover_after_s=0.3)

@@ -167,7 +167,7 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from samples import SMALL
 from memory_agent.storage.store import Store
-from relay.pages import find_fault
+from relay.disk import find_fault
 source, scratch = Path(sys.argv[1]), Path(sys.argv[2])
 WATCHED = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
 

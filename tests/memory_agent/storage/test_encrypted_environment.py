@@ -22,8 +22,7 @@ from memory_agent.storage.codec import seal
 from memory_agent.storage.encrypted import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, Encrypted, Encryption
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.user_key import UserKey
-from relay.cipher import SEAL_BYTES, Cipher
-from relay.key_ring import KeyRing
+from relay.crypto import SEAL_BYTES, Cipher, KeyRing
 
 FORMS = {"rows": OURS, "checked": ROWS, "names": NAMES, "places": PLACES, "known": ROWS_OF_NAMES}
 SIZE = 1 << 20

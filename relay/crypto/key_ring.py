@@ -1,10 +1,11 @@
-"""The encryption keys of users: one file each, in a folder apart from the data, 0600.
+"""The encryption keys of users: one file each, mode 0600, in a folder apart from the data.
 
-A key is 256 random bits, made when its user first stores something, and on the disk before anything is encrypted with
-it. It is nowhere else: not in the data folder, not in backups. Without it nothing of its user can be read, and that is
-what `destroy` is for. A file is named by the digest of the user id, which may hold what a file name may not.
-What this does not do: encrypt (`cipher`). Rejected: one master key that wraps the users' keys; it adds a secret whose
-loss loses everything, and copies of wrapped keys outlive the destruction of a user's key.
+A key is 256 random bits, created when its user first stores something and on the disk before it encrypts anything. It
+is nowhere else, neither in the data folder nor in backups: `destroy` makes all data of its user unreadable. A key file
+is named by a digest of the user id, which may hold characters that a file name may not. The data folder names its ring
+by the id of the system's key (`read_ring`), so that no second ring is begun while the first one is not mounted.
+Rejected: a master key that wraps the users' keys. Its loss loses everything, and copies of wrapped keys outlive the
+destruction of a user's key.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from typing import BinaryIO
 
 import msgspec
 
-from relay.cipher import KEY_BYTES, Cipher, key_id
 from relay.config import EncryptionSettings
-from relay.durable import flush, write_once
+from relay.crypto.cipher import KEY_BYTES, Cipher, key_id
+from relay.disk import add_checksum, flush, verify_checksum, write_once
 from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
-from relay.ring_mark import note_ring, read_ring
-from relay.sealed import sealed, unsealed
 from relay.validation import SYSTEM_USER, validate_user_id
 
+_MARK_FILE = "encryption"
+"""The file of a data folder that names its ring."""
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
-_DESTROYED = b"destroyed"  # what a key is overwritten with begins so: who finds it knows that it is not damaged
+_DESTROYED = b"destroyed"  # an overwritten key begins with it, which tells it from a damaged one
 _LOOKS, _LOOK_S = 10, 0.01
-_MOST_KEPT = 1_000  # ciphers, 7 KB each (measured); to make one anew costs a read of its file
-_Sign = tuple[int, int]
+_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); another one costs a read of its file
+_FileId = tuple[int, int]
 
 
 class _KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,27 +46,31 @@ class _KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     key: str
 
 
+class _RingMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    system_key_id: str
+
+
 class KeyRing:
-    """The keys in one folder. Threads and processes share it; a key that was destroyed is gone for all at once."""
+    """The keys in one folder. Threads and processes share it; a destroyed key is gone for all of them at once."""
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """`data_dir`: whose keys these are; keys are made in the one ring that is its own, and in no other."""
+        """`data_dir` is encrypted with these keys; with it, keys are created only if this is its own ring."""
         self.folder = folder
         self._data_dir = data_dir
         self._guard = threading.Lock()
-        self._ciphers: OrderedDict[tuple[str, str], tuple[_Sign, Cipher, str]] = OrderedDict()
+        self._ciphers: OrderedDict[tuple[str, str], tuple[_FileId, Cipher, str]] = OrderedDict()
 
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
-        """Return what encrypts for a user and a purpose; `create` makes a key for a user without one.
+        """Return the cipher of a user for a purpose. `create`: create the key of a user without one.
 
-        Asks the file system each time (2 us), so that no process goes on with a key that was destroyed.
+        Checks the key file each time (2 us), so that no process goes on with a destroyed key.
         Raises `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
         """
         with self._guard:
             known = self._ciphers.get((user_id, purpose))
             if known is not None:
                 self._ciphers.move_to_end((user_id, purpose))
-        if known is not None and _sign(known[2]) == known[0]:
+        if known is not None and _file_id(known[2]) == known[0]:
             return known[1]
         path = str(self._path(user_id))
         if create:
@@ -75,18 +80,18 @@ class KeyRing:
                 self._forget(user_id)
                 raise EncryptionKeyMissingError(user_id, str(self.folder))
             self._create(user_id)
-        sign, key = read
+        file_id, key = read
         cipher = Cipher(key, purpose)
         with self._guard:
-            self._ciphers[user_id, purpose] = sign, cipher, path
+            self._ciphers[user_id, purpose] = file_id, cipher, path
             if len(self._ciphers) > _MOST_KEPT:
                 self._ciphers.popitem(last=False)
         return cipher
 
     def claim(self) -> None:
-        """See that this is the ring of its data folder; the first one that makes a key for it is. Durable on return.
+        """Make this the ring of its data folder unless that has one. Durable on return.
 
-        Raises `EncryptionKeyMissingError` for `system` where the ring is away or another one, `KeyFileError`.
+        Raises `EncryptionKeyMissingError` (of `system`) where the data folder has another ring, `KeyFileError`.
         """
         if self._data_dir is None:
             return
@@ -96,40 +101,40 @@ class KeyRing:
                 self._create(SYSTEM_USER)
             read = self._read_as_it_is(str(self._path(SYSTEM_USER)))
             if read is not None:
-                note_ring(self._data_dir, key_id(read[1]))
+                _note_ring(self._data_dir, key_id(read[1]))
             noted = read_ring(self._data_dir)
         if noted is None or not self.fits(SYSTEM_USER, noted):
             raise EncryptionKeyMissingError(SYSTEM_USER, str(self.folder))
 
     def is_away(self) -> bool:
-        """Say whether the data folder is encrypted with another ring than this. Raises `KeyFileError`."""
+        """Whether the data folder is encrypted with another ring. Raises `KeyFileError`."""
         noted = None if self._data_dir is None else read_ring(self._data_dir)
         return noted is not None and not self.fits(SYSTEM_USER, noted)
 
     def has(self, user_id: str) -> bool:
-        """Say whether the user has a key."""
+        """Whether the user has a key."""
         return self._path(user_id).exists()
 
     def fits(self, user_id: str, wanted: bytes) -> bool:
-        """Say whether the user's key is the one of this id (`Cipher.key_id`). Raises `KeyFileError`."""
+        """Whether the user's key has this id (`Cipher.key_id`). Raises `KeyFileError`."""
         read = self._read_as_it_is(str(self._path(user_id)))
         return read is not None and key_id(read[1]) == wanted
 
     def users(self) -> list[str]:
-        """Return who has a key, sorted. Raises `KeyFileError`."""
+        """Return the users that have a key, sorted. Raises `KeyFileError`."""
         return sorted(_decode(path).user_id for path in self.folder.glob(f"*{_SUFFIX}") if not _is_destroyed(path))
 
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; False when there was none. Durable on return.
 
-        Killed in between, it leaves a file that says so, which is as good as none and goes with its next reader.
-        Nothing brings it back, except a copy of the folder. A disk that keeps former blocks may hold its bytes still.
+        Killed in between, it leaves an overwritten file, which counts as none and is removed by its next reader.
+        Only a copy of the folder brings the key back. A disk that keeps former blocks may still hold its bytes.
         Raises `KeyFileError`.
         """
         path = self._path(user_id)
         try:
             with path.open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # until it is removed, so that nobody removes what takes its place
+                fcntl.flock(file, fcntl.LOCK_EX)  # held until it is removed, so that nobody removes a replacement
                 file.write(_DESTROYED + os.urandom(max(0, os.fstat(file.fileno()).st_size - len(_DESTROYED))))
                 file.flush()
                 os.fsync(file.fileno())
@@ -144,7 +149,7 @@ class KeyRing:
         return True
 
     def _create(self, user_id: str) -> None:
-        """Make a key; who is faster, in this process or another, makes it for all."""
+        """Create a key; of many threads and processes the first one wins."""
         path = self._path(user_id)
         document = _KeyFile(
             user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
@@ -153,19 +158,19 @@ class KeyRing:
             if not self.folder.exists():
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 flush(self.folder.parent)
-            write_once(path, sealed(msgspec.json.encode(document)))
+            write_once(path, add_checksum(msgspec.json.encode(document)))
         except OSError as error:
             raise KeyFileError(str(path), str(error.strerror)) from error
 
-    def _read_as_it_is(self, path: str) -> tuple[_Sign, bytes] | None:
-        """Return a key and the sign of its file; None where there is none, or it is just being destroyed."""
-        while (sign := _sign(path)) is not None:
+    def _read_as_it_is(self, path: str) -> tuple[_FileId, bytes] | None:
+        """Return a key and the identity of its file; None where there is none, or it is being destroyed."""
+        while (file_id := _file_id(path)) is not None:
             try:
-                return sign, self._read(Path(path))
+                return file_id, self._read(Path(path))
             except KeyFileError:
                 if _is_destroyed(Path(path)):
                     return None
-                if _stays(path, sign):
+                if _stays(path, file_id):
                     raise
         return None
 
@@ -191,10 +196,10 @@ class KeyRing:
 
 
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
-    """Return the ring in the folder that the settings name, None where they name none: nothing is encrypted then.
+    """Return the ring in the folder that the settings name; None where they name none, and nothing is encrypted.
 
-    `is_shared`: many users' data lie in `data_dir`, which is encrypted with one ring; else it is one memory's folder.
-    Raises `RelaySettingsError`: a key beside what it locks protects nothing, and goes with it into each copy.
+    `is_shared`: `data_dir` holds the data of many users, encrypted with one ring; else it is the folder of one memory.
+    Raises `RelaySettingsError` also for a folder inside `data_dir`: each copy of the data would contain the keys.
     """
     if not settings.keys_folder:
         return None
@@ -212,15 +217,15 @@ def _file_name(user_id: str) -> str:
 
 def _decode(path: Path) -> _KeyFile:
     try:
-        return msgspec.json.decode(unsealed(path.read_bytes()), type=_KeyFile)
+        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_KeyFile)
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise KeyFileError(str(path), "is damaged") from None  # what the decoder says may hold a part of the key
+        raise KeyFileError(str(path), "is damaged") from None  # the decoder's message may hold a part of the key
 
 
-def _sign(path: str) -> _Sign | None:
-    """What tells this file from one that takes its place."""
+def _file_id(path: str) -> _FileId | None:
+    """Return the identity of a file, which a replacement does not share; None where there is none."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -231,7 +236,7 @@ def _sign(path: str) -> _Sign | None:
 
 
 def _is_destroyed(path: Path) -> bool:
-    """Say whether a key was overwritten; what a crash kept from being removed is removed."""
+    """Whether a key was overwritten. Removes the file if a crash prevented that."""
     try:
         with path.open("rb") as file:
             if file.read(len(_DESTROYED)) != _DESTROYED:
@@ -245,16 +250,46 @@ def _is_destroyed(path: Path) -> bool:
 
 
 def _remove(path: Path, file: BinaryIO) -> None:
-    """Remove a file that is open and locked, unless another one took its place."""
+    """Remove an open and locked file, unless it was replaced."""
     with suppress(FileNotFoundError):
         if os.stat(path).st_ino == os.fstat(file.fileno()).st_ino:
             path.unlink()
 
 
-def _stays(path: str, sign: _Sign) -> bool:
-    """Say whether a file that cannot be read is damaged, and not about to be gone."""
+def _stays(path: str, file_id: _FileId) -> bool:
+    """Whether an unreadable file stays, so that it is damaged and not being destroyed."""
     for _ in range(_LOOKS):
-        if _sign(path) != sign:
+        if _file_id(path) != file_id:
             return False
         time.sleep(_LOOK_S)
     return True
+
+
+def read_ring(data_dir: Path) -> bytes | None:
+    """Return the id of the system's key in the ring of a data folder; None where nothing was encrypted yet.
+
+    Raises `KeyFileError`.
+    """
+    path = data_dir / _MARK_FILE
+    try:
+        return bytes.fromhex(msgspec.json.decode(verify_checksum(path.read_bytes()), type=_RingMark).system_key_id)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KeyFileError(str(path), str(error.strerror)) from error
+    except (ValueError, RecursionError) as error:
+        advice = "is damaged: with the right folder of keys in its place, remove it, and it is created again"
+        raise KeyFileError(str(path), advice) from error
+
+
+def _note_ring(data_dir: Path, key_id: bytes) -> None:
+    """Store the id of the system's key in a data folder, unless it has one. Durable on return.
+
+    Raises `KeyFileError`.
+    """
+    path = data_dir / _MARK_FILE
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_once(path, add_checksum(msgspec.json.encode(_RingMark(key_id.hex()))))
+    except OSError as error:
+        raise KeyFileError(str(path), str(error.strerror)) from error

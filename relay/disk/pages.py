@@ -1,12 +1,10 @@
-"""Whether the pages of an LMDB file hang together: looked at before the engine does, which dies of some that do not.
+"""Checks the page structure of an LMDB file before LMDB reads it, which aborts the process on some damage.
 
-A zeroed tail of 16 KB makes LMDB abort the process on the first read (`IS_LEAF(mp)`, 14 of 31 such tails, measured),
-and with it everybody else who lives in that process. So all pages that the newest commit reaches are gone through here:
-their number, form, bounds, the pages that they point to, the counts of each tree, and that no page has two uses.
-
-What this does not do: read values (they carry checksums of their own), or look at pages that nothing reaches. Rejected:
-`lmdb.verify`, which is as thorough and takes twenty times as long, and looking in a child process, which is started for
-each store that is opened. 10,000 memories take 40 ms here, 100,000 take .4 s.
+A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, 14 of 31 such tails, measured), and every user
+of that process with it. So this walks all pages that the newest commit reaches: number, flags, bounds, child pages, the
+counts of each tree, and that no page is used twice. It reads no values, which carry checksums of their own, and no
+unreachable pages. Rejected: `lmdb.verify`, as thorough and twenty times as slow, and a check in a child process for
+each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
 
 Format 1, as LMDB 0.9 writes it on a little-endian machine of 64 bits (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
@@ -25,11 +23,11 @@ DATA_FILE = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _HEADER_BYTES, _NODE_BYTES, _NUMBER_BYTES = 16, 8, 8
 _BRANCH, _LEAF, _OVERFLOW, _META = 0x01, 0x02, 0x04, 0x08
-_BIG, _TREE = 0x01, 0x02  # forms of a leaf node: its value lies on pages of its own; it is the root of another tree
+_BIG, _TREE = 0x01, 0x02  # flags of a leaf node: its value lies on overflow pages; it is the root of another tree
 _NO_PAGE = (1 << 64) - 1
 _FIRST_PAGE = 2  # behind the two meta pages
 _DEEPEST = 32
-_LOOKS = 100  # at a file that others write; each fails only when two commits fall into a blink
+_TRIES = 100  # at a file that others write; one fails only when two commits fall between begin and read
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | _META
 
 _header = Struct("<QHHHH")  # number, -, flags, end of the pointers, beginning of the nodes
@@ -55,7 +53,7 @@ class Tree(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What one of the two meta pages says."""
+    """The content of one of the two meta pages."""
 
     number: int
     last_page: int
@@ -65,30 +63,30 @@ class Commit(NamedTuple):
 
 
 class CommitGoneError(LookupError):
-    """A commit is no longer one of the two newest: somebody writes. Look again, at a newer one."""
+    """The commit is no longer one of the two newest, since somebody writes. Retry with a newer one."""
 
 
 class _FaultError(Exception):
-    """What is wrong, in words."""
+    """A fault of the structure, described."""
 
 
 def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> str | None:
-    """As `find_fault`, of an environment that was opened and of which no page was read; others may be writing.
+    """Return what `find_fault` does for an open environment of which no page was read; others may be writing.
 
-    `begin` gives a read transaction of LMDB: it reads no page yet, and keeps those of its commit alive. Raises
-    `CommitGoneError` when no look finds the commit: the file is not the one that LMDB's lock file is about.
+    `begin` opens a read transaction of LMDB, which reads no page and keeps those of its commit alive. Raises
+    `CommitGoneError` when no try finds the commit: LMDB's lock file belongs to another file.
     """
-    for _ in range(_LOOKS):
-        with begin() as transaction, suppress(CommitGoneError):  # two commits within the blink between begin and look
+    for _ in range(_TRIES):
+        with begin() as transaction, suppress(CommitGoneError):  # two commits between begin and read
             return find_fault(folder, transaction.id())
     raise CommitGoneError(f"{DATA_FILE} was replaced while it was opened; try again when nobody has it open")
 
 
 def find_fault(folder: Path, commit: int | None = None) -> str | None:
-    """Say what is wrong with the pages of the environment in `folder`; None when they hang together.
+    """Return the first fault in the pages of the environment in `folder`; None when there is none.
 
-    `commit` is the one that a read transaction holds on to; without one, the newest, and nobody may be writing then.
-    A file that is missing or empty is a new one. Raises `CommitGoneError`, `OSError`.
+    `commit` is that of an open read transaction; None is the newest, and then nobody may be writing. A missing or empty
+    file has no fault. Raises `CommitGoneError`, `OSError`.
     """
     file = folder / DATA_FILE
     if not file.exists() or file.stat().st_size == 0:
@@ -107,7 +105,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
 
 
 def _commit(content: mmap.mmap, number: int | None) -> Commit:
-    """Return what the meta page of a commit says, or that of the newest."""
+    """Return the content of a commit's meta page, or of the newest."""
     first = _meta_page(content, 0, 0)
     second = _meta_page(content, 1, first.page_bytes)
     for found in (first, second):
@@ -126,7 +124,7 @@ def _meta_page(content: mmap.mmap, number: int, offset: int) -> Commit:
     main = Tree(*_tree.unpack_from(content, body + _meta.size + _tree.size))
     last_page, commit = _ends.unpack_from(content, body + _meta.size + 2 * _tree.size)
     if not flags & _META or magic != _MAGIC or version & 0xFFFF != _VERSION:
-        raise _FaultError(f"meta page {number}: is none")
+        raise _FaultError(f"meta page {number}: is no meta page")
     if free.pad < 512 or free.pad > 65536 or free.pad & (free.pad - 1):
         raise _FaultError(f"meta page {number}: pages of {free.pad} bytes")
     if offset and offset != free.pad:
@@ -147,7 +145,7 @@ class _Walk:
         self._entries = 0
 
     def run(self) -> None:
-        """Raise `_FaultError` at the first thing that is wrong."""
+        """Raise `_FaultError` at the first fault."""
         names = self._tree("names", self._commit.main)
         for offset, key_bytes, flags in names:
             if not flags & _TREE:
@@ -158,7 +156,7 @@ class _Walk:
             self._free(offset + key_bytes, flags)
 
     def _tree(self, name: str, tree: Tree) -> list[tuple[int, int, int]]:
-        """Go over one tree; return its leaf nodes where it is one of the two that describe others."""
+        """Check one tree; return its leaf nodes if it is one of the two that describe others."""
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []
@@ -176,7 +174,7 @@ class _Walk:
         return nodes
 
     def _take(self, name: str, page: int, kind: int) -> int:
-        """Note that a page is used, and return how many nodes it has."""
+        """Mark a page as used and return its number of nodes."""
         if not _FIRST_PAGE <= page <= self._commit.last_page:
             raise _FaultError(f"{name}: page {page} lies beyond page {self._commit.last_page}")
         if self._used[page]:
@@ -184,9 +182,7 @@ class _Walk:
         self._used[page] = 1
         number, _, flags, lower, upper = _header.unpack_from(self._content, page * self._page_bytes)
         if number != page or flags & _KINDS != kind:
-            raise _FaultError(
-                f"{name}: page {page} says that it is page {number} of form {flags:#x}, expected {kind:#x}"
-            )
+            raise _FaultError(f"{name}: page {page} has number {number} and flags {flags:#x}, expected {kind:#x}")
         self._pages[kind] += 1
         if kind == _OVERFLOW:
             return 0
@@ -205,7 +201,7 @@ class _Walk:
         return children
 
     def _leaf(self, name: str, page: int, is_listed: bool) -> list[tuple[int, int, int]]:
-        """Go over a leaf; return place, bytes and form of its keys where they are asked for."""
+        """Check a leaf; with `is_listed` return offset, length and flags of its keys."""
         count = self._take(name, page, _LEAF)
         self._entries += count
         end = (page + 1) * self._page_bytes
@@ -222,7 +218,7 @@ class _Walk:
         return nodes
 
     def _offsets(self, name: str, page: int, count: int) -> list[int]:
-        """Return where the nodes of a page lie in the file."""
+        """Return the offsets of a page's nodes in the file."""
         start = page * self._page_bytes
         pointers = self._content[start + _HEADER_BYTES : start + _HEADER_BYTES + 2 * count].cast("H").tolist()
         if min(pointers) < _HEADER_BYTES + 2 * count or max(pointers) > self._page_bytes - _NODE_BYTES:
@@ -230,7 +226,7 @@ class _Walk:
         return [start + pointer for pointer in pointers]
 
     def _long_value(self, name: str, page: int, size_bytes: int) -> None:
-        """Note the pages of a value that has pages of its own."""
+        """Mark the overflow pages of a long value as used."""
         self._take(name, page, _OVERFLOW)
         count = _long_header.unpack_from(self._content, page * self._page_bytes)[3]
         needed = -(-(_HEADER_BYTES + size_bytes) // self._page_bytes)
@@ -240,7 +236,7 @@ class _Walk:
         self._pages[_OVERFLOW] += count - 1
 
     def _free(self, offset: int, flags: int) -> None:
-        """Check that the pages that one commit freed are free: LMDB will write on them."""
+        """Check that the pages freed by one commit are unused: LMDB will overwrite them."""
         start = offset
         if flags & _BIG:
             start = _number.unpack_from(self._content, offset)[0] * self._page_bytes + _HEADER_BYTES

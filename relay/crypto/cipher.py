@@ -1,11 +1,11 @@
-"""What is encrypted with one user's key: values with AES-256-GCM, names with AES-SIV.
+"""Encryption with one user's key: values with AES-256-GCM, names with AES-SIV.
 
-A value is sealed under what it is about (its database and key, say), so that it cannot be put in another place. A name
-has to be found again, so equal names give equal bytes: who reads the disk sees that two are the same, and how long they
-are. Both keys are derived from the user's (HKDF-SHA256), apart for each purpose. Nonces are random: 2^32 values with
-one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, which encodes in base 64 and costs a third more room.
+A value is bound to its context (its database and key, say), so that it cannot be moved to another place. A name has to
+be found again, so equal names give equal bytes: a reader of the disk sees that two are equal, and their length. The
+keys of both are derived from the user's key (HKDF-SHA256), separately for each purpose. Nonces are random: 2^32 values
+with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, whose base 64 takes a third more space.
 
-The package is optional (`memory-agent[encryption]`), and loaded with the first key.
+The package is optional (`memory-agent[encryption]`) and imported with the first key.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from relay.errors import RelaySettingsError, UndecipherableError
 
 KEY_BYTES = 32
 SEAL_BYTES = 28
-"""By how much a sealed value is longer: a nonce of 12 bytes, and a tag of 16."""
+"""How much longer a sealed value is: a nonce of 12 bytes and a tag of 16."""
 NAME_BYTES = 16
-"""By how much an encrypted name is longer: its tag."""
+"""How much longer an encrypted name is: its tag."""
 _NONCE_BYTES = 12
 _VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES = 32, 64, 32, 32
 _PRINT_BYTES = 16
 
 
 class Cipher:
-    """Encrypts for one user and one purpose. Threads may share it."""
+    """The cipher of one user for one purpose. Threads may share it."""
 
     def __init__(self, key: bytes, purpose: str) -> None:
         try:
@@ -42,24 +42,24 @@ class Cipher:
         derived = HKDF(SHA256(), length=sum(lengths), salt=None, info=b"memory-agent " + purpose.encode()).derive(key)
         self._refusals = (InvalidTag, ValueError)
         values, names, self.file_key, self._print_key = _cut(derived, lengths)
+        """`file_key`: 32 bytes for an engine that encrypts its files itself."""
         self._values, self._names = AESGCM(values), AESSIV(names)
-        """32 bytes for an engine that encrypts its files itself."""
         self.key_id = key_id(key)
 
     def seal(self, plain: bytes, about: bytes) -> bytes:
-        """Return `plain` encrypted, `SEAL_BYTES` longer; only `open` with the same `about` reads it."""
+        """Return `plain` encrypted, `SEAL_BYTES` longer. `open` needs the same context `about`."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._values.encrypt(nonce, plain, about)
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
-        """Return what was sealed. Raises `UndecipherableError`: another key or place, or damaged."""
+        """Return the value that `seal` encrypted. Raises `UndecipherableError`: another key or context, or damaged."""
         try:
             return self._values.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about)
         except self._refusals as error:
             raise UndecipherableError from error
 
     def name(self, plain: bytes) -> bytes:
-        """Return a name encrypted, the same bytes each time, `NAME_BYTES` longer."""
+        """Return a name encrypted, `NAME_BYTES` longer. Deterministic."""
         return self._names.encrypt(plain, None)
 
     def plain_name(self, encrypted: bytes) -> bytes:
@@ -70,16 +70,16 @@ class Cipher:
             raise UndecipherableError from error
 
     def fingerprint(self, plain: bytes) -> bytes:
-        """Return 16 bytes that stand for a text to be recognised, not read again; nobody else can guess at it."""
+        """Return a keyed digest of 16 bytes, by which a text is recognised but not read."""
         return blake2b(plain, digest_size=_PRINT_BYTES, key=self._print_key).digest()
 
 
 def _cut(derived: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
-    """Cut bytes into pieces of these lengths."""
+    """Cut bytes into pieces of the given lengths."""
     ends = accumulate(lengths)
     return (derived[end - length : end] for end, length in zip(ends, lengths, strict=True))
 
 
 def key_id(key: bytes) -> bytes:
-    """Return 8 bytes that tell keys apart and say nothing about them."""
+    """Return the id of a key: 8 bytes that reveal nothing about it."""
     return sha256(b"memory-agent key id" + key).digest()[:8]

@@ -17,20 +17,20 @@ from typing import Any
 
 import lmdb
 
-from relay.disk_room import allocate, means_no_room, says_no_room
-from relay.errors import JournalDamagedError, JournalError, JournalFullError, JournalInUseError
-from relay.first_file import make_first_file
-from relay.gate import Gate
-from relay.pages import DATA_FILE, CommitGoneError, examine
-from relay.replacing import (
+from relay.disk.atomic_files import (
     allow_opening,
     discard_copy,
     flush_copy,
+    make_first_file,
     opening,
     replace_by_copy,
     room_for_copy,
     swapping,
 )
+from relay.disk.pages import DATA_FILE, CommitGoneError, examine
+from relay.disk.room import allocate, means_no_room, says_no_room
+from relay.errors import JournalDamagedError, JournalError, JournalFullError, JournalInUseError
+from relay.gate import Gate
 
 _LOCK_FILE = "owner.lock"
 _RESERVE_FILE = "reserve"

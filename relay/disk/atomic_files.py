@@ -1,0 +1,172 @@
+"""Files that are on the disk when a call returns, and that appear whole or not at all.
+
+The second half is about the file of an LMDB environment: its first version and its replacement by a copy. It knows no
+engine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from relay.disk.pages import DATA_FILE
+
+LOCK_FILE = "lock.mdb"
+_NEW = "new"
+_COPY = "compact"
+_SWAP_FILE = "swap.lock"
+_POLL_S = 0.01
+
+
+def flush(path: Path) -> None:
+    """Fsync a file, or the names in a folder. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_tree(folder: Path) -> None:
+    """Fsync a folder and everything below it. Raises `OSError`."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            flush(Path(root) / name)
+        flush(Path(root))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file atomically, readable by its owner alone. Durable on return. Raises `OSError`.
+
+    A process killed meanwhile leaves `<name>.new` behind, which the next write replaces.
+    """
+    made = path.with_name(f"{path.name}.new")
+    made.unlink(missing_ok=True)
+    _write(made, content, os.O_EXCL)
+    made.replace(path)
+    flush(path.parent)
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write a file as `write_private` does unless it exists; of many processes the first one wins."""
+    made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+    _write(made, content, os.O_TRUNC)
+    with suppress(FileExistsError):
+        os.link(made, path)
+    made.unlink()
+    flush(path.parent)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | mode | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
+    """Create the data file of an environment in `path` with `make`, unless there is one. Durable on return.
+
+    LMDB writes the two pages that begin a file in place. A process killed between them leaves half of that, and LMDB
+    refuses the folder for ever (measured: SIGKILL within the first write). So `make` writes into a folder aside, and
+    the whole file is moved here. Rejected: taking such a half for a new file; a file that was cut short looks alike.
+    Raises `OSError`, and what `make` raises.
+    """
+    file = path / DATA_FILE
+    if file.exists() and file.stat().st_size:
+        return
+    aside = path / _NEW
+    shutil.rmtree(aside, ignore_errors=True)  # left by a killed process
+    aside.mkdir(mode=0o700)
+    try:
+        make(aside)
+        flush(aside / DATA_FILE)
+        (aside / DATA_FILE).replace(file)
+        flush(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def swapping(folder: Path, patience_s: float) -> Iterator[None]:
+    """Keep readers from opening the file inside the block. The writer has called `allow_opening` before.
+
+    Raises `TimeoutError` when a reader that is opening it does not finish.
+    """
+    deadline = time.monotonic() + patience_s
+    descriptor = os.open(folder / _SWAP_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while not _is_locked(descriptor):
+            if time.monotonic() > deadline:
+                raise TimeoutError("somebody is opening the file")
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Keep the file from being replaced while a reader opens it inside the block. Waits for a replacement to end."""
+    try:
+        descriptor = os.open(folder / _SWAP_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # a copy: nobody replaces it
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def allow_opening(folder: Path) -> None:
+    """Create the lock file of `swapping` and `opening`."""
+    (folder / _SWAP_FILE).touch(mode=0o600)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def room_for_copy(folder: Path) -> Path:
+    """Return an empty folder inside `folder` for the copy; removes what an interrupted call left."""
+    copy = folder / _COPY
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(mode=0o700)
+    return copy
+
+
+def flush_copy(copy: Path) -> None:
+    """Fsync the copy."""
+    flush(copy / DATA_FILE)
+    flush(copy)
+
+
+def replace_by_copy(copy: Path) -> None:
+    """Replace the file by the copy, so that a whole file is there at every moment. Durable on return.
+
+    Nobody may open or write the environment meanwhile (`swapping`). LMDB keeps the number of the last commit in its
+    lock file too and believes it while any process holds that file, but a compact copy counts from 1 again. So the
+    lock file goes first; whoever opens the old data between the two steps makes another.
+    """
+    folder = copy.parent
+    (folder / LOCK_FILE).unlink(missing_ok=True)
+    (copy / DATA_FILE).replace(folder / DATA_FILE)
+    flush(folder)
+    discard_copy(copy)
+
+
+def discard_copy(copy: Path) -> None:
+    """Remove the copy. Idempotent."""
+    shutil.rmtree(copy, ignore_errors=True)
