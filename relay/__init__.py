@@ -1,5 +1,30 @@
 """The event bus: a durable journal of events, ways in that acknowledge, and readers that follow by cursor."""
 
+from relay.access import (
+    ALL_SCOPES,
+    CURVE,
+    LOCAL,
+    TOKEN_FILE,
+    Credentials,
+    CurvePair,
+    Identity,
+    KeyDocument,
+    Origin,
+    Principal,
+    Scope,
+    StoredKey,
+    check_endpoint,
+    create_key,
+    ensure_local_key,
+    identity_of,
+    is_curve,
+    local_identity,
+    read_key_file,
+    read_keys,
+    revoke_key,
+    rotate_key,
+    server_pair,
+)
 from relay.async_publisher import AsyncPublisher
 from relay.async_subscriber import AsyncSubscriber
 from relay.broker import Broker
@@ -18,11 +43,9 @@ from relay.config import (
     load_settings,
     relay_endpoints,
 )
-from relay.credentials import Credentials
 from relay.durable import write_private
 from relay.encrypting import encrypt_journal
 from relay.encryption_mark import is_encrypted, read_mark
-from relay.endpoints import CURVE, check_endpoint, is_curve
 from relay.errors import (
     ERRORS,
     ConsumerBehindError,
@@ -52,21 +75,9 @@ from relay.errors import (
     UserNotAllowedError,
 )
 from relay.event import ON_BEHALF_OF, Event, decode_event, encode_event, event_from_mapping, read_event
-from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
-from relay.key_file import (
-    LOCAL,
-    StoredKey,
-    create_key,
-    ensure_local_key,
-    read_keys,
-    revoke_key,
-    rotate_key,
-    server_pair,
-)
 from relay.key_ring import KeyRing, open_key_ring
 from relay.masking import Masker
-from relay.principal import ALL_SCOPES, Origin, Principal, Scope
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
 from relay.retention import RetentionReport

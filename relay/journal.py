@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from relay.access import Origin
 from relay.config import JournalSettings
 from relay.encryption_mark import require_mode
 from relay.entries import (
@@ -41,7 +42,6 @@ from relay.errors import (
 )
 from relay.event import Event, encode_event
 from relay.key_ring import KeyRing
-from relay.principal import Origin
 from relay.quarantine import Quarantine, Suspect
 from relay.reading import Reading
 from relay.retention import Retention, RetentionReport

@@ -12,6 +12,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from relay.access import Principal
 from relay.admission import source_name
 from relay.config import JournalSettings
 from relay.entries import (
@@ -27,7 +28,6 @@ from relay.entries import (
 )
 from relay.environment import Environment, Transaction
 from relay.errors import EncryptionKeyMissingError
-from relay.principal import Principal
 from relay.sealing import Sealing, user_of
 from relay.wire import QuarantineEntry
 

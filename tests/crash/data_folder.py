@@ -30,7 +30,7 @@ from relay import (
     open_key_ring,
     revoke_key,
 )
-from relay.key_file import server_pair
+from relay.access import server_pair
 from relay.validation import SYSTEM_USER
 
 from .encryption import KEYS, encryption_of

@@ -33,7 +33,7 @@ from relay import (
     open_key_ring,
     read_keys,
 )
-from relay.key_file import server_pair
+from relay.access import server_pair
 from relay.validation import SYSTEM_USER
 
 from .data_folder import ERASED, RUNS, open_memory

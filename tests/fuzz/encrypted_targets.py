@@ -30,7 +30,7 @@ from memory_agent.storage.records_file import RECORDS_FOLDER, open_records, own_
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey
 from relay import SYSTEM_USER, Credentials, Journal, KeyRing, Scope, create_key, key_ring, read_mark
-from relay.key_file import ensure_local_key, keys_path, read_keys
+from relay.access.key_file import ensure_local_key, keys_path, read_keys
 from relay.sealed import sealed, unsealed
 
 KEY = b"\0" * 7 + b"\1"
