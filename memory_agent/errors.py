@@ -1,86 +1,82 @@
-"""Every error this package raises on purpose.
-
-One root; each class has a stable `code` (what clients and documents refer to) and says whether trying again
-may help (`retryable`). Arguments are positional and replayed to `Exception.__init__`, because an exception whose
-constructor takes keywords arrives from a Ray actor as something `except` cannot catch (measured).
-Engine exceptions (LMDB, SQLite, ONNX Runtime, ZeroMQ, Ray) are translated where the engine is imported.
-"""
+"""Every error this package raises on purpose; how errors are declared and travel is said in `relay.errors`."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
-from relay import missing_keys
+from relay import errors
+from relay.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    MemoryAgentError,
+    ProtocolError,
+    ScopeMissingError,
+    SettingsError,
+    UnauthorizedError,
+    UnavailableError,
+    UserNotAllowedError,
+    by_code,
+)
+
+__all__ = [
+    "ERRORS",
+    "BackupDamagedError",
+    "DaemonRunningError",
+    "DeadlineExceededError",
+    "EmbedderUnavailableError",
+    "EncryptionKeyMissingError",
+    "FencedError",
+    "HostDiedError",
+    "IndexDamagedError",
+    "InvalidInputError",
+    "MemoryAgentError",
+    "ModelChecksumError",
+    "ModelError",
+    "ModelMissingError",
+    "ProtocolError",
+    "ScopeMissingError",
+    "SettingsError",
+    "StoreDamagedError",
+    "StoreEncryptedError",
+    "StoreError",
+    "StoreFullError",
+    "StoreNotEncryptedError",
+    "StoreOwnedElsewhereError",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnhandledEventError",
+    "UnknownMethodError",
+    "UserNotAllowedError",
+]
 
 
-class MemoryAgentError(Exception):
-    """Root of all errors of this package."""
-
-    code: ClassVar[str] = "internal"
-    retryable: ClassVar[bool] = False
-
-
-class InvalidInputError(MemoryAgentError):
-    """What the caller passed cannot be used; the field is named."""
-
-    code = "invalid_input"
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field = field
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
-
-
+@dataclass(eq=False, repr=False)
 class UnhandledEventError(MemoryAgentError):
-    """One event cannot be turned into a memory, now or ever; it belongs in quarantine."""
+    """One event can never become a memory; it belongs in quarantine."""
 
     code = "unhandled_event"
+    template = "event {event_id}: {reason}"
 
-    def __init__(self, event_id: str, reason: str) -> None:
-        super().__init__(event_id, reason)
-        self.event_id = event_id
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"event {self.event_id}: {self.reason}"
-
-
-class SettingsError(MemoryAgentError):
-    """A setting is unknown, of the wrong type or out of its bounds."""
-
-    code = "settings"
-
-    def __init__(self, setting: str, reason: str) -> None:
-        super().__init__(setting, reason)
-        self.setting = setting
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"setting {self.setting}: {self.reason}"
+    event_id: str
+    reason: str
 
 
 class StoreError(MemoryAgentError):
-    """The record store failed in a way that ends its use until it is reopened."""
+    """The record store failed and must be reopened."""
 
     code = "store"
     retryable = True
 
 
+@dataclass(eq=False, repr=False)
 class StoreFullError(StoreError):
-    """The disk or the memory map is full; what was acknowledged is intact, deleting still works."""
+    """The disk or the memory map is full; acknowledged records are intact, and deleting still works."""
 
     code = "store_full"
+    template = "no room left in {path} (limit {limit_bytes} bytes)"
 
-    def __init__(self, path: str, limit_bytes: int) -> None:
-        super().__init__(path, limit_bytes)
-        self.path = path
-        self.limit_bytes = limit_bytes
-
-    def __str__(self) -> str:
-        return f"no room left in {self.path} (limit {self.limit_bytes} bytes)"
+    path: str
+    limit_bytes: int
 
 
 class StoreDamagedError(StoreError):
@@ -90,79 +86,56 @@ class StoreDamagedError(StoreError):
     retryable = False
 
 
-class EncryptionKeyMissingError(StoreError):
-    """The key that a user's data is encrypted with is not there: destroyed, or its folder is another one."""
+class EncryptionKeyMissingError(errors.EncryptionKeyMissingError, StoreError):
+    """The key that a user's data is encrypted with is missing: destroyed, or in another folder of keys."""
 
     code = "encryption_key_missing"
     retryable = False
 
-    def __init__(self, user_id: str, folder: str) -> None:
-        super().__init__(user_id, folder)
-        self.user_id = user_id
-        self.folder = folder
 
-    def __str__(self) -> str:
-        return missing_keys(self.user_id, self.folder)
-
-
+@dataclass(eq=False, repr=False)
 class StoreEncryptedError(StoreError):
-    """The store is encrypted, and no folder of keys is named."""
+    """The store is encrypted, and the settings name no folder of keys."""
 
     code = "store_encrypted"
     retryable = False
+    template = "{path} is encrypted: name the folder of its key in encryption.keys_folder"
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"{self.path} is encrypted: name the folder of its key in encryption.keys_folder"
+    path: str
 
 
+@dataclass(eq=False, repr=False)
 class StoreNotEncryptedError(StoreError):
-    """The store is not encrypted, and a folder of keys is named: nothing is mixed."""
+    """The store is not encrypted, and the settings name a folder of keys."""
 
     code = "store_not_encrypted"
     retryable = False
+    template = "{path} is not encrypted, and encryption.keys_folder is set: run memory-agent encrypt, without daemon"
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} is not encrypted, and encryption.keys_folder is set: run memory-agent encrypt, without daemon"
-        )
+    path: str
 
 
+@dataclass(eq=False, repr=False)
 class StoreOwnedElsewhereError(StoreError):
     """Another process owns this user's store."""
 
     code = "store_owned_elsewhere"
+    template = "{path} is in use by {owner}"
 
-    def __init__(self, path: str, owner: str) -> None:
-        super().__init__(path, owner)
-        self.path = path
-        self.owner = owner
-
-    def __str__(self) -> str:
-        return f"{self.path} is in use by {self.owner}"
+    path: str
+    owner: str
 
 
+@dataclass(eq=False, repr=False)
 class FencedError(StoreError):
     """A newer owner has taken this store over; this one must not write any more."""
 
     code = "fenced"
-    retryable = True
+    template = "{path}: owner epoch {own_epoch} was superseded by {current_epoch}"
 
-    def __init__(self, path: str, own_epoch: int, current_epoch: int) -> None:
-        super().__init__(path, own_epoch, current_epoch)
-        self.path = path
-        self.own_epoch = own_epoch
-        self.current_epoch = current_epoch
-
-    def __str__(self) -> str:
-        return f"{self.path}: owner epoch {self.own_epoch} was superseded by {self.current_epoch}"
+    path: str
+    own_epoch: int
+    current_epoch: int
 
 
 class IndexDamagedError(MemoryAgentError):
@@ -173,7 +146,7 @@ class IndexDamagedError(MemoryAgentError):
 
 
 class BackupDamagedError(MemoryAgentError):
-    """A backup is not whole, or not what its manifest says; nothing was restored from it."""
+    """A backup is incomplete or does not match its manifest; nothing was restored from it."""
 
     code = "backup_damaged"
 
@@ -185,25 +158,22 @@ class ModelError(MemoryAgentError):
 
 
 class ModelMissingError(ModelError):
-    """No model weights were found anywhere; recall stays lexical until they arrive."""
+    """No model weights were found; recall stays lexical until they arrive."""
 
     code = "model_missing"
     retryable = True
 
 
+@dataclass(eq=False, repr=False)
 class ModelChecksumError(ModelError):
-    """A model file is not the one that is expected; it is refused."""
+    """A model file is not the expected one; it is refused."""
 
     code = "model_checksum"
+    template = "{path}: SHA-256 is {actual_sha256}, expected {expected_sha256}; refused"
 
-    def __init__(self, path: str, expected_sha256: str, actual_sha256: str) -> None:
-        super().__init__(path, expected_sha256, actual_sha256)
-        self.path = path
-        self.expected_sha256 = expected_sha256
-        self.actual_sha256 = actual_sha256
-
-    def __str__(self) -> str:
-        return f"{self.path}: SHA-256 is {self.actual_sha256}, expected {self.expected_sha256}; refused"
+    path: str
+    expected_sha256: str
+    actual_sha256: str
 
 
 class EmbedderUnavailableError(ModelError):
@@ -213,24 +183,10 @@ class EmbedderUnavailableError(ModelError):
     retryable = True
 
 
-class UnavailableError(MemoryAgentError):
-    """A part of the daemon cannot be reached now."""
-
-    code = "unavailable"
-    retryable = True
-
-
 class HostDiedError(UnavailableError):
-    """A user's host process ended while it was asked; what it was asked may or may not have happened."""
+    """A user's host process ended during the request, which may or may not have taken effect."""
 
     code = "host_died"
-
-
-class DeadlineExceededError(MemoryAgentError):
-    """The answer did not come before the deadline."""
-
-    code = "deadline_exceeded"
-    retryable = True
 
 
 class DaemonRunningError(MemoryAgentError):
@@ -239,56 +195,15 @@ class DaemonRunningError(MemoryAgentError):
     code = "daemon_running"
 
 
-class UnauthorizedError(MemoryAgentError):
-    """The request shows no key that the daemon knows, or one that was revoked."""
-
-    code = "unauthorized"
-
-
-class ScopeMissingError(MemoryAgentError):
-    """The key is not for this kind of request."""
-
-    code = "scope_missing"
-
-    def __init__(self, scope: str, key_id: str = "") -> None:
-        super().__init__(scope, key_id)
-        self.scope = scope
-        self.key_id = key_id
-
-    def __str__(self) -> str:
-        return (
-            f"the key {self.key_id} has no scope {self.scope}" if self.key_id else f"the key has no scope {self.scope}"
-        )
-
-
-class UserNotAllowedError(InvalidInputError):
-    """The request names a user that the key is not for; whether there is such a user is not told."""
-
-    code = "user_not_allowed"
-
-
+@dataclass(eq=False, repr=False)
 class UnknownMethodError(MemoryAgentError):
     """The request names a method that does not exist."""
 
     code = "unknown_method"
+    template = "the daemon has no method {method}: it is older than this program, or the name is wrong"
 
-    def __init__(self, method: str) -> None:
-        super().__init__(method)
-        self.method = method
-
-    def __str__(self) -> str:
-        return f"the daemon has no method {self.method}: it is older than this program, or the name is wrong"
+    method: str
 
 
-class ProtocolError(MemoryAgentError):
-    """A message does not have the form that this version of the protocol knows."""
-
-    code = "protocol"
-
-
-def _family(root: type[MemoryAgentError]) -> list[type[MemoryAgentError]]:
-    return [root, *(error for child in root.__subclasses__() for error in _family(child))]
-
-
-ERRORS: dict[str, type[MemoryAgentError]] = {error.code: error for error in reversed(_family(MemoryAgentError))}
+ERRORS: dict[str, type[MemoryAgentError]] = by_code(MemoryAgentError)
 """Every error by its code, so that one raised in another process is raised here as itself."""

@@ -1,4 +1,4 @@
-"""Counts who is inside, so that closing waits for calls under way and lets no more of them in."""
+"""Calls into an open memory; closing it waits for those under way and refuses later ones."""
 
 from __future__ import annotations
 
@@ -7,37 +7,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from memory_agent.errors import StoreError
+from relay.rwlock import ReadWriteLock
 
 
 class Turnstile:
-    """The way into what is open, until it is shut. Any number of threads pass at a time."""
+    """Enter it for each call; shut it once to close. Threads may share it, and calls may nest."""
 
     def __init__(self, name: str) -> None:
-        """`name` stands in the error of whoever comes too late."""
+        """`name` begins the message of the error that calls get once it is shut."""
         self._name = name
-        self._idle = threading.Condition()
-        self._inside = 0
-        self._is_shut = False
+        self._calls = ReadWriteLock()
+        self._shut = threading.Lock()  # taken once, for good
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Keep everything open for one call. Raises `StoreError` once it is shut."""
-        with self._idle:
-            if self._is_shut:
-                raise StoreError(f"{self._name} is closed")
-            self._inside += 1
-        try:
+        """Keep everything open for one call. Raises `StoreError` once it is shut, without waiting."""
+        self._require_open()
+        with self._calls.shared():
+            self._require_open()
             yield
-        finally:
-            with self._idle:
-                self._inside -= 1
-                self._idle.notify_all()
 
     def shut(self) -> bool:
-        """Let no more in and wait for those inside; return whether this was the first to ask."""
-        with self._idle:
-            if self._is_shut:
-                return False
-            self._is_shut = True
-            self._idle.wait_for(lambda: self._inside == 0)
+        """Refuse new calls, wait for those under way; return whether this was the first call of `shut`."""
+        if not self._shut.acquire(blocking=False):
+            return False
+        with self._calls.exclusive():
             return True
+
+    def _require_open(self) -> None:
+        if self._shut.locked():
+            raise StoreError(f"{self._name} is closed")

@@ -1,5 +1,30 @@
 """The event bus: a durable journal of events, ways in that acknowledge, and readers that follow by cursor."""
 
+from relay.access import (
+    ALL_SCOPES,
+    CURVE,
+    LOCAL,
+    TOKEN_FILE,
+    Credentials,
+    CurvePair,
+    Identity,
+    KeyDocument,
+    Origin,
+    Principal,
+    Scope,
+    StoredKey,
+    check_endpoint,
+    create_key,
+    ensure_local_key,
+    identity_of,
+    is_curve,
+    local_identity,
+    read_key_file,
+    read_keys,
+    revoke_key,
+    rotate_key,
+    server_pair,
+)
 from relay.admission import publisher_of
 from relay.async_publisher import AsyncPublisher
 from relay.async_subscriber import AsyncSubscriber
@@ -20,12 +45,10 @@ from relay.config import (
     load_settings,
     relay_endpoints,
 )
-from relay.credentials import Credentials
 from relay.crypto import KeyRing, open_key_ring
 from relay.duplicate import copy_journal, cursors, require_unused, rewind
 from relay.encrypting import encrypt_journal
 from relay.encryption_mark import is_encrypted, read_mark
-from relay.endpoints import CURVE, check_endpoint, is_curve
 from relay.errors import (
     ERRORS,
     ConsumerBehindError,
@@ -54,23 +77,10 @@ from relay.errors import (
     UnauthorizedError,
     UndecipherableError,
     UserNotAllowedError,
-    missing_keys,
 )
 from relay.event import ON_BEHALF_OF, Event, decode_event, decode_mapping, encode_event, event_from_mapping, read_event
-from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
-from relay.key_file import (
-    LOCAL,
-    StoredKey,
-    create_key,
-    ensure_local_key,
-    read_keys,
-    revoke_key,
-    rotate_key,
-    server_pair,
-)
 from relay.masking import Masker, masked_kinds
-from relay.principal import ALL_SCOPES, Origin, Principal, Scope
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
 from relay.retention import RetentionReport
@@ -176,7 +186,6 @@ __all__ = [
     "masked_kinds",
     "matches",
     "matches_any",
-    "missing_keys",
     "open_key_ring",
     "publisher_of",
     "read_event",

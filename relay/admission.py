@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from relay.access import Principal, Scope
 from relay.config import EventLimits
 from relay.errors import MalformedEventError
 from relay.event import Event, decode_mapping, event_from_mapping
-from relay.principal import Principal, Scope
 
 Mask = Callable[[Event], Event]
 """Returns an event without what must not be stored. Its id stays: a repeat must be recognised."""

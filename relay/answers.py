@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from relay import wire
+from relay.access import Principal, Scope
 from relay.admission import Admission, publisher_of
 from relay.config import RelaySettings
 from relay.errors import (
@@ -25,7 +26,6 @@ from relay.errors import (
     QuarantineEntryError,
 )
 from relay.journal import Journal
-from relay.principal import Principal, Scope
 from relay.validation import validate_user_id
 
 log = structlog.get_logger()

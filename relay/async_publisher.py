@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from relay.access import Identity
 from relay.config import EventLimits, PublisherSettings
 from relay.errors import RelayError
 from relay.event import Event
-from relay.identity import Identity
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress
 

@@ -22,13 +22,12 @@ from typing import NamedTuple, Self
 import structlog
 
 from relay import wire
+from relay.access import Credentials, Principal, check_endpoint, ensure_local_key, is_curve, server_pair
 from relay.admission import Admission
 from relay.answers import Answers
 from relay.collector import Collector
 from relay.config import Endpoints, RelaySettings, journal_folder, relay_endpoints
-from relay.credentials import Credentials
 from relay.crypto import open_key_ring
-from relay.endpoints import check_endpoint, is_curve
 from relay.errors import (
     JournalError,
     JournalFullError,
@@ -40,9 +39,7 @@ from relay.errors import (
 )
 from relay.intake import Intake, Parcel
 from relay.journal import Journal
-from relay.key_file import ensure_local_key, server_pair
 from relay.masking import Masker
-from relay.principal import Principal
 from relay.sockets import CurveGate, Letter, ServerSocket, curve_pair
 from relay.table_tail import TableFollower
 from relay.worker import Worker

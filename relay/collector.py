@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from relay.access import Principal, Scope
 from relay.admission import Admission, Admitted, source_name
 from relay.config import BrokerSettings
 from relay.errors import ConsumerBehindError, MalformedEventError
 from relay.event import Event
 from relay.intake import suspects
 from relay.journal import Journal
-from relay.principal import Principal, Scope
 from relay.sockets import CollectorSocket, Frames
 from relay.wire import event_in_frames
 

@@ -14,8 +14,8 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
+from relay.access import Origin
 from relay.disk import Transaction
-from relay.principal import Origin
 
 T = TypeVar("T")
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", "counters")

@@ -1,36 +1,129 @@
-"""Every error the bus raises on purpose.
+"""Every error the bus raises on purpose, and the roots that all packages share.
 
-One root; each class has a stable `code` (what acks, replies and documents refer to) and says whether trying again may
-help (`retryable`). Arguments are positional, plain and replayed to `Exception.__init__`, so that an error can be
-rebuilt from its code and arguments in another process (`rebuild`). Errors of LMDB, ZeroMQ and SQLite are translated
-where the engine is imported.
+Each class has a stable `code` (what acks, replies and documents refer to) and says whether the same call may work later
+(`retryable`). A class with fields is a dataclass with a message `template`; the others take the message itself.
+Arguments are plain values, and `args` holds all of them, so that an error is rebuilt from its code and arguments in
+another process: an exception with a keyword-only constructor leaves a Ray actor as something that `except` cannot catch
+(measured). Engine exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 
-class RelayError(Exception):
-    """Root of all errors of this package."""
+class CodedError(Exception):
+    """Root of the errors of the bus and of the memory."""
 
-    code: ClassVar[str] = "relay"
+    code: ClassVar[str]
     retryable: ClassVar[bool] = False
+    template: ClassVar[str] = ""
+    """The message, with the names of fields in braces."""
+    __match_args__: ClassVar[tuple[str, ...]] = ()
 
-
-class MalformedEventError(RelayError):
-    """What was sent is no event; the field that is wrong is named."""
-
-    code = "malformed_event"
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(field, reason)
-        self.field = field
-        self.reason = reason
+    def __post_init__(self) -> None:
+        super().__init__(*(getattr(self, name) for name in self.__match_args__))  # defaults and keywords too
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
+        return self.template.format_map(vars(self)) if self.template else super().__str__()
+
+
+_Root = TypeVar("_Root", bound=CodedError)
+
+
+def by_code(root: type[_Root]) -> dict[str, type[_Root]]:
+    """Return `root` and every subclass defined so far, by code, parents first."""
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found |= by_code(child)
+    return found
+
+
+class RelayError(CodedError):
+    """Root of all errors of the bus."""
+
+    code = "relay"
+
+
+class MemoryAgentError(CodedError):
+    """Root of all errors of the memory and its daemon. Access and sockets, which both use, raise some of them."""
+
+    code = "internal"
+
+
+@dataclass(eq=False, repr=False)
+class InvalidInputError(MemoryAgentError):
+    """An argument cannot be used; the message names it."""
+
+    code = "invalid_input"
+    template = "{field}: {reason}"
+
+    field: str
+    reason: str
+
+
+@dataclass(eq=False, repr=False)
+class SettingsError(MemoryAgentError):
+    """A setting is unknown, of the wrong type or out of bounds."""
+
+    code = "settings"
+    template = "setting {setting}: {reason}"
+
+    setting: str
+    reason: str
+
+
+class UnavailableError(MemoryAgentError):
+    """A part of the daemon cannot be reached now."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class DeadlineExceededError(MemoryAgentError):
+    """No answer came before the deadline."""
+
+    code = "deadline_exceeded"
+    retryable = True
+
+
+class ProtocolError(RelayError, MemoryAgentError):
+    """A message does not have the form that this version of the protocol defines."""
+
+    code = "protocol"
+
+
+class UnauthorizedError(RelayError, MemoryAgentError):
+    """The message carries no key, an unknown one, or a revoked one."""
+
+    code = "unauthorized"
+
+
+@dataclass(eq=False, repr=False)
+class ScopeMissingError(RelayError, MemoryAgentError):
+    """The key does not have the scope that this kind of request needs."""
+
+    code = "scope_missing"
+
+    scope: str
+    key_id: str = ""
+
+    def __str__(self) -> str:
+        key = f"the key {self.key_id}" if self.key_id else "the key"
+        return f"{key} has no scope {self.scope}"
+
+
+@dataclass(eq=False, repr=False)
+class MalformedEventError(RelayError):
+    """The bytes or fields are not an event; the message names the field at fault."""
+
+    code = "malformed_event"
+    template = "{field}: {reason}"
+
+    field: str
+    reason: str
 
 
 class EventTooLargeError(MalformedEventError):
@@ -39,85 +132,53 @@ class EventTooLargeError(MalformedEventError):
     code = "event_too_large"
 
 
-class UserNotAllowedError(MalformedEventError):
-    """The event or the request names a user that the key is not for; whether there is such a user is not told."""
+class UserNotAllowedError(MalformedEventError, InvalidInputError):
+    """The event or request names a user that the key is not for. Does not reveal whether that user exists."""
 
     code = "user_not_allowed"
 
 
-class ScopeMissingError(RelayError):
-    """The key is not for this kind of request."""
-
-    code = "scope_missing"
-
-    def __init__(self, scope: str, key_id: str = "") -> None:
-        super().__init__(scope, key_id)
-        self.scope = scope
-        self.key_id = key_id
-
-    def __str__(self) -> str:
-        return (
-            f"the key {self.key_id} has no scope {self.scope}" if self.key_id else f"the key has no scope {self.scope}"
-        )
-
-
-class UnauthorizedError(RelayError):
-    """The message carries no key that is known, or one that was revoked."""
-
-    code = "unauthorized"
-
-
+@dataclass(eq=False, repr=False)
 class KeyFileError(RelayError):
-    """A key cannot be made or revoked, or the file that holds the keys cannot be used."""
+    """A key cannot be created or revoked, or the file of keys cannot be used."""
 
     code = "key_file"
+    template = "{what}: {reason}"
 
-    def __init__(self, what: str, reason: str) -> None:
-        super().__init__(what, reason)
-        self.what = what
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.reason}"
+    what: str
+    reason: str
 
 
-def missing_keys(user_id: str, folder: str) -> str:
-    """Return what to say, and to do, where the key of a user is not in the folder of keys."""
-    if user_id == "system":
-        return (
-            f"{folder} does not hold the encryption keys of this data folder: is the right folder of keys mounted "
-            "there? If they were destroyed, nobody can read the data again: begin in another data folder"
-        )
-    return (
-        f"{folder} does not hold the key that the data of user {user_id} is encrypted with: is the right folder of "
-        "keys mounted there? Only where the key was destroyed, so that nobody can read the data again, erase the rest: "
-        f"memory-agent forget --user {user_id} --user-all"
-    )
-
-
+@dataclass(eq=False, repr=False)
 class EncryptionKeyMissingError(RelayError):
-    """The key that a user's data is encrypted with is not there: destroyed, or its folder is another one."""
+    """The key that a user's data is encrypted with is missing: destroyed, or in another folder of keys."""
 
     code = "encryption_key_missing"
 
-    def __init__(self, user_id: str, folder: str) -> None:
-        super().__init__(user_id, folder)
-        self.user_id = user_id
-        self.folder = folder
+    user_id: str
+    folder: str
 
     def __str__(self) -> str:
-        return missing_keys(self.user_id, self.folder)
+        if self.user_id == "system":
+            return (
+                f"{self.folder} does not hold the encryption keys of this data folder: is the right folder of keys "
+                "mounted there? If they were destroyed, nobody can read the data again: begin in another data folder"
+            )
+        return (
+            f"{self.folder} does not hold the key that the data of user {self.user_id} is encrypted with: is the right "
+            "folder of keys mounted there? Only where the key was destroyed, so that nobody can read the data again, "
+            f"erase the rest: memory-agent forget --user {self.user_id} --user-all"
+        )
 
 
+@dataclass(eq=False, repr=False)
 class EncryptionMismatchError(RelayError):
-    """A folder is encrypted and the settings name no keys, or they name keys and the folder is not encrypted."""
+    """The folder is encrypted and the settings name no keys, or they name keys and it is not encrypted."""
 
     code = "encryption_mismatch"
 
-    def __init__(self, path: str, is_encrypted: bool) -> None:
-        super().__init__(path, is_encrypted)
-        self.path = path
-        self.is_encrypted = is_encrypted
+    path: str
+    is_encrypted: bool
 
     def __str__(self) -> str:
         if self.is_encrypted:
@@ -126,150 +187,121 @@ class EncryptionMismatchError(RelayError):
 
 
 class UndecipherableError(RelayError):
-    """What was encrypted with another key or for another place, or is damaged."""
+    """The bytes were encrypted with another key or for another purpose, or are damaged."""
 
     code = "undecipherable"
-
-    def __str__(self) -> str:
-        return "encrypted with another key, or damaged"
+    template = "encrypted with another key, or damaged"
 
 
+@dataclass(eq=False, repr=False)
 class RelaySettingsError(RelayError):
-    """A setting is unknown, of the wrong type or out of its bounds."""
+    """A setting is unknown, of the wrong type or out of bounds."""
 
     code = "relay_settings"
+    template = "setting {setting}: {reason}"
 
-    def __init__(self, setting: str, reason: str) -> None:
-        super().__init__(setting, reason)
-        self.setting = setting
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"setting {self.setting}: {self.reason}"
-
-
-class ProtocolError(RelayError):
-    """A message does not have the form that this version of the protocol knows."""
-
-    code = "protocol"
+    setting: str
+    reason: str
 
 
 class JournalError(RelayError):
-    """The journal failed in a way that ends its use until it is reopened; nothing more is acknowledged."""
+    """The journal failed and must be reopened; nothing more is acknowledged until then."""
 
     code = "journal"
     retryable = True
 
 
 class JournalPausedError(JournalError):
-    """Nothing was written, for a reason that may pass: it is tried again. Reading goes on."""
+    """Nothing was written, for a reason that may pass; intake retries, and reading goes on."""
 
     code = "journal_paused"
 
 
+@dataclass(eq=False, repr=False)
 class KeysUnavailableError(JournalPausedError):
-    """The users' encryption keys cannot be read, or none can be made: nothing was written, and nothing unencrypted."""
+    """The users' encryption keys cannot be read, or none can be created: nothing was written."""
 
     code = "keys_unavailable"
+    template = "encryption keys: {reason}"
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"encryption keys: {self.reason}"
+    reason: str
 
 
+@dataclass(eq=False, repr=False)
 class JournalFullError(JournalPausedError):
-    """No room on the disk or in the map: nothing was written, reading goes on, what was acknowledged is intact."""
+    """The disk or the memory map is full: nothing was written, reading goes on, acknowledged events are intact."""
 
     code = "journal_full"
+    template = "no room left in {path} (limit {limit_bytes} bytes, or the disk)"
 
-    def __init__(self, path: str, limit_bytes: int) -> None:
-        super().__init__(path, limit_bytes)
-        self.path = path
-        self.limit_bytes = limit_bytes
-
-    def __str__(self) -> str:
-        return f"no room left in {self.path} (limit {self.limit_bytes} bytes, or the disk)"
+    path: str
+    limit_bytes: int
 
 
 class JournalDamagedError(JournalError):
-    """The file's structure is damaged. What has been read so far was checked; the rest needs a backup."""
+    """The structure of the file is damaged. Everything read so far was checked; the rest needs a backup."""
 
     code = "journal_damaged"
     retryable = False
 
 
+@dataclass(eq=False, repr=False)
 class EntryDamagedError(JournalDamagedError):
-    """One entry does not match its checksum; the others are not touched by that."""
+    """One entry does not match its checksum; the others are not affected."""
 
     code = "entry_damaged"
+    template = "{path}: entry {seq} does not match its checksum"
 
-    def __init__(self, path: str, seq: int) -> None:
-        super().__init__(path, seq)
-        self.path = path
-        self.seq = seq
-
-    def __str__(self) -> str:
-        return f"{self.path}: entry {self.seq} does not match its checksum"
+    path: str
+    seq: int
 
 
+@dataclass(eq=False, repr=False)
 class JournalInUseError(JournalError):
     """Another process has this journal open for writing."""
 
     code = "journal_in_use"
+    template = "{path} is in use by {owner}"
 
-    def __init__(self, path: str, owner: str) -> None:
-        super().__init__(path, owner)
-        self.path = path
-        self.owner = owner
-
-    def __str__(self) -> str:
-        return f"{self.path} is in use by {self.owner}"
+    path: str
+    owner: str
 
 
 class CursorError(RelayError):
-    """A consumer's name is unusable, or its cursor was moved past the end of the journal."""
+    """The consumer's name cannot be used, or its cursor would move past the end of the journal."""
 
     code = "cursor"
 
 
+@dataclass(eq=False, repr=False)
 class QuarantineEntryError(RelayError):
-    """There is no such entry in quarantine, or it is not the relay's to retry."""
+    """The quarantine has no such entry, or it is not the relay's to retry."""
 
     code = "quarantine_entry"
+    template = "quarantine entry {entry_id}: {reason}"
 
-    def __init__(self, entry_id: int, reason: str) -> None:
-        super().__init__(entry_id, reason)
-        self.entry_id = entry_id
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"quarantine entry {self.entry_id}: {self.reason}"
+    entry_id: int
+    reason: str
 
 
 class SequenceGapError(RelayError):
-    """Events of this producer are missing before the ones that came; it sends again from where the relay stands."""
+    """Earlier events of this producer are missing; the publisher resends from the relay's position."""
 
     code = "sequence_gap"
     retryable = True
 
 
+@dataclass(eq=False, repr=False)
 class ConsumerBehindError(RelayError):
-    """A consumer has more unread events than intake may add to: nothing was written, it is tried again later."""
+    """A consumer has as many unread events as intake allows: nothing was written, the publisher retries."""
 
     code = "consumer_behind"
     retryable = True
+    template = "consumer {consumer} has {lag} unread events, {limit} are allowed"
 
-    def __init__(self, consumer: str, lag: int, limit: int) -> None:
-        super().__init__(consumer, lag, limit)
-        self.consumer = consumer
-        self.lag = lag
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"consumer {self.consumer} has {self.lag} unread events, {self.limit} are allowed"
+    consumer: str
+    lag: int
+    limit: int
 
 
 class ProducerSupersededError(RelayError):
@@ -285,27 +317,20 @@ class RelayUnavailableError(RelayError):
     retryable = True
 
 
+@dataclass(eq=False, repr=False)
 class SpoolFullError(RelayError):
-    """The relay is away and the spool has no room: the event was not taken, publish it again later."""
+    """The relay is away and the spool is full: the event was not accepted, publish it again later."""
 
     code = "spool_full"
     retryable = True
+    template = "the relay is away and the spool {path} is full (limit {limit_bytes} bytes)"
 
-    def __init__(self, path: str, limit_bytes: int) -> None:
-        super().__init__(path, limit_bytes)
-        self.path = path
-        self.limit_bytes = limit_bytes
-
-    def __str__(self) -> str:
-        return f"the relay is away and the spool {self.path} is full (limit {self.limit_bytes} bytes)"
+    path: str
+    limit_bytes: int
 
 
-def _family(root: type[RelayError]) -> list[type[RelayError]]:
-    return [root, *(error for child in root.__subclasses__() for error in _family(child))]
-
-
-ERRORS: dict[str, type[RelayError]] = {error.code: error for error in _family(RelayError)}
-"""Every error by its code."""
+ERRORS: dict[str, type[RelayError]] = by_code(RelayError)
+"""Every error of the bus by its code."""
 
 
 def rebuild(code: str, arguments: Sequence[Any]) -> RelayError:

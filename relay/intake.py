@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import structlog
 
+from relay.access import Origin, Principal, Scope
 from relay.admission import Admission, Admitted, source_name
 from relay.errors import (
     ConsumerBehindError,
@@ -30,7 +31,6 @@ from relay.errors import (
 )
 from relay.event import Event
 from relay.journal import Appended, Journal
-from relay.principal import Origin, Principal, Scope
 from relay.quarantine import Suspect
 from relay.wire import Ack, Publish, Receipt, Refusal, refusal
 

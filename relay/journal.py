@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from relay.access import Origin
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
 from relay.disk import Environment, Transaction
@@ -41,7 +42,6 @@ from relay.errors import (
     QuarantineEntryError,
 )
 from relay.event import Event, encode_event
-from relay.principal import Origin
 from relay.quarantine import Quarantine, Suspect
 from relay.reading import Reading
 from relay.retention import Retention, RetentionReport

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+from relay.access import Identity, check_endpoint, local_identity
 from relay.config import EventLimits, PublisherSettings
-from relay.endpoints import check_endpoint
 from relay.errors import (
     ConsumerBehindError,
     EntryDamagedError,
@@ -35,7 +35,6 @@ from relay.errors import (
     rebuild,
 )
 from relay.event import Event, encode_event, event_from_mapping
-from relay.identity import Identity, local_identity
 from relay.reports import FlushReport, Progress, Tally
 from relay.sockets import ClientSocket
 from relay.spool import Spool

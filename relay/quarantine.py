@@ -12,6 +12,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from relay.access import Principal
 from relay.admission import source_name
 from relay.config import JournalSettings
 from relay.disk import Environment, Transaction
@@ -27,7 +28,6 @@ from relay.entries import (
     seal,
 )
 from relay.errors import EncryptionKeyMissingError
-from relay.principal import Principal
 from relay.sealing import Sealing, user_of
 from relay.wire import QuarantineEntry
 

@@ -18,9 +18,8 @@ import zmq
 import zmq.asyncio
 from zmq.auth.thread import ThreadAuthenticator
 
-from relay.endpoints import CURVE, is_curve
+from relay.access import CURVE, CurvePair, Identity, Shown, is_curve
 from relay.errors import RelaySettingsError, RelayUnavailableError
-from relay.identity import CurvePair, Identity, Shown
 from relay.wake import Wake
 
 Frames = list[bytes]

@@ -16,9 +16,8 @@ from typing import Any, Self
 import msgspec
 
 from relay import wire
-from relay.endpoints import check_endpoint
+from relay.access import Identity, check_endpoint, local_identity
 from relay.errors import RelayUnavailableError, UnauthorizedError
-from relay.identity import Identity, local_identity
 from relay.sockets import ClientSocket, DoorbellSocket
 from relay.topics import matches_any
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, QuarantineEntry, RelayStats

@@ -20,13 +20,13 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
+from relay.access import everybody
 from relay.admission import Admission, Admitted
 from relay.config import TableTail
 from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEventError
 from relay.event import Event
 from relay.intake import suspects
 from relay.journal import Journal
-from relay.principal import everybody
 
 log = structlog.get_logger()
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from relay.access import Origin
 from relay.errors import MalformedEventError, ProtocolError, RelayError, rebuild
-from relay.principal import Origin
 
 VERSION = 1
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memory_agent.cli.options import Target
-from memory_agent.errors import UnauthorizedError
 from memory_agent.protocol import Request
-from relay import Credentials, Principal, RelayError
+from relay.access import Credentials, Principal
 
 
 def key_shown(target: Target) -> Principal | None:
@@ -24,12 +23,9 @@ def key_shown(target: Target) -> Principal | None:
     if target.key_file is None and not target.token:
         return None
     shown, credentials = target.identity, Credentials(target.data_dir)
-    try:
-        if shown.curve is not None:
-            return credentials.of_curve(shown.curve.public)
-        return credentials.of_token(shown.token.encode())
-    except RelayError as error:
-        raise UnauthorizedError(str(error)) from error
+    if shown.curve is not None:
+        return credentials.of_curve(shown.curve.public)
+    return credentials.of_token(shown.token.encode())
 
 
 def as_permitted(target: Target, method: str) -> Target:

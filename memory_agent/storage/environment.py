@@ -39,7 +39,7 @@ from relay.disk import (
     room_for_copy,
     says_no_room,
 )
-from relay.gate import Gate
+from relay.rwlock import ReadWriteLock
 
 # New transactions wait at most so long for old ones to end; then they have as long a turn, and it is tried again.
 _DOOR_SHUT_S = 2.0
@@ -77,7 +77,7 @@ class Environment:
     ) -> None:
         self._environment = environment
         self._pid = os.getpid()
-        self._gate = Gate()
+        self._rwlock = ReadWriteLock()
         self.path = path
         self.map_size_bytes = map_size_bytes
         self._encryption = encryption
@@ -145,7 +145,7 @@ class Environment:
             raise StoreError(f"{self.path} was opened before a fork; open it again in the child")
         encrypted = None if self._encryption is None else self._encryption.begin()
         try:
-            with self._gate.passing(), self._environment.begin(write=write) as engine_transaction:
+            with self._rwlock.shared(), self._environment.begin(write=write) as engine_transaction:
                 yield Transaction(engine_transaction, self._databases, (lmdb.Error, self.translate), encrypted)
         except lmdb.Error as error:
             raise self.translate(error) from error
@@ -155,7 +155,7 @@ class Environment:
         try:
             self._environment.begin().abort()
         except lmdb.PanicError:
-            with suppress(TimeoutError), self._gate.alone(_DOOR_SHUT_S):
+            with suppress(TimeoutError), self._rwlock.exclusive(_DOOR_SHUT_S):
                 self._environment.close()
                 self._open_again()
 
@@ -184,7 +184,7 @@ class Environment:
     def key_id(self) -> bytes | None:
         """Return the id of the key that it is encrypted with, None where it is not encrypted; without using a key."""
         try:
-            with self._gate.passing():
+            with self._rwlock.shared():
                 marker = self._marker()
         except lmdb.Error as error:
             raise self.translate(error) from error
@@ -213,7 +213,7 @@ class Environment:
     def clear_dead_readers(self) -> int:
         """Free the slots of readers whose process died; they keep old pages alive. Returns how many."""
         try:
-            with self._gate.passing():
+            with self._rwlock.shared():
                 return int(self._environment.reader_check())
         except lmdb.Error as error:
             raise self.translate(error) from error
@@ -221,7 +221,7 @@ class Environment:
     def copy(self, folder: Path) -> None:
         """Write a compact copy of a snapshot into the empty folder `folder`, while in use; not yet fsynced."""
         try:
-            with self._gate.passing():
+            with self._rwlock.shared():
                 self._environment.copy(str(folder), compact=True)
         except lmdb.Error as error:
             raise self.translate(error) from error
@@ -269,7 +269,7 @@ class Environment:
                 if attempt:
                     time.sleep(_DOOR_SHUT_S)  # one long read must not hold up all the others
                 try:
-                    stack.enter_context(self._gate.alone(_DOOR_SHUT_S))
+                    stack.enter_context(self._rwlock.exclusive(_DOOR_SHUT_S))
                 except TimeoutError:
                     continue
                 break
@@ -280,7 +280,7 @@ class Environment:
     @property
     def file_bytes(self) -> int:
         """Size of the file up to its last page in use; what is beyond is a hole."""
-        with self._gate.passing():
+        with self._rwlock.shared():
             info = self._environment.info()
             return int((info["last_pgno"] + 1) * self._environment.stat()["psize"])
 

@@ -11,18 +11,19 @@ import relay.errors
 import sona.errors
 from memory_agent.recall.attempt import REASONS
 
-PACKAGES: dict[str, type[Exception]] = {
-    "memory_agent": memory_agent.errors.MemoryAgentError,
-    "relay": relay.errors.RelayError,
-    "sona": sona.errors.SonaError,
-}
-
 
 def all_errors(root: type[Exception]) -> Iterator[Any]:
     """Go over the errors of a package, the root first."""
     yield root
     for child in root.__subclasses__():
         yield from all_errors(child)
+
+
+PACKAGES: dict[str, list[Any]] = {
+    "memory_agent": list(memory_agent.errors.ERRORS.values()),
+    "relay": list(relay.errors.ERRORS.values()),
+    "sona": list(all_errors(sona.errors.SonaError)),
+}
 
 
 def errors_page(meanings: Mapping[str, Any]) -> str:
@@ -36,9 +37,9 @@ def errors_page(meanings: Mapping[str, Any]) -> str:
         "*Again* says whether the same call may work later by itself. Messages name the field, file",
         "or process; they never contain memory text.",
     ]
-    for package, root in PACKAGES.items():
+    for package, classes in PACKAGES.items():
         lines += ["", f"## `{package}`", "", "| code | what happened | again | what to do |", "|---|---|---|---|"]
-        for error in all_errors(root):
+        for error in classes:
             what = (inspect.getdoc(error) or "").splitlines()[0]
             again = "yes" if error.retryable else "no"
             lines.append(f"| `{error.code}` | {what} | {again} | {meanings['errors'][package][error.code]} |")

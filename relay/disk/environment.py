@@ -30,7 +30,7 @@ from relay.disk.atomic_files import (
 from relay.disk.pages import DATA_FILE, CommitGoneError, examine
 from relay.disk.room import allocate, means_no_room, says_no_room
 from relay.errors import JournalDamagedError, JournalError, JournalFullError, JournalInUseError
-from relay.gate import Gate
+from relay.rwlock import ReadWriteLock
 
 _LOCK_FILE = "owner.lock"
 _RESERVE_FILE = "reserve"
@@ -56,7 +56,7 @@ class Environment:
         self._engine = engine
         self._lock = lock
         self._pid = os.getpid()
-        self._gate = Gate()
+        self._rwlock = ReadWriteLock()
         self.path = path
         self.map_size_bytes = map_size_bytes
         self.databases: dict[str, Any] = {name: engine.open_db(name.encode()) for name in databases}
@@ -113,7 +113,7 @@ class Environment:
         if os.getpid() != self._pid:
             raise JournalError(f"{self.path} was opened before a fork; open it again in the child")
         try:
-            with self._gate.passing(), self._engine.begin(write=write) as transaction:
+            with self._rwlock.shared(), self._engine.begin(write=write) as transaction:
                 yield transaction
         except lmdb.Error as error:
             raise _translated(error, self.path, self.map_size_bytes) from error
@@ -123,7 +123,7 @@ class Environment:
         try:
             self._engine.begin().abort()
         except lmdb.PanicError:
-            with suppress(TimeoutError), self._gate.alone(_PATIENCE_S):
+            with suppress(TimeoutError), self._rwlock.exclusive(_PATIENCE_S):
                 self._engine.close()
                 self._open_again()
 
@@ -166,7 +166,7 @@ class Environment:
         """
         copy = room_for_copy(self.path)
         try:
-            with swapping(self.path, _PATIENCE_S), self._gate.alone(_PATIENCE_S):
+            with swapping(self.path, _PATIENCE_S), self._rwlock.exclusive(_PATIENCE_S):
                 self.copy(copy)
                 self._swap(copy)
         except TimeoutError:
@@ -182,7 +182,7 @@ class Environment:
         What was written here since the copy was made is lost. Raises `JournalError`, `TimeoutError`.
         """
         try:
-            with swapping(self.path, _PATIENCE_S), self._gate.alone(_PATIENCE_S):
+            with swapping(self.path, _PATIENCE_S), self._rwlock.exclusive(_PATIENCE_S):
                 self._swap(copy)
         except TimeoutError:
             raise

@@ -29,8 +29,8 @@ from relay import (
     journal_folder,
     revoke_key,
 )
+from relay.access import server_pair
 from relay.crypto import open_key_ring
-from relay.key_file import server_pair
 from relay.validation import SYSTEM_USER
 
 from .encryption import KEYS, encryption_of

@@ -31,8 +31,8 @@ from relay import (
     journal_folder,
     read_keys,
 )
+from relay.access import server_pair
 from relay.crypto import KeyRing, open_key_ring
-from relay.key_file import server_pair
 from relay.validation import SYSTEM_USER
 
 from .data_folder import ERASED, RUNS, open_memory

@@ -33,10 +33,10 @@ from relay import (
     validate_user_id,
     wire,
 )
+from relay.access import ALL_SCOPES, Principal, everybody
 from relay.admission import Admission, admit
 from relay.answers import Answers
 from relay.intake import Intake, Parcel
-from relay.principal import ALL_SCOPES, Principal, everybody
 from relay.table_tail import TableFollower
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)

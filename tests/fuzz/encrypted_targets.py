@@ -30,9 +30,9 @@ from memory_agent.storage.records_file import RECORDS_FOLDER, open_records, own_
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey
 from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
+from relay.access.key_file import ensure_local_key, keys_path, read_keys
 from relay.crypto import KeyRing, key_ring
 from relay.disk import add_checksum, verify_checksum
-from relay.key_file import ensure_local_key, keys_path, read_keys
 
 KEY = b"\0" * 7 + b"\1"
 ULID = b"01KCQ0ZD6Z9V2M3S7T8W5X4Y1A"

@@ -31,16 +31,9 @@ from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec, recall_notes, seal, trajectories
 from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
-from relay import (
-    CurvePair,
-    EncryptionKeyMissingError,
-    Journal,
-    entries,
-    event_from_mapping,
-    key_file,
-    read_key_file,
-)
+from relay import CurvePair, EncryptionKeyMissingError, Journal, entries, event_from_mapping, read_key_file
 from relay import load_settings as load_relay_settings
+from relay.access import key_file
 from relay.crypto import KeyRing
 from relay.disk import pages
 from relay.sealing import Sealing

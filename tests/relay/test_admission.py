@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from relays import LIMITS, NOW
 
 from relay import Event, Journal, MalformedEventError, ScopeMissingError, UserNotAllowedError, encode_event
+from relay.access import ALL_SCOPES, Origin, Principal, Scope
 from relay.admission import Admission, publisher_of, source_name
 from relay.answers import Answers
 from relay.config import RelaySettings
 from relay.intake import Intake, Parcel
-from relay.principal import ALL_SCOPES, Origin, Principal, Scope
 from relay.wire import Ack, Publish, Receipt, Refusal, RetryQuarantined
 
 ADMISSION = Admission(LIMITS)

@@ -211,7 +211,7 @@ def test_a_rotation_that_a_crash_broke_off_leaves_a_token_that_opens(
         write_private(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("relay.key_file.write_private", dying)
+        patch.setattr("relay.access.key_file.write_private", dying)
         with pytest.raises(RuntimeError):
             rotate_key(tmp_path, "local", curve_pair)
     shown = (tmp_path / "token").read_bytes()

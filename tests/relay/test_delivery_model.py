@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
+from relay.access import everybody
 from relay.admission import Admission
 from relay.intake import Intake, Parcel
-from relay.principal import everybody
 from relay.window import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal
 

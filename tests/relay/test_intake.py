@@ -9,9 +9,9 @@ import pytest
 from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
+from relay.access import everybody
 from relay.admission import Admission
 from relay.intake import Intake, Parcel, Reply
-from relay.principal import everybody
 from relay.wire import Ack, Publish, Receipt, Refusal
 
 

@@ -24,8 +24,8 @@ from relay import (
     QuarantineEntryError,
     read_event,
 )
+from relay.access import Origin
 from relay.entries import StoredEvent, number_key, open_event, seal
-from relay.principal import Origin
 
 
 def test_events_are_numbered_from_one_in_order(journal: Journal) -> None:

@@ -26,11 +26,11 @@ from relay import (
     event_from_mapping,
     read_event,
 )
+from relay.access import everybody
 from relay.admission import Admission
 from relay.config import EventLimits
 from relay.intake import Intake, Parcel
 from relay.masking import Masker
-from relay.principal import everybody
 from relay.wire import Publish
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import structlog
 
+from relay.access.key_file import StoredKey, digest_of, keys_path, read_keys
+from relay.access.principal import Principal
 from relay.errors import KeyFileError, UnauthorizedError
-from relay.key_file import StoredKey, digest_of, keys_path, read_keys
-from relay.principal import Principal
 
 log = structlog.get_logger()
 

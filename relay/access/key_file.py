@@ -20,10 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from relay.access.identity import TOKEN_FILE, CurvePair, KeyDocument
+from relay.access.principal import ALL_SCOPES, Principal, Scope
 from relay.disk import add_checksum, verify_checksum, write_private
 from relay.errors import KeyFileError
-from relay.identity import TOKEN_FILE, CurvePair, KeyDocument
-from relay.principal import ALL_SCOPES, Principal, Scope
 from relay.validation import SYSTEM_USER, validate_user_id
 
 LOCAL = "local"

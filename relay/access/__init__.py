@@ -1,0 +1,53 @@
+"""Who may connect and what they may do: keys, the principals that hold them, what clients present, and endpoints."""
+
+from relay.access.credentials import Credentials
+from relay.access.endpoints import CURVE, check_endpoint, is_curve
+from relay.access.identity import (
+    TOKEN_FILE,
+    CurvePair,
+    Identity,
+    KeyDocument,
+    Shown,
+    identity_of,
+    local_identity,
+    read_key_file,
+)
+from relay.access.key_file import (
+    LOCAL,
+    StoredKey,
+    create_key,
+    ensure_local_key,
+    read_keys,
+    revoke_key,
+    rotate_key,
+    server_pair,
+)
+from relay.access.principal import ALL_SCOPES, Origin, Principal, Scope, everybody
+
+__all__ = [
+    "ALL_SCOPES",
+    "CURVE",
+    "LOCAL",
+    "TOKEN_FILE",
+    "Credentials",
+    "CurvePair",
+    "Identity",
+    "KeyDocument",
+    "Origin",
+    "Principal",
+    "Scope",
+    "Shown",
+    "StoredKey",
+    "check_endpoint",
+    "create_key",
+    "ensure_local_key",
+    "everybody",
+    "identity_of",
+    "is_curve",
+    "local_identity",
+    "read_key_file",
+    "read_keys",
+    "revoke_key",
+    "rotate_key",
+    "server_pair",
+]
