@@ -79,7 +79,7 @@ def encrypt_staged(target: Target, stage: Path) -> None:
     """Encrypt what is plain of what a restore has staged, and let the data folder's ring be that of what is not."""
     from memory_agent.care.encrypting import encrypt_user  # engines
     from memory_agent.care.encryption_look import look_at_stores
-    from memory_agent.daemon.owners import encrypt_owners
+    from memory_agent.storage.owners import encrypt_owners
     from relay.encrypting import encrypt_journal
 
     keys = target.keys
@@ -102,7 +102,7 @@ def encrypt_staged(target: Target, stage: Path) -> None:
 def _encrypt_shared(target: Target, keys: KeyRing) -> None:
     """Encrypt what is not one user's alone, and remove what is nobody's any more."""
     from memory_agent.care.encrypting import remove_leftovers  # engines
-    from memory_agent.daemon.owners import encrypt_owners
+    from memory_agent.storage.owners import encrypt_owners
     from relay.encrypting import encrypt_journal
 
     remove_leftovers(target.data_dir)

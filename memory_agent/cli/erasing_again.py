@@ -72,8 +72,8 @@ class ErasingAgain:
 
 
 def _erase(staged: Target, followed: Target, history: History, made_at: datetime) -> int:
-    from memory_agent.daemon.owners import keys_of
     from memory_agent.erasure.journal import erasable
+    from memory_agent.storage.owners import keys_of
 
     known = list(_events(followed, history))
     with open_files(staged) as memory:

@@ -116,8 +116,8 @@ def _erase(target: Target, selection: Selection, user_all: bool, *, dry_run: boo
 
 
 def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> ErasureReceipt:
-    from memory_agent.daemon.owners import keys_of
     from memory_agent.erasure.journal import erasable, with_journal
+    from memory_agent.storage.owners import keys_of
 
     now = datetime.now(UTC)
     target.layout.finish_restore()
@@ -138,10 +138,10 @@ def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> E
 
 def _erase_unkept(target: Target, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
     """Erase what the journal holds of a user of whom no memory is kept; no user is made for it."""
-    from memory_agent.daemon.owners import keys_of
     from memory_agent.erasure.history import note_erasure
     from memory_agent.erasure.journal import erasable, with_journal
     from memory_agent.erasure.selection import intent_of_nothing
+    from memory_agent.storage.owners import keys_of
 
     note_unknown(target)
     intent = intent_of_nothing(selection, now)

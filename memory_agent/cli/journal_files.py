@@ -13,7 +13,7 @@ from memory_agent.cli.options import Target
 from relay import SYSTEM_USER, Erasable, Erased, Journal, journal_folder
 
 if TYPE_CHECKING:
-    from memory_agent.daemon.owners import Owners
+    from memory_agent.storage.owners import Owners
 
 _PAGE = 500
 
@@ -21,7 +21,7 @@ _PAGE = 500
 @contextmanager
 def owners_of(target: Target) -> Iterator[Owners | None]:
     """What a daemon learnt here of whose runs and sessions those are; None where there never was one."""
-    from memory_agent.daemon.owners import Owners
+    from memory_agent.storage.owners import Owners
 
     if not target.layout.owners.exists():
         yield None
@@ -32,7 +32,7 @@ def owners_of(target: Target) -> Iterator[Owners | None]:
 
 def ownership(target: Target, owners: Owners | None, among: frozenset[str] | None = None) -> Callable[[bytes], bool]:
     """Return what says whether an event of `system` is this user's; without a map, where it names the user."""
-    from memory_agent.daemon.owners import is_named
+    from memory_agent.storage.owners import is_named
 
     if owners is None:
         return lambda event: is_named(target.user_id, event, among)
@@ -47,7 +47,7 @@ def _system_events(journal: Journal, is_owned: Callable[[bytes], bool]) -> Itera
 
 
 def _system_quarantine(journal: Journal, is_owned: Callable[[bytes], bool]) -> Iterator[int]:
-    from memory_agent.daemon.owners import quarantined_traces
+    from memory_agent.storage.owners import quarantined_traces
 
     after = 0
     while page := journal.quarantined(after, _PAGE):

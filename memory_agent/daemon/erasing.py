@@ -18,7 +18,6 @@ import structlog
 
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.owners import keys_of
 from memory_agent.erasure.history import note_erasure, note_user_erased
 from memory_agent.erasure.journal import erasable, with_journal
 from memory_agent.erasure.ledger import Intent, read_intent
@@ -28,6 +27,7 @@ from memory_agent.erasure.users import finish_removals, remove_user, why_aside
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
 from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key
 from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
 

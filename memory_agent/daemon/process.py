@@ -27,7 +27,6 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.owners import Owners
 from memory_agent.daemon.service import Service
 from memory_agent.daemon.starting import Starting
 from memory_agent.daemon.strangers import Strangers
@@ -38,6 +37,7 @@ from memory_agent.layout import CONSUMER, Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
+from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION

@@ -12,7 +12,7 @@ from relay import Erasable, Erased
 def erasable(user_id: str, intent: Intent) -> Erasable:
     """Return the user's own events to erase: those that the memories were made of, and of the session and its runs.
 
-    What of `system` goes with them is for who knows whose it is (`daemon.owners`).
+    What of `system` goes with them is for who knows whose it is (`storage.owners`).
     """
     return Erasable(
         user_id=user_id,

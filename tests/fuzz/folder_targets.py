@@ -21,7 +21,6 @@ from target import Target, refused
 from memory_agent.care.backup import make_backup
 from memory_agent.care.manifest import MANIFEST_FILE
 from memory_agent.care.restoration import restore_all, restore_user
-from memory_agent.daemon.owners import Owners, encrypt_owners, run_keys
 from memory_agent.erasure.history import note_erasure, read_history
 from memory_agent.erasure.ledger import Intent
 from memory_agent.erasure.rules import Rules
@@ -33,6 +32,7 @@ from memory_agent.signals.table import SignalTable
 from memory_agent.storage import derived, seal
 from memory_agent.storage.folders import STAGE, user_folder
 from memory_agent.storage.lexicon_look import look
+from memory_agent.storage.owners import Owners, encrypt_owners, run_keys
 from memory_agent.storage.ownership import ORDER, PAIRS, UNSEALED, seal_owner
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey

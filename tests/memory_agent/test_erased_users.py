@@ -20,11 +20,11 @@ from served_host import absent_embedder
 from test_retention_rounds import SECRET, files_with, told, until
 
 from memory_agent import MemoryClient
-from memory_agent.daemon.owners import Owners
 from memory_agent.erasure.history import read_history
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.owners import Owners
 from relay import BrokerSettings, Journal, RelaySettings, encode_event, journal_folder
 
 AT_ONCE = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))

@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
 from memory_agent.config import StoreSettings
-from memory_agent.daemon.owners import Owners
 from memory_agent.erasure.selection import Selection
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.owners import Owners
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.user_key import UserKey
 from relay import Journal, KeyRing, event_from_mapping, journal_folder
