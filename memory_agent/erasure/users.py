@@ -8,18 +8,36 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 from ulid import ULID
 
 from memory_agent.config import StoreSettings
+from memory_agent.erasure.history import note_erasure, note_user_erased
+from memory_agent.erasure.ledger import Intent
 from memory_agent.errors import StoreError
 from memory_agent.storage.fence import OwnerLock
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
-from relay import journal_folder
+from relay import Erased, journal_folder
 from relay.durable import flush
 
 _DOOMED = ".erased-"
+
+
+def remove_user_for_good(data_dir: Path, user_id: str, now: datetime) -> None:
+    """Record that a user was erased, for later restores, and remove its folders. Durable on return; idempotent.
+
+    Raises as `remove_user`.
+    """
+    note_user_erased(user_folder(data_dir, user_id), user_id, now)
+    remove_user(data_dir, user_id)
+
+
+def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased: Erased, now: datetime) -> None:
+    """Record the erasure of a user without a store, if the journal held anything of it. Raises `StoreError`."""
+    if erased.seqs:
+        note_erasure(user_folder(data_dir, user_id), user_id, intent, now)
 
 
 def remove_user(data_dir: Path, user_id: str) -> bool:

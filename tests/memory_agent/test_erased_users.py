@@ -125,6 +125,7 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
 
     from memory_agent.daemon import erasing
     from memory_agent.daemon.dispatcher import Dispatcher
+    from memory_agent.erasure import users
     from relay import AsyncSubscriber
 
     def die(*_: object, **__: object) -> Any:
@@ -133,8 +134,8 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
     place: dict[str, tuple[object, str]] = {
         "erase": (AsyncSubscriber, "erase"),
         "forget_owner": (Dispatcher, "forget_owner"),
-        "note_user_erased": (erasing, "note_user_erased"),
-        "remove_user": (erasing, "remove_user"),
+        "note_user_erased": (users, "note_user_erased"),
+        "remove_user": (users, "remove_user"),
         "rmtree": (shutil, "rmtree"),
         "answer": (erasing.DaemonEraser, "_is_cleared"),
     }
