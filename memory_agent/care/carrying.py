@@ -22,7 +22,7 @@ import msgspec
 from memory_agent.care.findings import Report
 from memory_agent.care.lines import FORMAT, LONGEST_LINE_BYTES, Head, decode_head, decode_line, encode_line
 from memory_agent.config import StoreSettings
-from memory_agent.erasure.eraser import note_brought_back
+from memory_agent.erasure.eraser import note_reimported
 from memory_agent.errors import DaemonRunningError, InvalidInputError
 from memory_agent.layout import Layout
 from memory_agent.records import MemoryRecord
@@ -80,7 +80,7 @@ def import_user(
     key = open_user_key(settings.encryption, data_dir, user_id)
     with closing(Archive.open(user_folder(data_dir, user_id), settings.store, "library", key)) as archive:
         imported = import_lines(file, archive, report)
-        note_brought_back(user_id, archive, now)
+        note_reimported(user_id, archive, now)
     return imported
 
 

@@ -16,11 +16,10 @@ import msgspec
 
 from memory_agent.config import RetentionSettings
 from memory_agent.erasure.history import History, fingerprint
-from memory_agent.erasure.journal import erasable, with_journal
-from memory_agent.erasure.ledger import Intent
-from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.selection import Selection, intent_of_nothing
-from memory_agent.erasure.users import note_absent_user_erased, remove_user_for_good, why_aside
+from memory_agent.erasure.intent_log import Intent, erasable
+from memory_agent.erasure.receipt import ErasureReceipt, with_journal
+from memory_agent.erasure.selection import Selection, intent_for_absent_user
+from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
@@ -157,15 +156,17 @@ def erase_user(
     wanted = Erasable(user_id=user_id, everything=True)
     erased = erase_events(data_dir, settings, wanted, now, dry_run=dry_run, forget_owner=True)
     if not dry_run:
-        remove_user_for_good(data_dir, user_id, now)
-    receipt = ErasureReceipt.of(user_id, ids, now, dry_run=dry_run, reason=None if dry_run else why_aside(folder))
+        erase_user_files(data_dir, user_id, now)
+    receipt = ErasureReceipt.of(
+        user_id, ids, now, dry_run=dry_run, reason=None if dry_run else moved_aside_reason(folder)
+    )
     return with_journal(receipt, erased, is_compact=True)
 
 
 def _erase_absent(
     data_dir: Path, settings: Settings, user_id: str, selection: Selection, now: datetime, *, dry_run: bool
 ) -> ErasureReceipt:
-    intent = intent_of_nothing(selection, now)
+    intent = intent_for_absent_user(selection, now)
     erased = erase_events_of(data_dir, settings, user_id, intent, now, dry_run=dry_run)
     if not dry_run:
         note_absent_user_erased(data_dir, user_id, intent, erased, now)

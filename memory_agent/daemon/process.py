@@ -31,7 +31,7 @@ from memory_agent.daemon.service import Service
 from memory_agent.daemon.starting import Starting
 from memory_agent.daemon.strangers import Strangers
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.erasure.rules import Rules
+from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
@@ -70,7 +70,9 @@ def serve(settings: Settings, data_dir: Path) -> int:
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
-    Rules(settings.retention, SignalTable.load(settings.ingest.signals))  # a host that cannot read them keeps nothing
+    RetentionRules(
+        settings.retention, SignalTable.load(settings.ingest.signals)
+    )  # a host that cannot read them keeps nothing
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
     layout.create()

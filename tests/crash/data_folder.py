@@ -8,7 +8,7 @@ from pathlib import Path
 from memory_agent.config import LearningSettings
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.erasure.history import note_erasure
-from memory_agent.erasure.ledger import Intent, write_intent
+from memory_agent.erasure.intent_log import Intent, write_intent
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import IngestBatch, decode_reply, encode

@@ -125,7 +125,7 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
 
     from memory_agent.daemon import erasing
     from memory_agent.daemon.dispatcher import Dispatcher
-    from memory_agent.erasure import users
+    from memory_agent.erasure import user_removal
     from relay import AsyncSubscriber
 
     def die(*_: object, **__: object) -> Any:
@@ -134,8 +134,8 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
     place: dict[str, tuple[object, str]] = {
         "erase": (AsyncSubscriber, "erase"),
         "forget_owner": (Dispatcher, "forget_owner"),
-        "note_user_erased": (users, "note_user_erased"),
-        "remove_user": (users, "remove_user"),
+        "note_user_erased": (user_removal, "note_user_erased"),
+        "remove_user": (user_removal, "remove_user"),
         "rmtree": (shutil, "rmtree"),
         "answer": (erasing.DaemonEraser, "_is_cleared"),
     }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from memory_agent.erasure.users import remove_user
+from memory_agent.erasure.user_removal import remove_user
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
