@@ -8,8 +8,12 @@ store's are left out, and made anew when a model is at hand.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,15 +22,20 @@ import msgspec
 from memory_agent.care.findings import Report
 from memory_agent.care.lines import FORMAT, LONGEST_LINE_BYTES, Head, decode_head, decode_line, encode_line
 from memory_agent.config import StoreSettings
-from memory_agent.errors import InvalidInputError
+from memory_agent.erasure.eraser import note_reimported
+from memory_agent.errors import DaemonRunningError, InvalidInputError
+from memory_agent.layout import Layout
 from memory_agent.records import MemoryRecord
+from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import row_key, row_number, unseal_vector
+from memory_agent.storage.folders import user_folder
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
 from memory_agent.storage.transaction import Transaction
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.user_key import UserKey, open_user_key
+from relay.disk import flush
 
 _STEP = 1_000
 _MOST_NAMED = 5  # lines that are wrong
@@ -42,6 +51,57 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     without_vector: int
 
 
+def export_user(data_dir: Path, settings: Settings, user_id: str, report: Report) -> Iterator[bytes]:
+    """Return the lines of a user's export, without line ends and decrypted; also while a daemon runs.
+
+    Raises `InvalidInputError` for a user without a store, `StoreError`, `StoreDamagedError`,
+    `EncryptionKeyMissingError`.
+    """
+    folder = user_folder(data_dir, user_id)
+    if not folder.exists():
+        raise InvalidInputError("user", f"{user_id} has no memories in {data_dir}")
+    key = open_user_key(settings.encryption, data_dir, user_id)
+    return export_lines(folder, user_id, settings.store, report, key)
+
+
+def import_user(
+    file: BinaryIO, data_dir: Path, settings: Settings, user_id: str, now: datetime, report: Report
+) -> Imported:
+    """Import an export, which must be seekable, for a user: all of it or nothing. Durable on return.
+
+    Memories that had been erased are no longer erased by a later restore. Raises `DaemonRunningError`,
+    `InvalidInputError` naming the bad lines, `StoreOwnedElsewhereError`, `StoreError`.
+    """
+    layout = Layout(data_dir)
+    if layout.daemon_runs():
+        raise DaemonRunningError(f"a daemon serves {data_dir}; stop it to import")
+    decode_head(next(_numbered(file), (1, b""))[1])  # before anything is created
+    layout.create()
+    key = open_user_key(settings.encryption, data_dir, user_id)
+    with closing(Archive.open(user_folder(data_dir, user_id), settings.store, "library", key)) as archive:
+        imported = import_lines(file, archive, report)
+        note_reimported(user_id, archive, now)
+    return imported
+
+
+def write_file(file: Path, chunks: Iterable[bytes]) -> int:
+    """Write a private file from chunks, whole or not at all; return their number. Durable. Raises `OSError`."""
+    count = 0
+    with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.", delete=False) as part:
+        try:
+            for chunk in chunks:
+                part.write(chunk)
+                count += 1
+            part.flush()
+            os.fsync(part.fileno())
+            os.replace(part.name, file)
+            flush(file.absolute().parent)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise
+    return count
+
+
 def export_lines(
     folder: Path, user_id: str, settings: StoreSettings, report: Report, key: UserKey | None = None
 ) -> Iterator[bytes]:
@@ -55,11 +115,6 @@ def export_lines(
             yield from _lines_of(transaction, user_id, report)
     finally:
         environment.close()
-
-
-def check_head(file: BinaryIO) -> None:
-    """Look whether a file is an export at all, before anything is made for it. Raises `InvalidInputError`."""
-    decode_head(next(_numbered(file), (1, b""))[1])
 
 
 def import_lines(file: BinaryIO, archive: Archive, report: Report) -> Imported:

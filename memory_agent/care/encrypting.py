@@ -18,8 +18,8 @@ import msgspec
 
 from memory_agent.care.findings import Report
 from memory_agent.config import StoreSettings
-from memory_agent.erasure.ledger import encrypt_intent
-from memory_agent.erasure.users import finish_removals
+from memory_agent.erasure.intent_log import encrypt_intent
+from memory_agent.erasure.user_removal import finish_removals
 from memory_agent.errors import StoreDamagedError, StoreEncryptedError
 from memory_agent.learning.kept_learner import discard_learner
 from memory_agent.storage.archive import Archive

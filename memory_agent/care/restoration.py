@@ -1,29 +1,28 @@
-"""A backup brought back: all of it, or one user's memories; or one user begun anew from the journal.
+"""Restore a backup: everything, or one user; or replay one user's events from the journal.
 
-Refuses what is not whole before it changes anything, and while somebody works on the folder. What was there is put
-aside, not deleted. The files are checked again where they are to be used, and named when they are on the disk.
-A store that comes back has a new owner epoch at its next start, and its caches are built anew. One user's memories are
-older than the journal, so the daemon's cursor goes back to where they end: every user is given the events since then
-again, and those who have them recognise them.
-
-What was erased since the backup was made is erased again by who knows how (`revise`), before anything is in its place.
-Where the data folder is encrypted, what comes back plain is encrypted before (`encrypt`).
+A backup is checked as a whole before anything changes, and nobody may work on the data folder meanwhile. Copies are
+staged beside the stores, encrypted where the data folder is, and rid of what was erased here since the backup was made.
+Then they take the place of what was there, which is moved aside and never deleted. A restored store gets a new owner
+epoch and its caches are rebuilt. A single user's store is older than the journal, so the daemon's cursor goes back to
+its last event; stores that have the events since then recognise them.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from memory_agent.care.backup import JOURNAL, OWNERS
+from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.findings import Report
 from memory_agent.care.manifest import Part, digest, read_manifest
-from memory_agent.erasure.history import HISTORY_FOLDER
+from memory_agent.care.offline import Warn, erase_events_of, erase_user, erased_events, open_memory
+from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.moving import is_moving, move_all
@@ -38,21 +37,14 @@ from relay.disk import DATA_FILE, find_fault, flush_tree
 
 USERS = "users"
 NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"
-
-
-Revise = Callable[[Path, datetime], dict[str, int]]
-"""Erases again from staged files, of a backup made then; gives how many memories of whom."""
-
-
-Encrypt = Callable[[Path], None]
-"""Encrypts what is plain of staged files, where the settings name keys."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What was brought back. `aside`: where that lies which was there before; None where nothing was.
+    """What was restored. `aside`: the folder with what was there before, None where nothing was.
 
-    `erased_again`: how many memories of whom were erased again, since they had been after the backup. `has_history`:
-    whether this data folder knows what was erased; on another machine it does not.
+    `erased_again`: by user, the number of memories that were erased here since the backup, and now from it as well.
+    `has_history`: whether this data folder has a history of erasures; on another machine it has none.
     """
 
     parts: tuple[Part, ...]
@@ -70,20 +62,21 @@ def restore_all(
     report: Report,
     *,
     replace: bool,
-    revise: Revise = lambda *_: {},
-    encrypt: Encrypt = lambda _: None,
+    warn: Warn = lambda _: None,
 ) -> Restored:
-    """Bring everything back. Raises `BackupDamagedError`, `InvalidInputError` where memories are there already and
-    `replace` is not said, `StoreEncryptedError` and `EncryptionKeyMissingError` without the keys, `DaemonRunningError`,
-    `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`."""
+    """Restore everything. `replace` moves aside what is there; without it, that is refused. Durable on return.
+
+    Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` without the
+    keys, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
+    """
     manifest = read_manifest(backup)
     require_keys(settings.encryption, data_dir)
-    with _holding(data_dir, settings, list(known_users(data_dir))):
+    with _exclusive(data_dir, list(known_users(data_dir))):
         tops = [data_dir / name for name in (USERS, OWNERS, JOURNAL)]
         with _staged(backup, data_dir, manifest.parts, report) as stage:
-            encrypt(stage)
+            encrypt_staged(stage, data_dir, settings, now, report)
             _require_usable(backup, stage, data_dir, settings)
-            again = revise(stage, manifest.made_at)
+            again = _reapply_erasures(stage, stage, data_dir, settings, manifest.made_at, now, warn)
             flush_tree(stage)
             aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
             move_all(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
@@ -99,42 +92,48 @@ def restore_user(
     report: Report,
     *,
     replace: bool,
-    revise: Revise = lambda *_: {},
-    encrypt: Encrypt = lambda _: None,
+    warn: Warn = lambda _: None,
 ) -> Restored:
-    """Bring one user's memories back, and have the journal give what came since. Raises as `restore_all`."""
+    """Restore one user's store; the journal's later events reach it at the daemon's next start. Durable on return.
+
+    Raises as `restore_all`, and `InvalidInputError` for a user who is not in the backup or was erased since.
+    """
     manifest = read_manifest(backup)
     parts = tuple(part for part in manifest.parts if part.part == f"user {user_id}")
     if not parts:
         raise InvalidInputError("user", f"{user_id} is not in this backup")
     require_keys(settings.encryption, data_dir)
     folder = user_folder(data_dir, user_id)
-    with _holding(data_dir, settings, [user_id]), _staged(backup, data_dir, parts, report) as stage:
+    with _exclusive(data_dir, [user_id]), _staged(backup, data_dir, parts, report) as stage:
         staged = stage / folder.relative_to(data_dir)
-        encrypt(stage)
+        encrypt_staged(stage, data_dir, settings, now, report)
         _require_usable(backup, stage, data_dir, settings)
         cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
-        again = revise(stage, manifest.made_at)
+        if _read_history(data_dir, user_id, warn).since(manifest.made_at).is_everything:
+            raise InvalidInputError("user", f"{user_id} was erased, whole, after this backup was made")
+        again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
-        _rewind(data_dir, settings, cursor)  # first: to be given too much does no harm
+        _rewind(data_dir, settings, cursor)  # first: a repeated event is recognised, a missed one is lost
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
         move_all(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
 
 
-def begin_anew(
+def replay_user(
     data_dir: Path,
     user_id: str,
     settings: Settings,
     now: datetime,
     *,
     replace: bool,
-    revise: Callable[[], dict[str, int]] = dict,
+    warn: Warn = lambda _: None,
 ) -> Restored:
-    """Put one user's files aside and have the journal give all of its events again. What came by other ways than the
-    journal (`NOT_IN_JOURNAL`) is not in it. Raises as `restore_all`."""
+    """Move one user's store aside, so that a new one is built from the journal at the daemon's next start.
+
+    What did not come through the journal (`NOT_IN_JOURNAL`) stays aside. Durable on return. Raises as `restore_all`.
+    """
     folder = user_folder(data_dir, user_id)
-    with _holding(data_dir, settings, [user_id]):
+    with _exclusive(data_dir, [user_id]):
         if not replace and folder.exists() and any(folder.iterdir()):
             reason = (
                 f"{user_id} has memories already; with --replace they are put aside, and {NOT_IN_JOURNAL} stay there"
@@ -143,8 +142,54 @@ def begin_anew(
         _rewind(data_dir, settings, 0)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=True)
         move_all(data_dir, moves)
-        again = revise()
-    return _restored(data_dir, (), aside, None, again)
+        known = erased_events(data_dir, settings, user_id, _read_history(data_dir, user_id, warn))
+        if known:
+            with open_memory(data_dir, settings, user_id) as memory:
+                memory.erasure.erase_again(History(), _EPOCH, known)
+    return _restored(data_dir, (), aside, None, {user_id: len(known)} if known else {})
+
+
+def _reapply_erasures(
+    stage: Path, journal_dir: Path, data_dir: Path, settings: Settings, made_at: datetime, now: datetime, warn: Warn
+) -> dict[str, int]:
+    """Erase from staged files what the history of `data_dir` says was erased; return the memories by user.
+
+    `journal_dir` is the folder with the journal that the staged stores will follow: staged too, or that of `data_dir`.
+    """
+    counts = {}
+    for user_id in list(known_users(stage)):
+        history = _read_history(data_dir, user_id, warn)
+        if not history.erasures:
+            continue
+        if history.since(made_at).is_everything:
+            counts[user_id] = erase_user(stage, settings, user_id, now, warn=warn).memories
+        else:
+            known = erased_events(journal_dir, settings, user_id, history)
+            counts[user_id] = _reapply_to_user(stage, settings, user_id, history, made_at, known, now)
+    return {user_id: count for user_id, count in counts.items() if count}
+
+
+def _reapply_to_user(
+    stage: Path,
+    settings: Settings,
+    user_id: str,
+    history: History,
+    made_at: datetime,
+    known: Sequence[str],
+    now: datetime,
+) -> int:
+    with open_memory(stage, settings, user_id) as memory:
+        intents = memory.erasure.erase_again(history, made_at, known)
+    for intent in intents:
+        erase_events_of(stage, settings, user_id, intent, now)
+    return len({id_ for intent in intents for id_ in intent.all_ids})
+
+
+def _read_history(data_dir: Path, user_id: str, warn: Warn) -> History:
+    history = read_history(user_folder(data_dir, user_id), user_id)
+    if history.unread:
+        warn(f"{history.unread} records of what was erased of {user_id} are damaged: what they named may be back")
+    return history
 
 
 def _restored(
@@ -155,8 +200,8 @@ def _restored(
 
 
 @contextmanager
-def _holding(data_dir: Path, settings: Settings, users: Sequence[str]) -> Iterator[None]:
-    """Make sure that nobody works on the folder; one that was made for this is gone again when it fails."""
+def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
+    """Hold the data folder alone; where it is created for this, a failure removes it again."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
     try:
@@ -183,9 +228,9 @@ def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None
 
 @contextmanager
 def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report) -> Iterator[Path]:
-    """Give a folder beside the others with copies of the parts, checked and on the disk."""
+    """Copy the parts to a folder beside the stores, checked and durable."""
     stage = data_dir / STAGE
-    shutil.rmtree(stage, ignore_errors=True)  # of one that was interrupted
+    shutil.rmtree(stage, ignore_errors=True)  # of an interrupted restore
     try:
         for done, part in enumerate(parts):
             report("parts", done, len(parts))
@@ -205,9 +250,9 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
 
 
 def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Settings) -> None:
-    """Raise `StoreEncryptedError` or `EncryptionKeyMissingError` for what could not be opened where it is to be used.
+    """Raise `StoreEncryptedError` or `EncryptionKeyMissingError` for stores that the settings cannot open.
 
-    Users whose key was destroyed since are no reason to refuse all others: they stay as unreadable as they were.
+    Users whose key was destroyed are restored, unreadable as they are, beside others that can be opened.
     """
     missing: list[EncryptionKeyMissingError] = []
     users = list(known_users(stage))
@@ -226,7 +271,7 @@ def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Setting
 def _moves_aside(
     data_dir: Path, folders: Sequence[Path], now: datetime, *, replace: bool
 ) -> tuple[str | None, list[tuple[Path, Path]]]:
-    """Return the name of a folder of its own for what is there, None where nothing is, and what has to move into it."""
+    """Return a new folder for what is there (None where nothing is), and the moves into it."""
     present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
     if present and not replace:
         names = ", ".join(folder.name for folder in present)
@@ -241,7 +286,7 @@ def _moves_aside(
 
 
 def _cursor(folder: Path, settings: Settings, key: UserKey | None) -> int:
-    """Return the last event of the journal that a store has."""
+    """Return the sequence number of the last journal event in a store."""
     environment = open_records(folder, settings.store, key)
     try:
         with environment.read() as transaction:

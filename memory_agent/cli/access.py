@@ -9,8 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from memory_agent.cli.addresses import listens
@@ -22,7 +20,6 @@ from memory_agent.errors import UnavailableError
 from memory_agent.storage.folders import known_users, user_folder
 
 if TYPE_CHECKING:
-    from memory_agent.config import RetentionSettings
     from memory_agent.memory import Memory
 
 _MOST_NAMED = 8
@@ -30,7 +27,7 @@ _MOST_NAMED = 8
 
 @contextmanager
 def open_memory(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
-    """Give the user's memory for a request of this method, which a key that was given must allow.
+    """Open the user's memory for requests of `method`, which the key that was given must permit.
 
     Raises what `Memory.open` and `as_permitted` raise, and `UnavailableError` with an endpoint.
     """
@@ -38,28 +35,25 @@ def open_memory(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
         with open_client(target) as client:
             yield client
         return
-    with open_files(as_permitted(target, method)) as memory:
+    from memory_agent.care.offline import open_memory as open_files  # imports the engines
+
+    target = as_permitted(target, method)
+    with open_files(target.data_dir, target.settings, target.user_id) as memory:
         yield memory
 
 
 @contextmanager
-def open_to_look(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
-    """As `open_memory`, for who changes nothing: for a user who has no memories yet nothing is made."""
+def open_for_reading(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
+    """As `open_memory`, for requests that change nothing: a user without a store stays without one."""
     if asks_daemon(target):
         with open_client(target) as client:
             yield client
         return
+    from memory_agent.care import offline  # imports the engines
+
     target = as_permitted(target, method)
-    target.layout.finish_restore()
-    if user_folder(target.data_dir, target.user_id).exists():
-        with open_files(target) as memory:
-            yield memory
-    else:
-        with (
-            TemporaryDirectory(prefix="memory-agent-") as nowhere,
-            open_files(target, folder=Path(nowhere) / "empty") as memory,
-        ):
-            yield memory
+    with offline.open_for_reading(target.data_dir, target.settings, target.user_id) as memory:
+        yield memory
 
 
 def note_unknown(target: Target) -> None:
@@ -99,27 +93,3 @@ def note_settings(target: Target) -> None:
     """Tell that settings of the command line do not reach a daemon that runs."""
     if target.settings_named:
         note("the daemon keeps its own settings; --set and --config do not change them")
-
-
-def open_files(target: Target, retention: RetentionSettings | None = None, folder: Path | None = None) -> Memory:
-    """Open the user's memory on its files, or those in another folder, in this process. What is too old goes when it is
-    asked for, and not before: a verb that only looks must not erase."""
-    from memory_agent.memory import Memory  # the engines, for those who really need them
-
-    target.key_of(target.user_id)  # refuses keys inside the data folder, not only inside the user's
-    if folder is None:
-        target.layout.create()
-        target.layout.finish_restore()
-    return Memory.open(
-        folder or user_folder(target.data_dir, target.user_id),
-        user_id=target.user_id,
-        embedder_settings=target.settings.embedder,
-        store_settings=target.settings.store,
-        ingest_settings=target.settings.ingest,
-        recall_settings=target.settings.recall,
-        learning_settings=target.settings.learning,
-        masking_settings=target.settings.relay.masking,
-        encryption_settings=target.settings.encryption if folder is None else None,  # no key for a mistyped user
-        retention_settings=retention,
-        age_now=False,
-    )

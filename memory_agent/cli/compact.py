@@ -8,7 +8,6 @@ from memory_agent.cli.access import asks_daemon
 from memory_agent.cli.each_user import for_each_user
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, size
-from relay import Journal, journal_folder
 
 
 @click.command(short_help="Give back the room of what was deleted.")
@@ -27,16 +26,11 @@ def compact(target: Target) -> None:
     """
     sizes = for_each_user(target, "compact", "compacting", lambda memory: memory.care.compact())
     if not target.user_named and not asks_daemon(target):
-        _compact_journal(target)
+        from memory_agent.care.offline import compact_journal  # imports the engines
+
+        compact_journal(target.data_dir, target.settings)
     if target.as_json:
         print_document({"users": sizes})
         return
     for user_id, sized in sizes.items():
         click.echo(f"user {user_id}: {size(sized.bytes_before)} -> {size(sized.bytes_after)}")
-
-
-def _compact_journal(target: Target) -> None:
-    folder = journal_folder(target.data_dir)
-    if folder.exists():
-        with Journal.open(folder, target.settings.relay.journal, keys=target.keys) as journal:
-            journal.compact()

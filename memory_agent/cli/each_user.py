@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from memory_agent.cli.access import note_unknown, open_to_look
+from memory_agent.cli.access import note_unknown, open_for_reading
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.cli.permission import key_shown
@@ -16,21 +15,20 @@ from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.storage.folders import known_users
 
 if TYPE_CHECKING:
+    from memory_agent.care.encryption import OnMissingKey
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
 
 Answer = TypeVar("Answer")
 
 
-@contextmanager
-def passing_without_key(target: Target) -> Iterator[None]:
-    """Pass over a user whose key is gone, and say so; raise `EncryptionKeyMissingError` where that user was named."""
-    try:
-        yield
-    except EncryptionKeyMissingError as error:
-        if target.user_named:
-            raise
-        note(f"user {error.user_id} is passed over: {error}")
+def skip_without_key(target: Target) -> OnMissingKey | None:
+    """Return what notes that a user without the key is skipped; None where that user was named, which is an error."""
+    return None if target.user_named else note_skipped
+
+
+def note_skipped(error: EncryptionKeyMissingError) -> None:
+    note(f"user {error.user_id} is skipped: {error}")
 
 
 def for_each_user(
@@ -47,9 +45,14 @@ def for_each_user(
         for done, user_id in enumerate(users):
             report(what, done, len(users))
             one = target if user_id == target.user_id else replace(target, user_id=user_id, user_named=True)
-            with passing_without_key(target), open_to_look(one, method) as memory:
-                answers[user_id] = ask(memory)
-                note_unknown(one)
+            try:
+                with open_for_reading(one, method) as memory:
+                    answers[user_id] = ask(memory)
+                    note_unknown(one)
+            except EncryptionKeyMissingError as error:
+                if target.user_named:
+                    raise
+                note_skipped(error)
         report(what, len(users), len(users))
     return answers
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from memory_agent.cli.access import asks_daemon
 from memory_agent.cli.confirming import confirm
-from memory_agent.cli.journal_files import erase_events, owners_of, ownership
 from memory_agent.cli.options import Target, common_options, options_where_user
 from memory_agent.cli.render import print_document, print_table
-from memory_agent.storage.folders import user_folder
-from relay import SYSTEM_USER, EncryptionKeyMissingError, Erasable
-from relay.crypto import KeyRing
+from relay import SYSTEM_USER, EncryptionKeyMissingError, KeyRing
+
+if TYPE_CHECKING:
+    from memory_agent.care.encryption import DestroyedKey
 
 _OFF = "encryption is off: whoever reads the disk reads everything. Name a folder in encryption.keys_folder"
 _UNNAMED = "something here is encrypted, and no folder of keys is set: name it in encryption.keys_folder"
@@ -106,38 +105,21 @@ def destroy(target: Target, yes: bool) -> None:
         raise EncryptionKeyMissingError(target.user_id, str(keys.folder))
     if not yes:
         confirm(f"destroy the key of {target.user_id}, so that nobody can read that user's data again?")
-    _print(target, _destroy(target, keys))
+    from memory_agent.care.encryption import destroy_user_key  # imports the engines
 
-
-def _destroy(target: Target, keys: KeyRing) -> dict[str, Any]:
-    keys.destroy(target.user_id)
     is_served = asks_daemon(target)
-    of_system = 0 if is_served else _erase_of_system(target)
-    left = []
-    folder = user_folder(target.data_dir, target.user_id)
-    if folder.exists():
-        left.append(f"{folder}, which nobody can read")
-    if is_served:
-        left.append("what conductors published as system about the user's runs, which the key of system encrypts")
-    return {"user_id": target.user_id, "destroyed": True, "events_of_system": of_system, "left": left}
+    destroyed = destroy_user_key(
+        target.data_dir, target.settings, target.user_id, datetime.now(UTC), is_served=is_served
+    )
+    _print(target, destroyed)
 
 
-def _erase_of_system(target: Target) -> int:
-    """Erase what only the key of `system` still reads: events of the user's runs, and which runs those were."""
-    with owners_of(target) as owners:
-        nothing_else = Erasable(user_id=target.user_id)
-        erased = erase_events(target, nothing_else, ownership(target, owners), datetime.now(UTC), dry_run=False)
-        if owners is not None:
-            owners.forget(target.user_id)
-    return len(erased.seqs)
-
-
-def _print(target: Target, document: dict[str, Any]) -> None:
+def _print(target: Target, destroyed: DestroyedKey) -> None:
     if target.as_json:
-        print_document(msgspec.to_builtins(document))
+        print_document(destroyed)
         return
     click.echo(f"the key of {target.user_id} is destroyed")
-    for left in document["left"]:
+    for left in destroyed.left:
         click.echo(f"left: {left}")
-    if document["left"]:
+    if destroyed.left:
         click.echo(f"remove it: memory-agent forget --user {target.user_id} --user-all")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +13,6 @@ from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
 from memory_agent.errors import InvalidInputError
-from memory_agent.storage.folders import user_folder
 
 _STANDARD_STREAM = Path("-")
 
@@ -36,20 +33,17 @@ def exporting(target: Target, file: Path, replace: bool) -> None:
       memory-agent export alice.jsonl --user alice
       memory-agent export - | jq -r 'select(.record) | .record.text'
     """
-    from memory_agent.care.carrying import export_lines  # engines
+    from memory_agent.care.carrying import export_user, write_file  # imports the engines
 
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
-    folder = user_folder(target.data_dir, target.user_id)
-    if not folder.exists():
-        raise InvalidInputError("user", f"{target.user_id} has no memories in {target.data_dir}")
     if not file.absolute().parent.is_dir():
         raise InvalidInputError("file", f"{file.absolute().parent} is no folder")
     if file != _STANDARD_STREAM and file.exists() and not replace:
         raise InvalidInputError("file", f"{file} exists already; name one that does not, or say --replace")
     with progress_bars() as report:
-        lines = export_lines(folder, target.user_id, target.settings.store, report, target.key_of(target.user_id))
-        count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else _replace(file, lines)
+        lines = (line + b"\n" for line in export_user(target.data_dir, target.settings, target.user_id, report))
+        count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else write_file(file, lines)
     if target.as_json:
         print_document({"file": str(file), "lines": count})
     elif file != _STANDARD_STREAM:
@@ -59,20 +53,7 @@ def exporting(target: Target, file: Path, replace: bool) -> None:
 def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
     count = 0
     for line in lines:
-        stream.write(line + b"\n")
+        stream.write(line)
         count += 1
     stream.flush()
-    return count
-
-
-def _replace(file: Path, lines: Iterable[bytes]) -> int:
-    """Write the file whole or not at all, readable by its owner alone."""
-    with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.", delete=False) as part:
-        try:
-            count = _write(part, lines)  # type: ignore[arg-type]  # a file, in all but name
-            os.fsync(part.fileno())
-            os.replace(part.name, file)
-        except BaseException:
-            Path(part.name).unlink(missing_ok=True)
-            raise
     return count

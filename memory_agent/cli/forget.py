@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from memory_agent.cli.access import asks_daemon, note_unknown, open_client, open_files
+from memory_agent.cli.access import asks_daemon, note_unknown, open_client
 from memory_agent.cli.confirming import confirm
 from memory_agent.cli.failure import note
-from memory_agent.cli.journal_files import erase_events, owners_of, ownership
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.permission import as_permitted
 from memory_agent.cli.render import plain, print_document, print_figures
 from memory_agent.cli.values import Moment
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
-from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
 from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
-from memory_agent.storage.folders import user_folder
-from relay import Erasable
-
-if TYPE_CHECKING:
-    from memory_agent.erasure.ledger import Intent
 
 
 @click.command(short_help="Erase memories, a session or a user, completely.")
@@ -79,13 +71,15 @@ def forget(
         raise click.UsageError("--user-all needs --user")
     if expired and not asks_daemon(target) and not target.settings.retention.rules:
         raise click.UsageError("no rule of retention is set (retention.rules), so nothing expires")
+    if user_all:
+        selection = Selection(everything=True)
     if not asks_daemon(target):
         target = as_permitted(target, "erase")
     if not dry_run and not yes:
-        planned = _erase(target, selection, user_all, dry_run=True)
+        planned = _erase(target, selection, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"
         confirm(f"erase {said} of {planned.user_id} and {planned.events} events, for good?")
-    receipt = _erase(target, selection, user_all, dry_run=dry_run)
+    receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:
         print_document(msgspec.structs.asdict(receipt))
     else:
@@ -102,80 +96,22 @@ def _print(receipt: ErasureReceipt) -> None:
         click.echo(f"not complete yet: {receipt.reason}")
 
 
-def _erase(target: Target, selection: Selection, user_all: bool, *, dry_run: bool) -> ErasureReceipt:
+def _erase(target: Target, selection: Selection, *, dry_run: bool) -> ErasureReceipt:
     if asks_daemon(target):
         with open_client(target) as client:
-            if user_all:
+            if selection.everything:
                 return client.erasure.erase_user(dry_run=dry_run)
             if selection.expired:
                 return client.erasure.erase_expired(dry_run=dry_run)
             return client.erasure.erase(
                 selection.ids, session_id=selection.session_id, filter=selection.filter, dry_run=dry_run
             )
-    return erase_user(target, dry_run=dry_run) if user_all else _erase_in_files(target, selection, dry_run=dry_run)
-
-
-def _erase_in_files(target: Target, selection: Selection, *, dry_run: bool) -> ErasureReceipt:
-    from memory_agent.daemon.owners import keys_of
-    from memory_agent.erasure.journal import erasable, with_journal
+    from memory_agent.care import offline  # imports the engines
 
     now = datetime.now(UTC)
-    target.layout.finish_restore()
-    if not user_folder(target.data_dir, target.user_id).exists():
-        return _erase_unkept(target, selection, now, dry_run=dry_run)
-    with open_files(target, target.settings.retention) as memory:
-        intent: Intent = memory.erasure.plan(selection, now)
-        known = intent.all_ids
-        if not dry_run:
-            intent = memory.erasure.begin(intent)
-        with owners_of(target) as owners:
-            among = keys_of(intent.session_id, intent.run_ids)
-            is_owned = ownership(target, owners, among)
-            erased = erase_events(target, erasable(target.user_id, intent), is_owned, now, dry_run=dry_run)
-        receipt = memory.erasure.receipt(intent, now) if dry_run else memory.erasure.carry_out(intent, now)
-    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, known)
-
-
-def _erase_unkept(target: Target, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
-    """Erase what the journal holds of a user of whom no memory is kept; no user is made for it."""
-    from memory_agent.daemon.owners import keys_of
-    from memory_agent.erasure.history import note_erasure
-    from memory_agent.erasure.journal import erasable, with_journal
-    from memory_agent.erasure.selection import intent_of_nothing
-
-    note_unknown(target)
-    intent = intent_of_nothing(selection, now)
-    with owners_of(target) as owners:
-        is_owned = ownership(target, owners, keys_of(intent.session_id, ()))
-        erased = erase_events(target, erasable(target.user_id, intent), is_owned, now, dry_run=dry_run)
-    if erased.seqs and not dry_run:
-        note_erasure(user_folder(target.data_dir, target.user_id), target.user_id, intent, now)
-    receipt = ErasureReceipt.of(target.user_id, (), now, dry_run=dry_run)
-    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, ())
-
-
-def erase_user(target: Target, *, dry_run: bool) -> ErasureReceipt:
-    """Erase the journal's part, what is known of whose runs those are, and the folder last: said again, it goes on."""
-    from memory_agent.erasure.history import note_user_erased
-    from memory_agent.erasure.journal import with_journal
-    from memory_agent.erasure.users import remove_user, why_aside
-
-    now = datetime.now(UTC)
-    ids: tuple[str, ...] = ()
-    if user_folder(target.data_dir, target.user_id).exists():
-        try:
-            with open_files(target) as memory:
-                ids = memory.erasure.plan(Selection(filter=MemoryFilter(kinds=KINDS)), now).record_ids
-        except (EncryptionKeyMissingError, StoreDamagedError) as error:
-            note(f"the memories are not counted, since nobody can read them ({error.code})")
-    with owners_of(target) as owners:
-        wanted = Erasable(user_id=target.user_id, everything=True)
-        erased = erase_events(target, wanted, ownership(target, owners), now, dry_run=dry_run)
-        if not dry_run:
-            if owners is not None:
-                owners.forget(target.user_id)
-            note_user_erased(user_folder(target.data_dir, target.user_id), target.user_id, now)
-            remove_user(target.data_dir, target.user_id)
-    reason = None if dry_run else why_aside(user_folder(target.data_dir, target.user_id))
-    receipt = ErasureReceipt.of(target.user_id, ids, now, dry_run=dry_run, reason=reason)
-    return with_journal(receipt, erased, is_compact=True)
+    receipt = offline.erase(
+        target.data_dir, target.settings, target.user_id, selection, now, dry_run=dry_run, warn=note
+    )
+    if not selection.everything:
+        note_unknown(target)
+    return receipt

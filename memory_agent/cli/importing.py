@@ -14,8 +14,6 @@ import click
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
-from memory_agent.errors import DaemonRunningError
-from memory_agent.storage.folders import user_folder
 
 if TYPE_CHECKING:
     from memory_agent.care.carrying import Imported
@@ -38,8 +36,6 @@ def importing(target: Target, file: Path) -> None:
       memory-agent import alice.jsonl --user alice
       memory-agent import - --user alice < alice.jsonl
     """
-    if target.layout.daemon_runs():
-        raise DaemonRunningError(f"a daemon serves {target.data_dir}; stop it to import")
     if file == _STANDARD_STREAM:
         with tempfile.TemporaryFile() as kept:  # it is read twice
             shutil.copyfileobj(sys.stdin.buffer, kept)
@@ -55,18 +51,7 @@ def importing(target: Target, file: Path) -> None:
 
 
 def _imported(target: Target, file: BinaryIO) -> Imported:
-    from memory_agent.care.carrying import check_head, import_lines  # engines
-    from memory_agent.erasure.eraser import note_brought_back
-    from memory_agent.storage.archive import Archive
+    from memory_agent.care.carrying import import_user  # imports the engines
 
-    check_head(file)
-    target.layout.create()
-    folder, key = user_folder(target.data_dir, target.user_id), target.key_of(target.user_id)
-    archive = Archive.open(folder, target.settings.store, "library", key)
-    try:
-        with progress_bars() as report:
-            imported = import_lines(file, archive, report)
-        note_brought_back(target.user_id, archive, datetime.now(UTC))
-        return imported
-    finally:
-        archive.close()
+    with progress_bars() as report:
+        return import_user(file, target.data_dir, target.settings, target.user_id, datetime.now(UTC), report)

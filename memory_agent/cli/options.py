@@ -20,7 +20,6 @@ from memory_agent.cli.failure import JSON_KEY
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
-from memory_agent.storage.user_key import UserKey, open_user_key
 from relay import TOKEN_FILE, Identity, identity_of, read_key_file
 from relay.crypto import KeyRing, open_key_ring
 
@@ -45,10 +44,6 @@ class Target:
     def layout(self) -> Layout:
         """The paths of the data folder."""
         return Layout(self.data_dir)
-
-    def key_of(self, user_id: str) -> UserKey | None:
-        """The key of a user's files; None where nothing is encrypted. Raises `SettingsError`."""
-        return open_user_key(self.settings.encryption, self.data_dir, user_id)
 
     @property
     def keys(self) -> KeyRing | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from memory_agent.cli.access import asks_daemon, open_client
@@ -9,8 +11,6 @@ from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.permission import as_permitted
 from memory_agent.cli.render import print_document, print_table, size
 from memory_agent.protocol import QuarantinedEvent
-from memory_agent.quarantine import describe
-from relay import Journal, journal_folder
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]...")
 _all = click.option("--all", "every", is_flag=True, help="Every entry, instead of naming ids.")
@@ -42,8 +42,7 @@ def list_entries(target: Target, after: int, limit: int) -> None:
       memory-agent quarantine list
       memory-agent quarantine list --after 100 --limit 50 --json
     """
-    is_asked = asks_daemon(target)
-    entries = _asked(target, after, limit) if is_asked else _read(as_permitted(target, "quarantine_list"), after, limit)
+    entries = _entries(target, after, limit)
     if target.as_json:
         print_document([{name: getattr(entry, name) for name in entry.__struct_fields__} for entry in entries])
     elif not entries:
@@ -101,18 +100,14 @@ def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...]:
     return ids
 
 
-def _asked(target: Target, after: int, limit: int) -> list[QuarantinedEvent]:
-    with open_client(target) as client:
-        return client.quarantined(after, limit)
+def _entries(target: Target, after: int, limit: int) -> Sequence[QuarantinedEvent]:
+    if asks_daemon(target):
+        with open_client(target) as client:
+            return client.quarantined(after, limit)
+    from memory_agent.care.offline import read_quarantine  # imports the engines
 
-
-def _read(target: Target, after: int, limit: int) -> list[QuarantinedEvent]:
-    """Read the journal's files; a journal that does not exist yet holds nothing back."""
-    folder = journal_folder(target.data_dir)
-    if not folder.exists():
-        return []
-    with Journal.open(folder, target.settings.relay.journal, readonly=True, keys=target.keys) as journal:
-        return [describe(entry) for entry in journal.quarantined(after, limit)]
+    target = as_permitted(target, "quarantine_list")
+    return read_quarantine(target.data_dir, target.settings, after, limit)
 
 
 def _row(entry: QuarantinedEvent) -> tuple[object, ...]:

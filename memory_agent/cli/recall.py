@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown, open_to_look
+from memory_agent.cli.access import note_unknown, open_for_reading
 from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
@@ -99,7 +99,7 @@ def recall(
     """
     _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
     filter = _filter(**conditions)
-    with open_to_look(target, "recall") as memory:
+    with open_for_reading(target, "recall") as memory:
         result = memory.recall(
             read_text(text),
             top_k,

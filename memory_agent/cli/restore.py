@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from memory_agent.cli.encrypt import encrypt_staged
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import ONLY, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
@@ -64,35 +62,12 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
 
 
 def _restored(target: Target, directory: Path | None, replace: bool) -> Restored:
-    from memory_agent.care.restoration import begin_anew, restore_all, restore_user  # engines
-    from memory_agent.cli.erasing_again import ErasingAgain
+    from memory_agent.care.restoration import replay_user, restore_all, restore_user  # engines
 
-    now, again = datetime.now(UTC), ErasingAgain(target)
+    data_dir, user_id, settings, now = target.data_dir, target.user_id, target.settings, datetime.now(UTC)
     if directory is None:
-        return begin_anew(
-            target.data_dir, target.user_id, target.settings, now, replace=replace, revise=again.from_nothing
-        )
-    encrypt = partial(encrypt_staged, target)
+        return replay_user(data_dir, user_id, settings, now, replace=replace, warn=note)
     with progress_bars() as report:
         if target.user_named:
-            return restore_user(
-                directory,
-                target.data_dir,
-                target.user_id,
-                target.settings,
-                now,
-                report,
-                replace=replace,
-                revise=again.from_user,
-                encrypt=encrypt,
-            )
-        return restore_all(
-            directory,
-            target.data_dir,
-            target.settings,
-            now,
-            report,
-            replace=replace,
-            revise=again.from_all,
-            encrypt=encrypt,
-        )
+            return restore_user(directory, data_dir, user_id, settings, now, report, replace=replace, warn=note)
+        return restore_all(directory, data_dir, settings, now, report, replace=replace, warn=note)

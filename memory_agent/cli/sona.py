@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 import click
 
-from memory_agent.cli.access import note_unknown, open_memory, open_to_look
+from memory_agent.cli.access import note_unknown, open_for_reading, open_memory
 from memory_agent.cli.confirming import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
@@ -52,7 +50,7 @@ def status(target: Target) -> None:
       memory-agent sona status
       memory-agent sona status --user alice --json
     """
-    with open_to_look(target, "sona_status") as memory:
+    with open_for_reading(target, "sona_status") as memory:
         found = memory.sona.status()
     if target.as_json:
         print_document(found)
@@ -99,13 +97,15 @@ def export(target: Target, file: Path) -> None:
     """
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
-    with open_to_look(target, "sona_export") as memory:
+    with open_for_reading(target, "sona_export") as memory:
         data = memory.sona.export()
         note_unknown(target)
     if file == _STANDARD_STREAM:
         sys.stdout.buffer.write(data)
     else:
-        _replace(file, data)
+        from memory_agent.care.carrying import write_file  # imports the engines
+
+        write_file(file, [data])
         _tell(target, {"file": str(file), "bytes": len(data)}, f"wrote {size(len(data))} to {file}")
 
 
@@ -165,19 +165,6 @@ def gain_sentence(found: SonaStatus) -> str:
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
     return f"{found.gain:+.3f}{interval} of the decided recalls, above the half that chance wins"
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Write the file whole or not at all, readable by its owner alone."""
-    with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.", delete=False) as part:
-        try:
-            part.write(data)
-            part.flush()
-            os.fsync(part.fileno())
-            os.replace(part.name, file)
-        except BaseException:
-            Path(part.name).unlink(missing_ok=True)
-            raise
 
 
 def _tell(target: Target, document: dict[str, object], sentence: str) -> None:

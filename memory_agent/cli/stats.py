@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown, open_to_look
+from memory_agent.cli.access import note_unknown, open_for_reading
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
@@ -29,7 +29,7 @@ def stats(target: Target) -> None:
       memory-agent stats --user alice
       memory-agent stats --json | jq .daemon.recalls
     """
-    with open_to_look(target, "stats") as memory:
+    with open_for_reading(target, "stats") as memory:
         figures = memory.stats()
         status = memory.status() if isinstance(memory, MemoryClient) else None
     if target.as_json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory_agent.cli.access import note_unknown, open_memory, open_to_look
+from memory_agent.cli.access import note_unknown, open_for_reading, open_memory
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
 from memory_agent.cli.values import read_text
@@ -130,7 +130,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
       memory-agent trajectory list --state open --limit 5
       memory-agent trajectory list --user alice --json
     """
-    with open_to_look(target, "run_list") as memory:
+    with open_for_reading(target, "run_list") as memory:
         runs = memory.runs.list(state, limit)
     if target.as_json:
         print_document(runs)
@@ -152,7 +152,7 @@ def show(target: Target, run_id: str) -> None:
       memory-agent trajectory show run-7
       memory-agent trajectory show run-7 --json
     """
-    with open_to_look(target, "run_get") as memory:
+    with open_for_reading(target, "run_get") as memory:
         run = memory.runs.get(run_id)
     if run is None:
         raise InvalidInputError("run", f"{run_id} is not known")

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from memory_agent.care.findings import Report
-from memory_agent.cli.each_user import passing_without_key
+from memory_agent.cli.each_user import note_skipped
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import ONLY, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_table
-from memory_agent.errors import BackupDamagedError
-from memory_agent.layout import Layout
-from memory_agent.storage.folders import known_users, user_folder
-from relay import SYSTEM_USER, journal_folder
+from memory_agent.errors import EncryptionKeyMissingError
 
 if TYPE_CHECKING:
     from memory_agent.care.checkup import PartReport
 
 _FOUND = 2
-_FEW = 3  # users
 
 
 @click.command(short_help="Check every checksum and index; change nothing.")
@@ -50,10 +43,24 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
       memory-agent verify /mnt/backups/monday
       memory-agent verify --json | jq '.parts[] | select(.findings != [])'
     """
+    from memory_agent.care.verification import verify_folder, verify_manifest  # imports the engines
+
     unchecked: list[str] = []
+
+    def skip(error: EncryptionKeyMissingError) -> None:
+        unchecked.append(f"user {error.user_id}")
+        note_skipped(error)
+
+    parts: list[PartReport] = []
     with progress_bars() as report:
-        check = partial(_checked, target) if backup is None else partial(_checked_backup, target, backup)
-        parts = list(check(report, unchecked))
+        if backup is not None:
+            checked, manifest = verify_manifest(backup, report)
+            parts.append(checked)
+            if manifest is not None and manifest.left_out:
+                note(f"not in this backup: {', '.join(manifest.left_out)}")
+        user_id = target.user_id if target.user_named else None
+        on_missing_key = None if target.user_named else skip
+        parts += verify_folder(target.data_dir, target.settings, report, user_id, on_missing_key, backup)
     found = [(part.part, one.place, one.fault, one.count) for part in parts for one in part.findings]
     if target.as_json:
         print_document({"sound": not found and not unchecked, "parts": parts, "unchecked": unchecked})
@@ -64,61 +71,6 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
             note(f"{part.part}: {', '.join(part.unbuilt)} is not there; it is built at the next start")
     if found or unchecked:
         context.exit(_FOUND)
-
-
-def _checked_backup(target: Target, backup: Path, report: Report, unchecked: list[str]) -> Iterator[PartReport]:
-    """Check the manifest, and then what it speaks of. Raises `BackupDamagedError` for a folder that is no backup."""
-    from memory_agent.care.checkup import PartReport
-    from memory_agent.care.findings import Finding
-    from memory_agent.care.manifest import MANIFEST_FILE, read_manifest
-
-    report(MANIFEST_FILE, 0, 1)
-    try:
-        manifest = read_manifest(backup)
-    except BackupDamagedError as error:
-        if not (backup / MANIFEST_FILE).exists():
-            raise
-        damage = Finding(place=MANIFEST_FILE, fault=str(error), count=1)
-        yield PartReport(part="manifest", entries=0, findings=(damage,))
-    else:
-        yield PartReport(part="manifest", entries=len(manifest.parts))
-        if manifest.left_out:
-            note(f"not in this backup: {', '.join(manifest.left_out)}")
-    report(MANIFEST_FILE, 1, 1)
-    yield from _checked(target, report, unchecked, backup)
-
-
-def _checked(target: Target, report: Report, unchecked: list[str], backup: Path | None = None) -> Iterator[PartReport]:
-    """Add to `unchecked` who is passed over."""
-    from memory_agent.care.checkup import check_events, check_owners, check_user  # engines
-
-    root, is_copy = backup or target.data_dir, backup is not None
-    users = [target.user_id] if target.user_named else list(known_users(root))
-    for done, user_id in enumerate(users):
-        folder = user_folder(root, user_id)
-        told = partial(_report, report, user_id) if len(users) <= _FEW else _untold
-        report("users", done, len(users))
-        checked = None
-        with passing_without_key(target):
-            checked = check_user(folder, user_id, target.settings.store, told, target.key_of(user_id), is_copy=is_copy)
-        if checked is None:
-            unchecked.append(f"user {user_id}")
-        else:
-            yield checked
-    report("users", len(users), len(users))
-    owners, journal = Layout(root).owners, journal_folder(root)
-    if not target.user_named and owners.exists():
-        yield check_owners(owners, target.key_of(SYSTEM_USER))
-    if not target.user_named and journal.exists():
-        yield check_events(journal, target.settings.relay.journal, partial(_report, report, "journal"))
-
-
-def _report(report: Report, part: str, what: str, done: int, total: int) -> None:
-    report(f"{part}: {what}", done, total)
-
-
-def _untold(_what: str, _done: int, _total: int) -> None:
-    """Of many users, each part of each would be a bar of its own."""
 
 
 def _print(parts: list[PartReport], found: list[tuple[str, str, str, int]]) -> None:

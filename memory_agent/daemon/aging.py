@@ -1,6 +1,6 @@
 """Retention for users whom nobody speaks to: found by a small file in their folder, woken one at a time, put to sleep.
 
-Who is awake ages with the host's upkeep. What this does not do: say what is too old (`erasure.rules`).
+Who is awake ages with the host's upkeep. What this does not do: say what is too old (`erasure.retention`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import structlog
 from memory_agent.config import RetentionSettings
 from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.erasure.aging import is_due_asleep
-from memory_agent.erasure.rules import Rules
+from memory_agent.erasure.retention import RetentionRules, is_due_while_closed
 from memory_agent.errors import MemoryAgentError
 from memory_agent.protocol import NoParams, decode_reply, encode
 from memory_agent.signals.table import SignalTable
@@ -39,7 +38,7 @@ class RetentionRounds:
         self._eraser = eraser
         self._data_dir = data_dir
         self._interval_s = settings.interval_s
-        self._rules = Rules(settings, table)
+        self._rules = RetentionRules(settings, table)
 
     async def run(self) -> None:
         """Go round until cancelled; at once without a rule."""
@@ -70,5 +69,5 @@ class RetentionRounds:
         return [
             user_id
             for user_id in asleep
-            if is_due_asleep(user_folder(self._data_dir, user_id), self._rules, self._interval_s, now)
+            if is_due_while_closed(user_folder(self._data_dir, user_id), self._rules, self._interval_s, now)
         ]

@@ -18,16 +18,19 @@ import structlog
 
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.owners import keys_of
-from memory_agent.erasure.history import note_erasure, note_user_erased
-from memory_agent.erasure.journal import erasable, with_journal
-from memory_agent.erasure.ledger import Intent, read_intent
-from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.selection import intent_of_nothing
-from memory_agent.erasure.users import finish_removals, remove_user, why_aside
+from memory_agent.erasure.intent_log import Intent, erasable, read_intent
+from memory_agent.erasure.receipt import ErasureReceipt, with_journal
+from memory_agent.erasure.selection import intent_for_absent_user
+from memory_agent.erasure.user_removal import (
+    erase_user_files,
+    finish_removals,
+    moved_aside_reason,
+    note_absent_user_erased,
+)
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
 from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key
 from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
 
@@ -103,13 +106,11 @@ class DaemonEraser:
 
     async def _erase_unkept(self, user_id: str, params: EraseParams) -> ErasureReceipt:
         """Erase what the journal holds of a user of whom no memory is kept, with nobody woken and no user made."""
-        intent = intent_of_nothing(params.selection, _now())
+        intent = intent_for_absent_user(params.selection, _now())
         erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
         if params.dry_run:
             return with_journal(_dry(user_id, intent), erased, is_compact=False)
-        if erased.seqs:
-            folder = user_folder(self._data_dir, user_id)
-            await asyncio.to_thread(note_erasure, folder, user_id, intent, _now())
+        await asyncio.to_thread(note_absent_user_erased, self._data_dir, user_id, intent, erased, _now())
         receipt = ErasureReceipt.of(user_id, (), _now())
         return with_journal(receipt, erased, is_compact=await self._is_cleared(_CLEARED_WITHIN_S))
 
@@ -134,10 +135,9 @@ class DaemonEraser:
             note_erased(erased.seqs)
             self._dispatcher.forget_owner(user_id)
             await stack.enter_async_context(self._hosts.fenced(user_id))
-            await asyncio.to_thread(note_user_erased, folder, user_id, _now())
-            await asyncio.to_thread(remove_user, self._data_dir, user_id)
+            await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
-        receipt = ErasureReceipt.of(user_id, ids, _now(), reason=why_aside(folder))
+        receipt = ErasureReceipt.of(user_id, ids, _now(), reason=moved_aside_reason(folder))
         return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
 
     async def _held(self, stack: AsyncExitStack, user_id: str) -> Callable[[Iterable[int]], None]:

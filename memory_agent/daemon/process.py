@@ -27,17 +27,17 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.owners import Owners
 from memory_agent.daemon.service import Service
 from memory_agent.daemon.starting import Starting
 from memory_agent.daemon.strangers import Strangers
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.erasure.rules import Rules
+from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.protocol import DaemonStatus, PartStatus
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
+from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys
 from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION
@@ -70,7 +70,9 @@ def serve(settings: Settings, data_dir: Path) -> int:
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
-    Rules(settings.retention, SignalTable.load(settings.ingest.signals))  # a host that cannot read them keeps nothing
+    RetentionRules(
+        settings.retention, SignalTable.load(settings.ingest.signals)
+    )  # a host that cannot read them keeps nothing
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
     layout.create()

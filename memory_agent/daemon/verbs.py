@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from memory_agent.erasure.ledger import Intent
+from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.memory import Memory
 from memory_agent.protocol import EraseParams, IdsParams, NoParams, RecallParams, RememberParams

@@ -1,1 +1,1 @@
-"""Complete erasure: what was forgotten leaves every file, survives a crash half way, and there is a receipt."""
+"""Complete erasure: nothing is left in any file, a crash half-way is recovered from, and there is a receipt."""

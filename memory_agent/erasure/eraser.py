@@ -1,8 +1,8 @@
-"""Takes memories out of every file of one user's folder: records, indexes, learner, set-aside files, free pages.
+"""Erase memories from every file of one user's folder: records, indexes, learner, set-aside files, free pages.
 
-The order: the intent is on the disk first; then the records go in one transaction, then what is derived from them is
-built without them, then the file is compacted, because pages that were given up keep their bytes. Each step may be done
-again. What this does not do: the journal and what else the relay keeps (`relay.erasing`).
+The intent is written first. Then the records are deleted in one transaction, derived files are rebuilt without them,
+and the file is compacted, because freed pages keep their bytes. Every step is idempotent. The journal is erased from by
+its owner (`relay.erasing`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from memory_agent.erasure.aging import Aging, Expired
-from memory_agent.erasure.history import History, fingerprint, note_erasure, note_returned, read_history
-from memory_agent.erasure.ledger import Intent, close_intent, is_through, note_journal_done, read_intent, write_intent
+from memory_agent.erasure.history import History, fingerprint, note_erasure, note_reimported_ids, read_history
+from memory_agent.erasure.intent_log import (
+    Intent,
+    close_intent,
+    covers_journal,
+    mark_journal_done,
+    read_intent,
+    write_intent,
+)
 from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.retention import Expired, RetentionSchedule
 from memory_agent.erasure.selection import Selection
-from memory_agent.erasure.users import has_journal, why_aside
+from memory_agent.erasure.user_removal import has_journal, moved_aside_reason
 from memory_agent.errors import MemoryAgentError, StoreError
 from memory_agent.forgetting import Forgetting
 from memory_agent.records import MemoryRecord
@@ -28,25 +35,25 @@ from memory_agent.storage.snapshot import Snapshot
 
 log = structlog.get_logger()
 
-IN_JOURNAL = "events of it are still in the journal beside: they go with the daemon's next start, or the next `forget`"
+_IN_JOURNAL = "its events are still in the journal: they are erased at the daemon's next start, or by the next `forget`"
 
 
 class Eraser:
     """Erases from one user's archive; one erasure at a time."""
 
-    def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, aging: Aging) -> None:
+    def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, schedule: RetentionSchedule) -> None:
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
-        self._aging = aging
+        self._schedule = schedule
         self._erasing = threading.Lock()
-        self._resumed: Intent | None = None  # done as far as it can be done here; the journal is waited for
+        self._resumed: Intent | None = None  # done here, waiting for the journal
 
     def plan(self, selection: Selection, now: datetime) -> Intent:
-        """Return what a selection comes to. Raises `InvalidInputError`."""
+        """Return the memories, runs and events of a selection. Raises `InvalidInputError`."""
         selection.check()
         if selection.expired:
-            return self._aged(self._aging.expired(now), now)
+            return self._expired_intent(self._schedule.expired(now), now)
         with self._archive.store.snapshot() as snapshot:
             found = {row: record for row, record in snapshot.scan() if selection.takes(record)}
             if selection.session_id is not None:
@@ -66,31 +73,31 @@ class Eraser:
             everything=selection.everything,
         )
 
-    def age(self, now: datetime, limit: int | None = None, among: int | None = None) -> int:
-        """Forget what has reached its age, at most `limit`, if it is time to look; return how many memories.
+    def expire(self, now: datetime, limit: int | None = None, among: int | None = None) -> int:
+        """Erase at most `limit` expired memories if a scan is due; return their number. Raises `StoreError`.
 
-        A store of more than `among` is not looked through. Nobody finds any more what went. Where there is a journal,
-        the rest is left to whoever has that (`carry_out`). Raises `StoreError`.
+        A store of more than `among` memories is not scanned. Where there is a journal, its owner erases the events and
+        then completes the erasure (`carry_out`).
         """
         folder = self._archive.store.folder
         with self._erasing:
             is_large = among is not None and self._archive.store.count > among
-            if is_large or not self._aging.is_due(now):
+            if is_large or not self._schedule.is_due(now):
                 return 0
-            expired = self._aging.expired(now, limit)
+            expired = self._schedule.expired(now, limit)
             if expired.by_rule:
-                intent = self._aged(expired, now)
+                intent = self._expired_intent(expired, now)
                 intent = write_intent(
                     folder, msgspec.structs.replace(intent, with_journal=has_journal(folder)), self._archive.store.key
                 )
                 self._forget(intent)
                 if not intent.with_journal and self._note(intent, now) is None and self._purge() is None:
                     close_intent(folder)
-            self._aging.settle(expired, now)
+            self._schedule.settle(expired, now)
             return sum(map(len, expired.by_rule.values()))
 
-    def forgotten(self, selection: Selection, now: datetime) -> None:
-        """Keep that these memories are about to be forgotten, quickly, so that no restore brings them back."""
+    def note_forgotten(self, selection: Selection, now: datetime) -> None:
+        """Add memories to the history before they are deleted without erasure, so that no restore brings them back."""
         with self._archive.store.snapshot() as snapshot:
             rows = [snapshot.row_of_id(one) for one in selection.ids if one]
             found = {row: record for row in rows if row is not None and (record := snapshot.record(row)) is not None}
@@ -102,10 +109,13 @@ class Eraser:
             intent = Intent(started_at=now, record_ids=ids, event_ids=event_ids)
         self._note(intent, now)
 
-    def plan_again(self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime) -> list[Intent]:
-        """Return what in this store was erased before: memories by id, sessions if that was at `made_at` or later.
+    def plan_reapply(
+        self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime
+    ) -> list[Intent]:
+        """Return intents that erase from a restored store what `history` says was erased.
 
-        `event_ids`: what the journal holds of what was erased.
+        Memories are matched by id, sessions only where they were erased at `made_at`, the time of the backup, or later.
+        `event_ids`: erased events that the journal still holds.
         """
         later = history.since(made_at)
         with self._archive.store.snapshot() as snapshot:
@@ -121,13 +131,13 @@ class Eraser:
             *(self.plan(Selection(session_id=one), now) for one in sessions),
         ]
 
-    def know_events(self, event_ids: Sequence[str]) -> None:
-        """Let events be repeats of what was forgotten, so that the journal does not bring them back. Durable."""
+    def mark_events_seen(self, event_ids: Sequence[str]) -> None:
+        """Mark events as seen, so that the journal does not bring erased memories back. Durable on return."""
         with self._archive.batch() as batch:
-            news = [one for one in event_ids if batch.row_of_event(one) is None]
-            if news:
+            unseen = [one for one in event_ids if batch.row_of_event(one) is None]
+            if unseen:
                 row = batch.allot_row()
-                for one in news:
+                for one in unseen:
                     batch.link_event(one, row)
 
     def _print(self, id_: str) -> str:
@@ -135,39 +145,38 @@ class Eraser:
 
     @property
     def leaves_journal(self) -> bool:
-        """Whether there is a journal beside, whose events somebody else has to erase."""
+        """Whether the data folder has a journal, whose owner has to erase the events."""
         return has_journal(self._archive.store.folder)
 
     def begin(self, intent: Intent) -> Intent:
-        """Write down what is about to be done in the journal and here, and return it with what was not through yet."""
+        """Write an intent for journal and store; return it merged with an unfinished one. Durable on return."""
         with self._erasing:
             store = self._archive.store
             return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
 
     def carry_out(self, intent: Intent, now: datetime) -> ErasureReceipt:
-        """Erase; what a full disk or a long reader keeps from being done now is done at the next chance.
+        """Erase an intent; `with_journal` says that its events are erased from the journal already. Durable on return.
 
-        An intent with `with_journal` says that its events are gone from the journal. What was begun before and waits
-        for the journal stays begun. Raises `StoreError` when not even the records could be removed; the intent stays,
-        too.
+        What a full disk or a long reader prevents is done later, and the receipt says so. An unfinished intent that
+        waits for the journal stays open. Raises `StoreError` when the records could not be deleted; the intent stays.
         """
         with self._erasing:
             folder, key = self._archive.store.folder, self._archive.store.key
-            asked, intent = intent, write_intent(folder, intent, key)
-            is_last = is_through(asked, intent)
+            requested, intent = intent, write_intent(folder, intent, key)
+            is_last = covers_journal(requested, intent)
             if is_last and intent.with_journal:
-                intent = note_journal_done(folder, intent, key)
+                intent = mark_journal_done(folder, intent, key)
             self._forget(intent)
             reason = self._note(intent, now, once=True) or self._purge()
             if reason is None and is_last:
                 close_intent(folder)
-        waiting = IN_JOURNAL if not asked.with_journal and self.leaves_journal else None
-        return self.receipt(intent, now, reason=reason or waiting or why_aside(folder))
+        waiting = _IN_JOURNAL if not requested.with_journal and self.leaves_journal else None
+        return self.receipt(intent, now, reason=reason or waiting or moved_aside_reason(folder))
 
     def resume(self) -> bool:
-        """Go on with what was begun before; return whether something was finished. Raises `StoreError`.
+        """Continue an unfinished erasure; return whether the store's part was completed. Raises `StoreError`.
 
-        A disk that is still full keeps nobody from the memories: it is tried again the next time.
+        A disk that is still full does not keep the memory from opening: the next call tries again.
         """
         with self._erasing:
             intent = read_intent(self._archive.store.folder, self._archive.store.key)
@@ -190,7 +199,7 @@ class Eraser:
         )
 
     def _note(self, intent: Intent, now: datetime, *, once: bool = False) -> str | None:
-        """Keep what was erased, for restores to come, or say what is in the way: forgetting works on a full disk."""
+        """Add an intent to the history; return the reason if that fails, since erasing works on a full disk."""
         try:
             note_erasure(self._archive.store.folder, self._user_id, intent, now, once=once)
         except StoreError as error:
@@ -198,7 +207,7 @@ class Eraser:
         return None
 
     def _purge(self) -> str | None:
-        """Leave nothing in any file, or say what is in the way."""
+        """Rebuild and compact the files; return the reason if that fails."""
         try:
             self._archive.purge()
         except (MemoryAgentError, OSError) as error:
@@ -213,7 +222,7 @@ class Eraser:
         self._forgetting.memories(intent.record_ids)
         self._forgetting.expired(intent.expired)
 
-    def _aged(self, expired: Expired, now: datetime) -> Intent:
+    def _expired_intent(self, expired: Expired, now: datetime) -> Intent:
         store = self._archive.store
         with store.snapshot() as snapshot:
             rows = ((store.row_of_id(one), one) for ids in expired.by_rule.values() for one in ids)
@@ -221,18 +230,18 @@ class Eraser:
             return Intent(started_at=now, event_ids=_event_ids(snapshot, found), expired=expired.by_rule)
 
 
-def note_brought_back(user_id: str, archive: Archive, now: datetime) -> None:
-    """Keep which memories that had been erased were imported again since: no restore is to take them. `StoreError`."""
+def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
+    """Note in the history which erased memories an import brought back, so that restores keep them. `StoreError`."""
     folder = archive.store.folder
     gone = read_history(folder, user_id).memories
     if gone:
         with archive.store.snapshot() as snapshot:
             found = {row: record for row, record in snapshot.scan() if fingerprint(user_id, record.id) in gone}
             ids = (*(record.id for record in found.values()), *_event_ids(snapshot, found))
-        note_returned(folder, user_id, ids, now)
+        note_reimported_ids(folder, user_id, ids, now)
 
 
 def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:
-    """Return the ids of the events that went into memories; a long id is known of the record's own event alone."""
+    """Return the ids of the events behind memories; of ids too long to store, only the record's own event."""
     named = (record.event_id for record in found.values() if record.event_id)
     return tuple(sorted({*named, *snapshot.events_of(found)}))

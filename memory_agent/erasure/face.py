@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from memory_agent.config import RetentionSettings
-from memory_agent.erasure.aging import Aging
 from memory_agent.erasure.eraser import Eraser
 from memory_agent.erasure.history import History
-from memory_agent.erasure.ledger import Intent
+from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.rules import Rules
+from memory_agent.erasure.retention import RetentionRules, RetentionSchedule
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.forgetting import Forgetting
@@ -43,7 +42,7 @@ class ErasureFace:
         call: Call,
     ) -> None:
         """`call` keeps the files open for one call. Raises `SettingsError` for rules that cannot be meant."""
-        self._aging = Aging(archive.store, Rules(retention, table), retention.interval_s)
+        self._aging = RetentionSchedule(archive.store, RetentionRules(retention, table), retention.interval_s)
         self._eraser = Eraser(user_id, archive, forgetting, self._aging)
         self._call = call
 
@@ -75,9 +74,9 @@ class ErasureFace:
         return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
 
     def age(self, now: datetime, limit: int | None = None) -> int:
-        """Forget what has reached its age, if it is time to look; return how many memories. See `Eraser.age`."""
+        """Forget what has reached its age, if it is time to look; return how many memories. See `Eraser.expire`."""
         with self._call():
-            return self._eraser.age(now, limit)
+            return self._eraser.expire(now, limit)
 
     def age_at_opening(self, now: datetime, role: Role) -> int:
         """As `age`; a host, whose user is waited for, looks through a small memory only and forgets a part at most.
@@ -87,7 +86,7 @@ class ErasureFace:
         """
         with suppress(MemoryAgentError), self._call():
             limits = (None, None) if role == "library" else (_AGED_AT_WAKING, _LOOKED_AT_WAKING)
-            return self._eraser.age(now, *limits)
+            return self._eraser.expire(now, *limits)
         return 0
 
     @contextmanager
@@ -121,12 +120,12 @@ class ErasureFace:
             return self._eraser.carry_out(intent, now)
 
     def forgotten(self, record_ids: Sequence[str] = (), session_id: str | None = None) -> None:
-        """Keep that these are about to be forgotten quickly; inside a call of the memory. See `Eraser.forgotten`."""
+        """Keep that these are about to be forgotten quickly; inside a call. See `Eraser.note_forgotten`."""
         selection = _selection(record_ids, session_id, None)
         if selection == Selection():
             return
         selection.check()
-        self._eraser.forgotten(selection, check_now(None))
+        self._eraser.note_forgotten(selection, check_now(None))
 
     def erase_again(
         self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
@@ -137,10 +136,10 @@ class ErasureFace:
         """
         moment = check_now(now)
         with self._call():
-            intents = self._eraser.plan_again(history, made_at, event_ids, moment)
+            intents = self._eraser.plan_reapply(history, made_at, event_ids, moment)
             for intent in intents:
                 self._eraser.carry_out(msgspec.structs.replace(intent, with_journal=True), moment)
-            self._eraser.know_events(event_ids)
+            self._eraser.mark_events_seen(event_ids)
             return intents
 
     def resume(self) -> bool:

@@ -1,8 +1,8 @@
-"""What was erased, kept beside the users so that a backup brought back can be erased from again. One file per user.
+"""The history of erasures, one file per user beside the stores: a restored backup is erased from again by it.
 
-It holds fingerprints of ids and no text: who can guess an id can see whether it was erased, nobody can read one back.
-What went by a rule of retention is only counted, since it ages again wherever it comes back. Never put aside or
-restored itself. What this does not do: know what was erased on another machine.
+It holds fingerprints of ids and no text: a guessed id can be tested, none can be read back. Expired memories are only
+counted, since they expire again wherever they are restored. It is never moved aside or restored, and knows nothing of
+erasures on another machine.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Annotated
 
 import msgspec
 
-from memory_agent.erasure.ledger import Intent, write_whole
+from memory_agent.erasure.intent_log import Intent, write_atomically
 from memory_agent.errors import StoreError
 from memory_agent.storage.folders import data_dir_of
 from relay.disk import flush
 
 HISTORY_FOLDER = "erasures"
-_ALONE = "erasures.jsonl"  # of a memory that lies in no data folder
+_STANDALONE = "erasures.jsonl"  # of a memory outside a data folder
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One erasure: fingerprints of what it named and found, and the counts of its receipt.
+    """One erasure: fingerprints of ids, and the counts of its receipt.
 
-    `returned`: memories and events that had been erased before, and were brought in again on purpose.
+    `returned`: memories and events that had been erased and were imported again.
     """
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -43,22 +43,22 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was erased of one user. `unread`: lines that were damaged."""
+    """The erasures of one user, in order. `unread`: the number of damaged lines."""
 
     erasures: tuple[Erasure, ...] = ()
     unread: int = 0
 
     @property
     def memories(self) -> frozenset[str]:
-        """Fingerprints of all memories that were erased, but for those that were brought in again later."""
-        return self._gone(lambda erasure: erasure.memories)
+        """Fingerprints of the erased memories, without those that were imported again later."""
+        return self._remaining(lambda erasure: erasure.memories)
 
     @property
     def events(self) -> frozenset[str]:
-        """Fingerprints of the events that they were made of."""
-        return self._gone(lambda erasure: erasure.events)
+        """Fingerprints of the events that the erased memories were made of."""
+        return self._remaining(lambda erasure: erasure.events)
 
-    def _gone(self, named: Callable[[Erasure], tuple[str, ...]]) -> frozenset[str]:
+    def _remaining(self, named: Callable[[Erasure], tuple[str, ...]]) -> frozenset[str]:
         gone: set[str] = set()
         for erasure in self.erasures:
             gone.update(named(erasure))
@@ -66,12 +66,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(gone)
 
     def since(self, moment: datetime) -> History:
-        """Return what was erased then or later: a session that was erased may have gone on."""
+        """Return the erasures at `moment` or later."""
         return History(erasures=tuple(one for one in self.erasures if one.at >= moment), unread=self.unread)
 
     @property
     def sessions(self) -> frozenset[str]:
-        """Fingerprints of the sessions that were erased."""
+        """Fingerprints of the erased sessions."""
         return frozenset(one for erasure in self.erasures for one in erasure.sessions)
 
     @property
@@ -81,16 +81,16 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fingerprint(user_id: str, id_: str) -> str:
-    """Return what is kept of an id: the same one of another user is another."""
+    """Return the fingerprint of an id; it differs between users."""
     key = blake2b(user_id.encode(errors="surrogatepass"), digest_size=32).digest()
     return blake2b(id_.encode(errors="surrogatepass"), digest_size=16, key=key).hexdigest()
 
 
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
-    """Keep what an erasure named and found; durable on return. `folder` is the user's. Raises `StoreError`.
+    """Append an erasure to the history of the user with this folder. Durable on return. Raises `StoreError`.
 
-    With `once`, what was noted since the intent was begun is not noted again, unless it was brought in again after
-    that. A session is, where `now` is later: it may have gone on.
+    With `once`, an entry that was made since the intent began is not repeated, unless its memories were imported again.
+    A session is repeated if `now` is later, since it may have gone on.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
@@ -107,30 +107,27 @@ def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, o
     file = _file(folder, user_id)
     since = intent.started_at if intent.session_id is None else now
     if once and _is_noted(read_history(folder, user_id), erasure, since):
-        _flush(file)  # who noted it may have died before it was on the disk
+        _flush(file)  # its writer may have died before it was durable
     else:
         _append(file, erasure)
 
 
-def note_returned(folder: Path, user_id: str, ids: Iterable[str], now: datetime) -> None:
-    """Keep that memories and events, by their ids, were brought in again on purpose. Durable; raises `StoreError`."""
+def note_reimported_ids(folder: Path, user_id: str, ids: Iterable[str], now: datetime) -> None:
+    """Append that these memories and events were imported again. Durable on return. Raises `StoreError`."""
     returned = _fingerprints(user_id, ids)
     if returned:
         _append(_file(folder, user_id), Erasure(at=now, returned=returned))
 
 
 def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
-    """Keep that a whole user was erased, and nothing of what was erased of it before; durable on return.
-
-    Raises `StoreError`.
-    """
+    """Replace a user's history by the erasure of the whole user. Durable on return. Raises `StoreError`."""
     if data_dir_of(folder) is not None:
-        file = _made(_file(folder, user_id))
-        write_whole(file, _line(Erasure(at=now, everything=True)))
+        file = _with_folder(_file(folder, user_id))
+        write_atomically(file, _encode(Erasure(at=now, everything=True)))
 
 
 def read_history(folder: Path, user_id: str) -> History:
-    """Return what was erased of a user, whose folder need not exist any more. Raises `StoreError`."""
+    """Return a user's history; the user's folder need not exist. Raises `StoreError`."""
     file = _file(folder, user_id)
     try:
         lines = file.read_bytes().split(b"\n")
@@ -141,19 +138,19 @@ def read_history(folder: Path, user_id: str) -> History:
     erasures, unread = [], 0
     for line in filter(None, lines):
         try:
-            erasures.append(_opened(line))
+            erasures.append(_decode(line))
         except (msgspec.DecodeError, ValueError, RecursionError):
             unread += 1
     return History(erasures=tuple(erasures), unread=unread)
 
 
-def _line(erasure: Erasure) -> bytes:
-    """Return a line with its checksum: a flipped bit in a fingerprint would let something come back, unseen."""
+def _encode(erasure: Erasure) -> bytes:
+    """Return a line with its checksum: a flipped bit in a fingerprint would silently undo an erasure."""
     content = msgspec.json.encode(erasure)
     return content + b" " + _checksum(content) + b"\n"
 
 
-def _opened(line: bytes) -> Erasure:
+def _decode(line: bytes) -> Erasure:
     content, _, checksum = line.rpartition(b" ")
     if checksum != _checksum(content):
         raise ValueError("the line does not match its checksum")
@@ -171,12 +168,12 @@ def _fingerprints(user_id: str, ids: Iterable[str]) -> tuple[str, ...]:
 def _file(folder: Path, user_id: str) -> Path:
     data_dir = data_dir_of(folder)
     if data_dir is None:
-        return folder / _ALONE
+        return folder / _STANDALONE
     return data_dir / HISTORY_FOLDER / f"{fingerprint(user_id, user_id)}.jsonl"
 
 
 def _is_noted(history: History, erasure: Erasure, since: datetime) -> bool:
-    """Say whether the very same was noted at `since` or later, and nothing of it brought in again after that."""
+    """Whether the same entry was made at `since` or later, and none of its ids were imported again after it."""
     gone = {*erasure.memories, *erasure.events}
     is_noted = False
     for one in history.erasures:
@@ -196,10 +193,10 @@ def _flush(file: Path) -> None:
 
 
 def _append(file: Path, erasure: Erasure) -> None:
-    """Begin with a line end: what a crash cut off before is a line of its own, and this one whole."""
+    """Append a line, after a line end: what a crash cut off stays a line of its own."""
     try:
-        with open(os.open(_made(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
-            appended.write(b"\n" + _line(erasure))
+        with open(os.open(_with_folder(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
+            appended.write(b"\n" + _encode(erasure))
             appended.flush()
             os.fsync(appended.fileno())
         flush(file.parent)
@@ -207,7 +204,7 @@ def _append(file: Path, erasure: Erasure) -> None:
         raise StoreError(f"{file}: {error.strerror}") from error
 
 
-def _made(file: Path) -> Path:
+def _with_folder(file: Path) -> Path:
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What an erasure did, for whoever has to show it: counts and a hash, no text. Pure."""
+"""The receipt of an erasure: counts and a hash, no text. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from datetime import datetime
 from hashlib import sha256
 
 import msgspec
+
+from relay import Erased
 
 NOT_COVERED = (
     "backups and exports made before (a restore here erases from them again), and what it put aside (replaced-*)",
@@ -17,10 +19,12 @@ NOT_COVERED = (
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """`ids_sha256` is that of the sorted ids of the memories, one a line; `complete` says that no file holds them any
-    more. Where it is false, the rest is done when the store is opened again, or at its next upkeep. `by_rule` counts
-    the memories that reached the age of a rule of retention; `unknown_ids` are ids that were asked for and are of no
-    memory: mistyped, or forgotten before."""
+    """What was erased. `complete`: no file holds it any more.
+
+    Otherwise `reason` says what is left, and the next opening or upkeep of the store does it. `ids_sha256` is the
+    SHA-256 of the sorted ids, one a line. `by_rule` counts expired memories by retention rule. `unknown_ids` were
+    requested and belong to no memory: mistyped, or erased before.
+    """
 
     user_id: str
     erased_at: datetime
@@ -37,7 +41,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     unknown_ids: tuple[str, ...] = ()
 
     def of_ids(self, asked: Iterable[str], known: Collection[str]) -> ErasureReceipt:
-        """Return the receipt with those of the ids that were asked for that nothing is known of."""
+        """Return the receipt with the requested ids that are not known."""
         return msgspec.structs.replace(self, unknown_ids=tuple(sorted(set(asked).difference(known))))
 
     @classmethod
@@ -51,7 +55,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
         reason: str | None = None,
         expired: Mapping[str, Collection[str]] | None = None,
     ) -> ErasureReceipt:
-        """Return the receipt of an erasure of these memories, not complete for a `reason`."""
+        """Return the receipt for these memories; with a `reason` it is not complete."""
         return cls(
             user_id=user_id,
             erased_at=now,
@@ -62,6 +66,18 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
             reason=reason,
             by_rule={rule: len(ids) for rule, ids in (expired or {}).items()},
         )
+
+
+def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -> ErasureReceipt:
+    """Return the receipt with the journal's part; it is complete once the journal's file is compact."""
+    is_waiting = not receipt.dry_run and not is_compact
+    return msgspec.structs.replace(
+        receipt,
+        events=len(erased.seqs),
+        quarantined=erased.quarantined,
+        complete=receipt.complete and not is_waiting,
+        reason=receipt.reason or ("the journal's file is compacted at the relay's next upkeep" if is_waiting else None),
+    )
 
 
 def digest_of(record_ids: Iterable[str]) -> str:

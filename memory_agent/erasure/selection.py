@@ -1,4 +1,4 @@
-"""What is to be erased: by id, by session, or by what a filter says. Pure."""
+"""The selection of memories to erase: by id, session or filter, what expired, or everything. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from datetime import datetime
 import msgspec
 
 from memory_agent.embedders import check_text
-from memory_agent.erasure.ledger import Intent
+from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import MemoryFilter, MemoryRecord
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories to erase: those with these ids, those of this session, and those that pass the filter; or, with
-    `expired` and nothing else, those that reached the age of a rule of retention; or `everything` of the user."""
+    """Memories to erase: with these ids, of this session, or matching the filter; their union.
+
+    Or, alone: `expired`, what a retention rule says has expired; `everything`, the whole user.
+    """
 
     ids: tuple[str, ...] = ()
     session_id: str | None = None
@@ -23,10 +25,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     everything: bool = False
 
     def check(self) -> None:
-        """Raise `InvalidInputError` for a selection that names nothing, or would name everything by accident."""
+        """Raise `InvalidInputError` for a selection of nothing, or of everything by accident."""
         if self.expired or self.everything:
             if self not in (Selection(expired=True), Selection(everything=True)):
-                raise InvalidInputError("selection", "names more than what has expired, or than everything")
+                raise InvalidInputError("selection", "combines expired or everything with something else")
             return
         for record_id in self.ids:
             check_text("ids", record_id)
@@ -42,7 +44,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise InvalidInputError("selection", "names nothing to erase")
 
     def takes(self, record: MemoryRecord) -> bool:
-        """Whether a memory is to be erased."""
+        """Whether a memory is selected; `expired` aside."""
         return (
             self.everything
             or record.id in self.ids
@@ -51,17 +53,14 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
 
-def intent_of_nothing(selection: Selection, now: datetime) -> Intent:
-    """Return what a selection comes to of a user of whom no memory is kept: what the journal holds of the session.
-
-    Raises `InvalidInputError`.
-    """
+def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
+    """Return the intent for a user without a store: the session's events in the journal. Raises `InvalidInputError`."""
     selection.check()
     return Intent(started_at=now, session_id=selection.session_id)
 
 
 def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
-    """Whether a memory passes a filter, its `min_score` aside; as a recall would filter it."""
+    """Whether a memory matches a filter as in a recall, `min_score` aside."""
     ids = ("session_id", "run_id", "channel_id", "agent_id")
     return (
         (not wanted.kinds or record.kind in wanted.kinds)

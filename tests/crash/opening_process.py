@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent.care.checkup import check_events, check_owners, check_user
-from memory_agent.daemon.owners import Owners, run_keys
 from memory_agent.erasure.history import read_history
-from memory_agent.erasure.ledger import read_intent
+from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.owners import Owners, run_keys
 from memory_agent.storage.user_key import open_user_key
 from relay import (
     Credentials,

@@ -20,7 +20,7 @@ from file_targets import HEADER, INTENTS, Read, _in_file, _kept_file, _StoreOfNo
 from target import OURS, Target, refused
 
 from memory_agent.config import StoreSettings
-from memory_agent.erasure import ledger
+from memory_agent.erasure import intent_log
 from memory_agent.errors import IndexDamagedError
 from memory_agent.learning import kept_learner
 from memory_agent.storage.encrypted import Encrypted
@@ -163,12 +163,12 @@ def _locked_learner(data: bytes) -> bytes:
 
 
 def _intent(folder: Path) -> None:
-    refused(ledger.read_intent, folder)
-    refused(ledger.read_intent, folder, user_key())
+    refused(intent_log.read_intent, folder)
+    refused(intent_log.read_intent, folder, user_key())
 
 
 def _locked_intent(data: bytes) -> bytes:
-    return add_checksum(user_key().cipher(ledger._PURPOSE).seal(data, ledger._ABOUT))
+    return add_checksum(user_key().cipher(intent_log._PURPOSE).seal(data, intent_log._ABOUT))
 
 
 def _values(data: bytes) -> None:
@@ -268,7 +268,7 @@ TARGETS = (
     ),
     Target(
         "encrypted-intent",
-        also(_in_file(ledger.LEDGER_FILE, _intent), add_checksum, _locked_intent),
+        also(_in_file(intent_log.INTENT_FILE, _intent), add_checksum, _locked_intent),
         (*INTENTS, add_checksum(INTENTS[0]), _locked_intent(INTENTS[0])),
         "json",
     ),

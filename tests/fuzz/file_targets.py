@@ -22,9 +22,9 @@ from target import Target, refused
 from memory_agent.care import lines
 from memory_agent.care.manifest import read_manifest
 from memory_agent.cli.event_lines import BadLine, EventLines
-from memory_agent.erasure import aging, history
+from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
-from memory_agent.erasure.ledger import LEDGER_FILE, read_intent
+from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
 from memory_agent.learning import kept_learner, transfer
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
@@ -81,8 +81,8 @@ MANIFEST = (
 )
 INTENTS = (b'{"started_at":"2026-11-21T09:00:00Z","record_ids":["m"],"with_journal":true,"expired":{"r":["n"]}}',)
 HISTORIES = (
-    history._line(history.Erasure(at=NOW, memories=("ab",), events=("cd",), sessions=("ef",), by_rule={"r": 1})),
-    history._line(history.Erasure(at=NOW, everything=True)) * 2,
+    history._encode(history.Erasure(at=NOW, memories=("ab",), events=("cd",), sessions=("ef",), by_rule={"r": 1})),
+    history._encode(history.Erasure(at=NOW, everything=True)) * 2,
 )
 NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z","looked_at":null}',)
 LINES = (
@@ -343,9 +343,9 @@ TARGETS = (
     ),
     Target("token-file", _in_file("token", key_file._local_token), (b"abc\n",)),
     Target("backup-manifest", _in_file("manifest.json", read_manifest), MANIFEST, "json"),
-    Target("erasure-begun", _in_file(LEDGER_FILE, read_intent), INTENTS, "json"),
+    Target("erasure-begun", _in_file(INTENT_FILE, read_intent), INTENTS, "json"),
     Target("erasure-history", _in_file("erasures.jsonl", lambda folder: read_history(folder, "a")), HISTORIES, "json"),
-    Target("retention-note", _in_file(aging.NOTE_FILE, aging._read_note), NOTES, "json"),
+    Target("retention-note", _in_file(retention.RETENTION_FILE, retention._read_note), NOTES, "json"),
     Target("memory-lines", _memory_lines, LINES, "json"),
     Target("settings", _in_file("s.toml", lambda folder: load_settings(folder / "s.toml", {})), SETTINGS_FILES),
     Target("relay-settings", _in_file("r.toml", lambda folder: load_relay_settings(folder / "r.toml")), SETTINGS_FILES),

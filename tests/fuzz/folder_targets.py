@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 
@@ -21,10 +20,9 @@ from target import Target, refused
 from memory_agent.care.backup import make_backup
 from memory_agent.care.manifest import MANIFEST_FILE
 from memory_agent.care.restoration import restore_all, restore_user
-from memory_agent.daemon.owners import Owners, encrypt_owners, run_keys
-from memory_agent.erasure.history import note_erasure, read_history
-from memory_agent.erasure.ledger import Intent
-from memory_agent.erasure.rules import Rules
+from memory_agent.erasure.history import note_erasure
+from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import IndexDamagedError
 from memory_agent.moving import finish_moving
 from memory_agent.records import MemoryRecord
@@ -33,6 +31,7 @@ from memory_agent.signals.table import SignalTable
 from memory_agent.storage import derived, seal
 from memory_agent.storage.folders import STAGE, user_folder
 from memory_agent.storage.lexicon_look import look
+from memory_agent.storage.owners import Owners, encrypt_owners, run_keys
 from memory_agent.storage.ownership import ORDER, PAIRS, UNSEALED, seal_owner
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
@@ -150,7 +149,7 @@ def _older_owners(data: bytes) -> None:
 
 def _rules(folder: Path) -> None:
     settings = load_settings(folder / "s.toml", {})
-    rules = Rules(settings.retention, SignalTable.load(settings.ingest.signals))
+    rules = RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))
     for at in (NOW, NOW.replace(year=9999), NOW.replace(year=1)):
         for metadata in ({}, {"event_type": "chat.user_msg"}):
             told = rules.expiry(msgspec.structs.replace(RECORD, timestamp=at, metadata=metadata))
@@ -164,13 +163,10 @@ def _restore(data: bytes) -> None:
     (backup / MANIFEST_FILE).write_bytes(data)
     data_dir = scratch() / "restored"
 
-    def revise(_: Path, made_at: datetime) -> dict[str, int]:
-        return {"alice": len(read_history(user_folder(data_dir, "alice"), "alice").since(made_at).erasures)}
-
     told = (settings, NOW, lambda *_: None)
     for read in (
-        lambda: restore_all(backup, data_dir, *told, replace=False, revise=revise),
-        lambda: restore_user(backup, data_dir, "alice", *told, replace=False, revise=revise),
+        lambda: restore_all(backup, data_dir, *told, replace=False),
+        lambda: restore_user(backup, data_dir, "alice", *told, replace=False),
     ):
         data_dir.mkdir()
         note_erasure(user_folder(data_dir, "alice"), "alice", Intent(started_at=NOW, record_ids=("gone",)), NOW)

@@ -17,7 +17,6 @@ from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.owners import Owners
 from memory_agent.daemon.service import Service
 from memory_agent.daemon.strangers import Strangers
 from memory_agent.embedders import Embedder
@@ -26,6 +25,7 @@ from memory_agent.protocol import DaemonStatus, HostAddress, IngestBatch, decode
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
+from memory_agent.storage.owners import Owners
 from memory_agent.transport import AsyncReplySocket
 from relay import AsyncSubscriber, Broker, Credentials, CurveGate, Endpoints, RelaySettings, curve_pair, server_pair
 

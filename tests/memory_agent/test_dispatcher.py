@@ -14,9 +14,9 @@ import pytest
 from memory_agent.config import DaemonSettings
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.owners import Owners
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
+from memory_agent.storage.owners import Owners
 from relay import (
     AsyncSubscriber,
     Batch,

@@ -20,11 +20,11 @@ from served_host import absent_embedder
 from test_retention_rounds import SECRET, files_with, told, until
 
 from memory_agent import MemoryClient
-from memory_agent.daemon.owners import Owners
 from memory_agent.erasure.history import read_history
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.owners import Owners
 from relay import BrokerSettings, Journal, RelaySettings, encode_event, journal_folder
 
 AT_ONCE = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))
@@ -125,6 +125,7 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
 
     from memory_agent.daemon import erasing
     from memory_agent.daemon.dispatcher import Dispatcher
+    from memory_agent.erasure import user_removal
     from relay import AsyncSubscriber
 
     def die(*_: object, **__: object) -> Any:
@@ -133,8 +134,8 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
     place: dict[str, tuple[object, str]] = {
         "erase": (AsyncSubscriber, "erase"),
         "forget_owner": (Dispatcher, "forget_owner"),
-        "note_user_erased": (erasing, "note_user_erased"),
-        "remove_user": (erasing, "remove_user"),
+        "note_user_erased": (user_removal, "note_user_erased"),
+        "remove_user": (user_removal, "remove_user"),
         "rmtree": (shutil, "rmtree"),
         "answer": (erasing.DaemonEraser, "_is_cleared"),
     }

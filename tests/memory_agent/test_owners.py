@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from memory_agent.care.checkup import check_owners
-from memory_agent.daemon.owners import Owners, encrypt_owners, is_named, keys_of, named_owner, ownership_keys
 from memory_agent.errors import EncryptionKeyMissingError, StoreEncryptedError, StoreNotEncryptedError
 from memory_agent.storage.environment import Environment
+from memory_agent.storage.owners import Owners, encrypt_owners, is_named, keys_of, named_owner, ownership_keys
 from memory_agent.storage.ownership import PAIRS
 from memory_agent.storage.user_key import UserKey
 from relay import SYSTEM_USER

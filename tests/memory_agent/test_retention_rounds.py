@@ -15,9 +15,9 @@ from served_gateway import Served, gateway_without_ray
 from memory_agent import AsyncMemoryClient, MemoryClient
 from memory_agent.config import EmbedderSettings, RetentionRule, RetentionSettings
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.erasure.aging import NOTE_FILE
-from memory_agent.erasure.ledger import LEDGER_FILE
+from memory_agent.erasure.intent_log import INTENT_FILE
 from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.retention import RETENTION_FILE
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings
@@ -91,7 +91,7 @@ def until(fact: object) -> None:
 
 def is_done(served: Served) -> bool:
     """Whether nobody's erasure is under way, and the relay has cleared its file."""
-    return not list(served.data_dir.glob(f"users/*/{LEDGER_FILE}")) and not files_with(SECRET, served.data_dir)
+    return not list(served.data_dir.glob(f"users/*/{INTENT_FILE}")) and not files_with(SECRET, served.data_dir)
 
 
 def test_a_user_who_is_never_spoken_to_loses_what_is_too_old_in_every_file(data_dir: Path, embedder: Embedder) -> None:
@@ -99,7 +99,7 @@ def test_a_user_who_is_never_spoken_to_loses_what_is_too_old_in_every_file(data_
     assert files_with(SECRET, data_dir)
     with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
         until(lambda: is_done(served))
-        until(lambda: (data_dir / "users" / "carol" / NOTE_FILE).exists())
+        until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
     woken = {user for user, owner in owners.items() if (data_dir / "users" / user / "owner.lock").read_bytes() != owner}
     assert woken == {"alice", "carol"}  # bob's note says that nothing of his is due
     with Journal.open(journal_folder(data_dir)) as journal:
@@ -125,7 +125,7 @@ def test_a_user_whose_files_the_system_does_not_give_holds_nobody_up(data_dir: P
     lock.mkdir()  # cannot be read, by root either
     with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
         until(lambda: is_done(served))
-        until(lambda: (data_dir / "users" / "carol" / NOTE_FILE).exists())
+        until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
 
 
 def test_without_rules_nobody_is_woken(data_dir: Path, embedder: Embedder) -> None:

@@ -32,7 +32,7 @@ from memory_agent.daemon.scopes import permitted, scope_of
 from memory_agent.daemon.service import METHODS
 from memory_agent.daemon.verbs import INNER_METHODS, USER_METHODS
 from memory_agent.embedders import open_embedder
-from memory_agent.erasure.ledger import read_intent
+from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import (
     DeadlineExceededError,
     ScopeMissingError,

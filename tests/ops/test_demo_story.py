@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from memory_agent import Memory, MemoryFilter
-from memory_agent.daemon.owners import ownership_keys
 from memory_agent.errors import ModelMissingError
+from memory_agent.storage.owners import ownership_keys
 from ops.demo.story import CONDUCTOR, Event, Request, Story, Week, workers_of
 from relay import SYSTEM_USER, EventLimits, MalformedEventError, decode_event, encode_event, event_from_mapping
 

@@ -14,7 +14,7 @@ from care_samples import NOW, run_events
 
 from memory_agent.care.backup import make_backup
 from memory_agent.care.checkup import check_events, check_user
-from memory_agent.care.restoration import Restored, begin_anew, restore_all, restore_user
+from memory_agent.care.restoration import Restored, replay_user, restore_all, restore_user
 from memory_agent.embedders import Embedder
 from memory_agent.errors import BackupDamagedError, DaemonRunningError, InvalidInputError, StoreOwnedElsewhereError
 from memory_agent.layout import CONSUMER, Layout
@@ -225,9 +225,9 @@ def test_a_user_without_backup_begins_anew_from_the_journal(data_dir: Path, tmp_
             memory.ingest(run_events(number), seqs=range(4 * number + 1, 4 * number + 5))
         whole = {record.event_id: record.text for _, record in memory._archive.store.scan()}
     with pytest.raises(InvalidInputError, match="remembered by hand"):
-        begin_anew(data_dir, "alice", SETTINGS, NOW, replace=False)
+        replay_user(data_dir, "alice", SETTINGS, NOW, replace=False)
     assert user_folder(data_dir, "alice").exists()
-    done = begin_anew(data_dir, "alice", SETTINGS, NOW, replace=True)
+    done = replay_user(data_dir, "alice", SETTINGS, NOW, replace=True)
     assert done.aside is not None
     with Journal.open(journal_folder(data_dir)) as journal:
         assert journal.cursor(CONSUMER) == 0

@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
 from memory_agent.config import StoreSettings
-from memory_agent.daemon.owners import Owners
 from memory_agent.erasure.selection import Selection
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.owners import Owners
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.user_key import UserKey
 from relay import Journal, event_from_mapping, journal_folder
@@ -237,7 +237,7 @@ def test_whose_key_was_destroyed_is_passed_over_and_named(verb: str, encrypted: 
     KeyRing(keys).destroy("alice")
     result = locked(verb, "--json")
     assert result.exit_code == (2 if verb == "verify" else 0), result.output
-    assert "user alice is passed over" in result.stderr
+    assert "user alice is skipped" in result.stderr
     told = json.loads(result.stdout)
     if verb == "verify":
         assert (told["sound"], told.pop("unchecked")) == (False, ["user alice"])
@@ -249,7 +249,7 @@ def test_what_nobody_can_read_any_more_is_removed(encrypted: Path, keys: Path, l
     KeyRing(keys).destroy("alice")
     result = locked("forget", "--user", "alice", "--user-all", "--yes", "--json")
     assert document(result)["complete"] is True
-    assert "nobody can read" in result.stderr
+    assert "cannot be read" in result.stderr
     assert not user_folder(encrypted, "alice").exists()
     assert locked("remember", "a new beginning", "--user", "alice").exit_code == 0
     assert document(locked("stats", "--user", "alice", "--json"))["memories"] == 1

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from memory_agent.daemon.owners import Owners
-from memory_agent.erasure.users import remove_user
+from memory_agent.erasure.user_removal import remove_user
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.owners import Owners
 from relay import Event, EventLimits, Journal, encode_event, event_from_mapping, journal_folder
 
 Run = Callable[..., Result]

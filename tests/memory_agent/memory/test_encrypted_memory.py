@@ -12,7 +12,7 @@ from memory_samples import NOW, message
 
 from memory_agent.config import StoreSettings
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.ledger import LEDGER_FILE
+from memory_agent.erasure.intent_log import INTENT_FILE
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import (
     EncryptionKeyMissingError,
@@ -101,7 +101,7 @@ def test_nothing_of_it_is_in_any_file_neither_in_use_nor_closed(tmp_path: Path, 
         names = {file.name for file in (tmp_path / "alice").rglob("*")}
     assert found(tmp_path / "alice", marks) == {}
     names |= {file.name for file in (tmp_path / "alice").rglob("*")}
-    expected = {"data.mdb", "lexicon.sqlite", "lexicon.sqlite-wal", "index.usearch", "sona.state", LEDGER_FILE}
+    expected = {"data.mdb", "lexicon.sqlite", "lexicon.sqlite-wal", "index.usearch", "sona.state", INTENT_FILE}
     assert names >= expected
 
 
@@ -114,7 +114,7 @@ def test_without_a_key_all_of_it_would_be_found(tmp_path: Path, embedder: Embedd
         assert learnt_in(store) in (tmp_path / "alice" / "sona.state").read_bytes()
     held |= {f"closed {name}": marks for name, marks in found(tmp_path / "alice", marks).items()}
     assert set().union(*held.values()) >= marks.keys() - {"float32"}
-    assert {"closed data.mdb", "lexicon.sqlite", "closed index.usearch", LEDGER_FILE} <= held.keys()
+    assert {"closed data.mdb", "lexicon.sqlite", "closed index.usearch", INTENT_FILE} <= held.keys()
 
 
 def test_it_answers_as_one_that_is_not_encrypted(tmp_path: Path, embedder: Embedder) -> None:
@@ -141,7 +141,7 @@ def test_what_was_learnt_and_what_is_being_erased_is_found_again(tmp_path: Path,
         state.write_bytes(bytes([state.read_bytes()[0] ^ 1]) + state.read_bytes()[1:])
         assert load_learner(store) is None
         assert not state.exists()
-    assert (tmp_path / "alice" / LEDGER_FILE).exists()
+    assert (tmp_path / "alice" / INTENT_FILE).exists()
     with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
         assert memory.get(record_id) is None  # the erasure went on
 

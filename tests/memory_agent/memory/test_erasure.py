@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.history import fingerprint, note_erasure, note_returned, read_history
-from memory_agent.erasure.ledger import LEDGER_FILE, Intent, read_intent, write_intent
+from memory_agent.erasure.history import fingerprint, note_erasure, note_reimported_ids, read_history
+from memory_agent.erasure.intent_log import INTENT_FILE, Intent, read_intent, write_intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
@@ -106,14 +106,14 @@ def test_the_receipt_counts_and_hashes_without_text(tmp_path: Path, embedder: Em
         receipt = memory.erasure.erase([*ids, "unknown"])
         assert (receipt.memories, receipt.complete, receipt.reason) == (2, True, None)
         assert receipt.ids_sha256 == sha256("".join(f"{one}\n" for one in sorted(ids)).encode()).hexdigest()
-        assert not (tmp_path / "alice" / LEDGER_FILE).exists()
+        assert not (tmp_path / "alice" / INTENT_FILE).exists()
 
 
 def test_an_intent_with_a_flipped_bit_is_refused_and_erases_nothing_else(tmp_path: Path, embedder: Embedder) -> None:
     folder = tmp_path / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
         kept = memory.remember(OTHER)
-    ledger = folder / LEDGER_FILE
+    ledger = folder / INTENT_FILE
     intent = write_intent(folder, Intent(started_at=datetime(2026, 2, 1, tzinfo=UTC), record_ids=(kept.id[:-1] + "~",)))
     whole = ledger.read_bytes()
     for place in range(len(whole)):
@@ -122,7 +122,7 @@ def test_an_intent_with_a_flipped_bit_is_refused_and_erases_nothing_else(tmp_pat
             with suppress(StoreError):
                 assert read_intent(folder) == intent, place
     ledger.write_bytes(whole[:-20])
-    with pytest.raises(StoreError, match=LEDGER_FILE):
+    with pytest.raises(StoreError, match=INTENT_FILE):
         Memory.open(folder, embedder=embedder)
 
 
@@ -169,7 +169,7 @@ def test_a_process_killed_at_any_step_leaves_an_erasure_that_the_next_one_finish
         assert memory.erasure.erase(ids).complete
         assert memory.stats().memories == 1
     assert files_with(SECRET, folder) == []
-    assert not (folder / LEDGER_FILE).exists()
+    assert not (folder / INTENT_FILE).exists()
 
 
 def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
@@ -258,7 +258,7 @@ def test_what_was_brought_in_again_and_a_session_that_went_on_are_noted_again(tm
     later, intent = NOW + timedelta(hours=1), Intent(started_at=NOW, record_ids=("one", "two"))
     for _ in range(2):
         note_erasure(tmp_path, "alice", intent, NOW, once=True)
-    note_returned(tmp_path, "alice", ["two"], later)
+    note_reimported_ids(tmp_path, "alice", ["two"], later)
     assert fingerprint("alice", "two") not in read_history(tmp_path, "alice").memories
     note_erasure(tmp_path, "alice", intent, NOW, once=True)
     assert fingerprint("alice", "two") in read_history(tmp_path, "alice").memories

@@ -16,9 +16,8 @@ from test_erasure import SECRET, files_with
 from memory_agent.config import RetentionRule, RetentionSettings
 from memory_agent.embedders import Embedder
 from memory_agent.erasure import face
-from memory_agent.erasure.aging import NOTE_FILE, is_due_asleep
-from memory_agent.erasure.ledger import LEDGER_FILE, read_intent
-from memory_agent.erasure.rules import Rules
+from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
+from memory_agent.erasure.retention import RETENTION_FILE, RetentionRules, is_due_while_closed
 from memory_agent.errors import InvalidInputError, SettingsError
 from memory_agent.memory import Memory
 from memory_agent.settings import load_settings
@@ -68,7 +67,7 @@ def test_what_has_reached_its_age_is_in_no_byte_of_any_file_after_opening(tmp_pa
         assert memory.recall(SECRET, mode="lexical").memories == ()
         assert memory.stats().expired == {"progress": 2}
         assert memory.ingest([told(1, 31 * DAY)], now=NOW).duplicates == 1
-    assert not (tmp_path / LEDGER_FILE).exists()
+    assert not (tmp_path / INTENT_FILE).exists()
 
 
 def test_nothing_goes_without_a_rule(tmp_path: Path, embedder: Embedder) -> None:
@@ -77,7 +76,7 @@ def test_nothing_goes_without_a_rule(tmp_path: Path, embedder: Embedder) -> None
         assert memory.erasure.age(NOW) == 0
         assert memory.erasure.erase_expired(now=NOW).memories == 0
         assert memory.stats().memories == 1
-    assert not (tmp_path / NOTE_FILE).exists()
+    assert not (tmp_path / RETENTION_FILE).exists()
 
 
 def test_the_age_is_reached_at_its_very_moment_and_not_before(tmp_path: Path, embedder: Embedder) -> None:
@@ -204,7 +203,9 @@ def test_a_host_looks_through_a_large_memory_after_it_was_woken(
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
     """Whether a user who sleeps has to be looked at, so many days from now."""
-    return is_due_asleep(folder, Rules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY)
+    return is_due_while_closed(
+        folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
+    )
 
 
 def test_who_sleeps_for_ever_is_due_when_something_reaches_its_age(tmp_path: Path, embedder: Embedder) -> None:
@@ -234,7 +235,7 @@ def test_other_rules_and_other_owners_make_a_user_due(tmp_path: Path, embedder: 
     with opened(tmp_path, embedder, USUAL) as memory:
         assert memory.stats().memories == 1
     assert not due(tmp_path, 0)
-    (tmp_path / NOTE_FILE).write_bytes(b"{")
+    (tmp_path / RETENTION_FILE).write_bytes(b"{")
     assert due(tmp_path, 0)
 
 
@@ -255,7 +256,7 @@ def test_killed_half_way_it_goes_on(step: str, tmp_path: Path, embedder: Embedde
         assert ages_of(memory) == [1]
         assert memory.stats().expired == {"progress": 6}
     assert files_with(SECRET, tmp_path) == []
-    assert not (tmp_path / LEDGER_FILE).exists()
+    assert not (tmp_path / INTENT_FILE).exists()
 
 
 def test_in_a_daemons_folder_the_journals_part_is_left_begun_and_said(tmp_path: Path, embedder: Embedder) -> None:
@@ -278,9 +279,9 @@ def test_in_a_daemons_folder_the_journals_part_is_left_begun_and_said(tmp_path: 
 def test_rules_that_cannot_be_meant_are_refused_by_name() -> None:
     table = SignalTable.load()
     with pytest.raises(SettingsError, match="name of another rule"):
-        Rules(rules(PROGRESS, PROGRESS), table)
+        RetentionRules(rules(PROGRESS, PROGRESS), table)
     with pytest.raises(SettingsError, match="no signal progres"):
-        Rules(rules(RetentionRule(name="x", signals=("progres",))), table)
+        RetentionRules(rules(RetentionRule(name="x", signals=("progres",))), table)
     text = '[{name = "progress", kinds = ["episode"], age_s = 2592000}]'
     loaded = load_settings(None, {"MEMORY_AGENT_RETENTION__RULES": text}).retention
     assert loaded.rules == (RetentionRule(name="progress", kinds=("episode",), age_s=30 * DAY_S),)
@@ -292,7 +293,7 @@ def test_rules_that_cannot_be_meant_are_refused_by_name() -> None:
 def test_an_age_beyond_the_calendar_is_never_reached() -> None:
     from memory_agent.records import MemoryRecord
 
-    held = Rules(rules(RetentionRule(name="x", age_s=1e10)), SignalTable.load())
+    held = RetentionRules(rules(RetentionRule(name="x", age_s=1e10)), SignalTable.load())
     late = datetime(9990, 1, 1, tzinfo=UTC)
     record = MemoryRecord(id="1", text="x", source="user_input", kind="episode", timestamp=late)
     assert held.expiry(record) is None

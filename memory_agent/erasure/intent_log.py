@@ -1,7 +1,7 @@
-"""What an erasure is about to do, on the disk before it begins, so that a crash half way does not end it.
+"""The intent log of an erasure: what it is going to erase, durable before it begins.
 
-Ids only, no text, and sealed: with one flipped bit it would erase something else. The steps are idempotent: who finds
-the file does all of them again.
+A file that is found again after a crash is redone as a whole, since every step is idempotent. It holds ids and no text,
+and a checksum, because one flipped bit would erase something else.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import msgspec
 
 from memory_agent.errors import EncryptionKeyMissingError, StoreError
 from memory_agent.storage.user_key import UserKey
-from relay import UndecipherableError
+from relay import Erasable
 from relay.disk import add_checksum, flush, verify_checksum, write_private
+from relay.errors import UndecipherableError
 
-LEDGER_FILE = "erasing.json"
-_PURPOSE, _ABOUT = "erasing", LEDGER_FILE.encode()
+INTENT_FILE = "erasing.json"
+_PURPOSE, _ABOUT = "erasing", INTENT_FILE.encode()
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """The memories and the session that are being erased, and the events that they were made of.
+    """The memories and the session to erase, and the events that they were made of.
 
-    `expired` has the ids of memories that reached the age of a rule, which are in `record_ids` no second time.
-    `everything`: the whole user goes, in the end with the folder. `with_journal`: their events are still to be erased
-    from the journal, by whoever has it; the store cannot.
+    `expired`: by retention rule, the ids that expired; they are not repeated in `record_ids`. `everything`: the user is
+    erased, finally with the folder. `with_journal`: the events are still to be erased from the journal, by the process
+    that owns it.
     """
 
     started_at: datetime
@@ -40,18 +41,18 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_ids(self) -> tuple[str, ...]:
-        """The ids of all memories that go."""
+        """The ids of all memories to erase."""
         return tuple(dict.fromkeys((*self.record_ids, *chain.from_iterable(self.expired.values()))))
 
 
 def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
-    """Keep an intent, together with one that is not through yet, and return both as one; durable on return.
+    """Write an intent, merged with an unfinished one, and return the result. Encrypted with `key`. Durable on return.
 
-    With a `key` it is encrypted. Raises `StoreError`.
+    Raises `StoreError`, also for two sessions at a time.
     """
     known = read_intent(folder, key)
     if known is not None and known.session_id not in (None, intent.session_id) and intent.session_id is not None:
-        raise StoreError(f"{folder}: the erasure of session {known.session_id} is not through yet")
+        raise StoreError(f"{folder}: the erasure of session {known.session_id} is not finished yet")
     if known is not None:
         intent = Intent(
             started_at=known.started_at,
@@ -60,19 +61,19 @@ def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> In
             session_id=intent.session_id or known.session_id,
             run_ids=tuple(dict.fromkeys((*known.run_ids, *intent.run_ids))),
             with_journal=known.with_journal or intent.with_journal,
-            expired=_joined(known.expired, intent.expired),
+            expired=_merged(known.expired, intent.expired),
             everything=known.everything or intent.everything,
         )
     _write(folder, intent, key)
     return intent
 
 
-def _joined(some: dict[str, tuple[str, ...]], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _merged(some: dict[str, tuple[str, ...]], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     return {rule: tuple(dict.fromkeys((*some.get(rule, ()), *more.get(rule, ())))) for rule in some | more}
 
 
-def note_journal_done(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
-    """Note that the events of a kept intent are gone from the journal; durable on return. Raises `StoreError`."""
+def mark_journal_done(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
+    """Write that the events of an intent are erased from the journal. Durable on return. Raises `StoreError`."""
     intent = msgspec.structs.replace(intent, with_journal=False)
     _write(folder, intent, key)
     return intent
@@ -82,11 +83,11 @@ def _write(folder: Path, intent: Intent, key: UserKey | None) -> None:
     data = msgspec.json.encode(intent)
     if key is not None:
         data = key.cipher(_PURPOSE).seal(data, _ABOUT)
-    write_whole(folder / LEDGER_FILE, add_checksum(data))
+    write_atomically(folder / INTENT_FILE, add_checksum(data))
 
 
-def write_whole(file: Path, content: bytes) -> None:
-    """Put a private file in its place, whole or not at all; durable on return. Raises `StoreError`."""
+def write_atomically(file: Path, content: bytes) -> None:
+    """Replace a private file, whole or not at all. Durable on return. Raises `StoreError`."""
     try:
         write_private(file, content)
     except OSError as error:
@@ -94,21 +95,21 @@ def write_whole(file: Path, content: bytes) -> None:
 
 
 def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
-    """Return the erasure that was begun and is not through, or None. Raises `StoreError` for one that is unreadable."""
+    """Return the unfinished erasure, or None. Raises `StoreError` for a file that cannot be read."""
     try:
-        data = verify_checksum((folder / LEDGER_FILE).read_bytes())
+        data = verify_checksum((folder / INTENT_FILE).read_bytes())
         if key is not None:
             data = key.cipher(_PURPOSE).open(data, _ABOUT)
         return msgspec.json.decode(data, type=Intent)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, ValueError, RecursionError, UndecipherableError) as error:
-        raise StoreError(f"{folder / LEDGER_FILE} cannot be read: {error}") from error
+        raise StoreError(f"{folder / INTENT_FILE} cannot be read: {error}") from error
 
 
 def encrypt_intent(folder: Path, key: UserKey) -> None:
-    """Encrypt an erasure that was begun while nothing was; durable on return. Raises `StoreError`."""
-    (folder / f"{LEDGER_FILE}.new").unlink(missing_ok=True)
+    """Encrypt a plain intent; an encrypted one stays as it is. Durable on return. Raises `StoreError`."""
+    (folder / f"{INTENT_FILE}.new").unlink(missing_ok=True)
     try:
         read_intent(folder, key)
     except EncryptionKeyMissingError:
@@ -119,9 +120,8 @@ def encrypt_intent(folder: Path, key: UserKey) -> None:
             _write(folder, intent, key)
 
 
-def is_through(intent: Intent, kept: Intent) -> bool:
-    """Whether nothing of the `kept` intent is left to be erased from the journal by somebody else than whoever carried
-    out `intent`: it may have been joined by another's, or have been begun by one who has the journal."""
+def covers_journal(intent: Intent, kept: Intent) -> bool:
+    """Whether the events of the `kept` intent, which merges several, are erased with those of `intent`."""
     return not kept.with_journal or (
         intent.with_journal
         and intent.everything == kept.everything
@@ -132,6 +132,20 @@ def is_through(intent: Intent, kept: Intent) -> bool:
 
 
 def close_intent(folder: Path) -> None:
-    """Note that an erasure is through."""
-    (folder / LEDGER_FILE).unlink(missing_ok=True)
+    """Remove the intent of a finished erasure. Durable on return."""
+    (folder / INTENT_FILE).unlink(missing_ok=True)
     flush(folder)
+
+
+def erasable(user_id: str, intent: Intent) -> Erasable:
+    """Return the user's own events to erase from the journal: those of the memories, the session and its runs.
+
+    Events that conductors published for the user as `system` are found by the map of run owners (`storage.owners`).
+    """
+    return Erasable(
+        user_id=user_id,
+        everything=intent.everything,
+        event_ids=frozenset(intent.event_ids),
+        session_ids=frozenset() if intent.session_id is None else frozenset({intent.session_id}),
+        run_ids=frozenset(intent.run_ids),
+    )

@@ -5,7 +5,7 @@ Whose word counts is the dispatcher's to say: anybody can name another's run
 (`ops/decisions/0024-whose-word-makes-an-owner.md`). A run or session that two users claim belongs to nobody: guessing
 would show one user's work to another. Bounded: beyond `LIMIT` pairs the one that was learnt first is forgotten, and
 learnt again from its next event. Encrypted, it keeps of runs and sessions what recognises them and reads nothing back.
-What this does not do: keep the events that wait for an owner (`dispatcher`).
+Events that wait for an owner are kept by the dispatcher (`daemon.dispatcher`).
 """
 
 from __future__ import annotations

@@ -1,29 +1,47 @@
-"""Removing a user: the whole folder, at once for everybody who looks, and for good when a crash came between.
+"""Remove a user's folder: renamed first, which hides it at once, then deleted, if need be by the next start.
 
-With it go the user's folders in what a restore put aside, or left when it was interrupted. What this does not do: the
-journals there, which are many users' (`aside`).
+The user's folders in what a restore moved aside, or left when it was interrupted, are removed too; the journals there,
+which belong to many users, are not (`moved_aside`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 from ulid import ULID
 
 from memory_agent.config import StoreSettings
+from memory_agent.erasure.history import note_erasure, note_user_erased
+from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import StoreError
 from memory_agent.storage.fence import OwnerLock
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
-from relay import journal_folder
+from relay import Erased, journal_folder
 from relay.disk import flush
 
 _DOOMED = ".erased-"
 
 
+def erase_user_files(data_dir: Path, user_id: str, now: datetime) -> None:
+    """Add the erasure of a user to the history and remove the user's folders. Durable on return; idempotent.
+
+    Raises as `remove_user`.
+    """
+    note_user_erased(user_folder(data_dir, user_id), user_id, now)
+    remove_user(data_dir, user_id)
+
+
+def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased: Erased, now: datetime) -> None:
+    """Add the erasure of a user without a store to the history, if the journal held events. Raises `StoreError`."""
+    if erased.seqs:
+        note_erasure(user_folder(data_dir, user_id), user_id, intent, now)
+
+
 def remove_user(data_dir: Path, user_id: str) -> bool:
-    """Remove a user's folders; return whether there was one. On the disk when it returns.
+    """Remove a user's folders; return whether there was one. Durable on return.
 
     Raises `StoreOwnedElsewhereError`, `StoreError`.
     """
@@ -41,7 +59,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
 
 
 def finish_removals(data_dir: Path) -> int:
-    """Remove what a crash left of users that were removed; return how many folders there were. Raises `StoreError`."""
+    """Delete the folders of users whose removal was interrupted; return their number. Raises `StoreError`."""
     doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
     doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:
@@ -58,13 +76,16 @@ def finish_removals(data_dir: Path) -> int:
 
 
 def has_journal(folder: Path) -> bool:
-    """Whether a user's folder lies in a data folder with a journal, which has the events that memories were made of."""
+    """Whether a user's folder lies in a data folder with a journal."""
     data_dir = data_dir_of(folder)
     return data_dir is not None and journal_folder(data_dir).exists()
 
 
-def aside(folder: Path) -> list[str]:
-    """Return the names of what a restore put aside that has this user's folder or a journal, which may have more."""
+def moved_aside(folder: Path) -> list[str]:
+    """Return the names of the folders that a restore moved aside and that may hold data of this user.
+
+    Those are the ones with this user's folder, or with a journal.
+    """
     data_dir = data_dir_of(folder)
     if data_dir is None:
         return []
@@ -74,9 +95,9 @@ def aside(folder: Path) -> list[str]:
     ]
 
 
-def why_aside(folder: Path) -> str | None:
-    """Return why an erasure is not complete for what was put aside, or None where nothing was."""
-    names = aside(folder)
+def moved_aside_reason(folder: Path) -> str | None:
+    """Return the reason why an erasure is not complete, if a restore moved files aside."""
+    names = moved_aside(folder)
     return f"a restore left older files: remove {', '.join(names)} in the data folder" if names else None
 
 

@@ -1,0 +1,287 @@
+"""Work on a data folder that no daemon serves: open one user's memory, erase, read the quarantine, compact the journal.
+
+A running daemon does the same through its hosts and its relay (`daemon.erasing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from memory_agent.config import RetentionSettings
+from memory_agent.erasure.history import History, fingerprint
+from memory_agent.erasure.intent_log import Intent, erasable
+from memory_agent.erasure.receipt import ErasureReceipt, with_journal
+from memory_agent.erasure.selection import Selection, intent_for_absent_user
+from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
+from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
+from memory_agent.layout import Layout
+from memory_agent.memory import Memory
+from memory_agent.protocol import QuarantinedEvent
+from memory_agent.quarantine import describe
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
+from memory_agent.storage.user_key import open_user_key
+from relay import (
+    SYSTEM_USER,
+    EncryptionSettings,
+    Erasable,
+    Erased,
+    Journal,
+    journal_folder,
+    open_key_ring,
+    read_event,
+)
+
+Warn = Callable[[str], None]
+"""Receives a sentence about something that went differently, where the operation goes on."""
+
+IsOwned = Callable[[bytes], bool]
+"""Whether an encoded event of `system` belongs to the user."""
+
+_PAGE = 500
+
+
+def open_memory(data_dir: Path, settings: Settings, user_id: str, retention: RetentionSettings | None = None) -> Memory:
+    """Open a user's memory on its files; the user is created where there is none.
+
+    Finishes a restore that was interrupted. Applies no retention by itself, so that reading erases nothing; `retention`
+    gives the rules to `Memory.erasure`. Raises what `Memory.open` raises, and `DaemonRunningError`.
+    """
+    open_user_key(settings.encryption, data_dir, user_id)  # refuses keys in the data folder, not only in the user's
+    layout = Layout(data_dir)
+    layout.create()
+    layout.finish_restore()
+    return _open(user_folder(data_dir, user_id), settings, user_id, settings.encryption, retention)
+
+
+@contextmanager
+def open_for_reading(data_dir: Path, settings: Settings, user_id: str) -> Iterator[Memory]:
+    """As `open_memory`, but a user without a store reads as an empty memory, and neither files nor keys are made."""
+    open_user_key(settings.encryption, data_dir, user_id)
+    Layout(data_dir).finish_restore()
+    if user_folder(data_dir, user_id).exists():
+        with open_memory(data_dir, settings, user_id) as memory:
+            yield memory
+        return
+    with (
+        TemporaryDirectory(prefix="memory-agent-") as folder,
+        _open(Path(folder) / "empty", settings, user_id, None, None) as memory,
+    ):
+        yield memory
+
+
+def _open(
+    folder: Path,
+    settings: Settings,
+    user_id: str,
+    encryption: EncryptionSettings | None,
+    retention: RetentionSettings | None,
+) -> Memory:
+    return Memory.open(
+        folder,
+        user_id=user_id,
+        embedder_settings=settings.embedder,
+        store_settings=settings.store,
+        ingest_settings=settings.ingest,
+        recall_settings=settings.recall,
+        learning_settings=settings.learning,
+        masking_settings=settings.relay.masking,
+        encryption_settings=encryption,
+        retention_settings=retention,
+        age_now=False,
+    )
+
+
+def erase(
+    data_dir: Path,
+    settings: Settings,
+    user_id: str,
+    selection: Selection,
+    now: datetime,
+    *,
+    dry_run: bool = False,
+    warn: Warn = lambda _: None,
+) -> ErasureReceipt:
+    """Erase memories from every file, and the events they were made of from the journal. Durable on return.
+
+    Idempotent: after a crash, the same call or the next start of a daemon finishes it. A user without a store stays
+    without one; the journal is erased from all the same. `dry_run` changes nothing and returns the receipt. Raises
+    `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalError`.
+    """
+    Layout(data_dir).finish_restore()
+    if selection.everything:
+        selection.check()
+        return erase_user(data_dir, settings, user_id, now, dry_run=dry_run, warn=warn)
+    if not user_folder(data_dir, user_id).exists():
+        return _erase_absent(data_dir, settings, user_id, selection, now, dry_run=dry_run)
+    with open_memory(data_dir, settings, user_id, settings.retention) as memory:
+        intent = memory.erasure.plan(selection, now)
+        selected = intent.all_ids
+        if not dry_run:
+            intent = memory.erasure.begin(intent)
+        erased = erase_events_of(data_dir, settings, user_id, intent, now, dry_run=dry_run)
+        receipt = memory.erasure.receipt(intent, now) if dry_run else memory.erasure.carry_out(intent, now)
+    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, selected)
+
+
+def erase_user(
+    data_dir: Path,
+    settings: Settings,
+    user_id: str,
+    now: datetime,
+    *,
+    dry_run: bool = False,
+    warn: Warn = lambda _: None,
+) -> ErasureReceipt:
+    """Erase a user: events, ownership of runs, and the folder last. Durable on return; idempotent after a crash.
+
+    Needs no key: memories that cannot be read are removed without being counted, and `warn` says so. Raises as `erase`.
+    """
+    folder = user_folder(data_dir, user_id)
+    ids: tuple[str, ...] = ()
+    if folder.exists():
+        try:
+            with open_memory(data_dir, settings, user_id) as memory:
+                ids = memory.erasure.plan(Selection(everything=True), now).record_ids
+        except (EncryptionKeyMissingError, StoreDamagedError) as error:
+            warn(f"the memories are not counted, since they cannot be read ({error.code})")
+    wanted = Erasable(user_id=user_id, everything=True)
+    erased = erase_events(data_dir, settings, wanted, now, dry_run=dry_run, forget_owner=True)
+    if not dry_run:
+        erase_user_files(data_dir, user_id, now)
+    receipt = ErasureReceipt.of(
+        user_id, ids, now, dry_run=dry_run, reason=None if dry_run else moved_aside_reason(folder)
+    )
+    return with_journal(receipt, erased, is_compact=True)
+
+
+def _erase_absent(
+    data_dir: Path, settings: Settings, user_id: str, selection: Selection, now: datetime, *, dry_run: bool
+) -> ErasureReceipt:
+    intent = intent_for_absent_user(selection, now)
+    erased = erase_events_of(data_dir, settings, user_id, intent, now, dry_run=dry_run)
+    if not dry_run:
+        note_absent_user_erased(data_dir, user_id, intent, erased, now)
+    receipt = ErasureReceipt.of(user_id, (), now, dry_run=dry_run)
+    return with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, ())
+
+
+def erase_events_of(
+    data_dir: Path, settings: Settings, user_id: str, intent: Intent, now: datetime, *, dry_run: bool = False
+) -> Erased:
+    """Erase the events of an intent from the journal's files, those of `system` about its session and runs included."""
+    among = keys_of(intent.session_id, intent.run_ids)
+    return erase_events(data_dir, settings, erasable(user_id, intent), now, among, dry_run=dry_run)
+
+
+def erase_events(
+    data_dir: Path,
+    settings: Settings,
+    wanted: Erasable,
+    now: datetime,
+    among: frozenset[str] | None = None,
+    *,
+    dry_run: bool = False,
+    forget_owner: bool = False,
+) -> Erased:
+    """Erase events of one user from the journal's files, and those that conductors published for it as `system`.
+
+    `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
+    owners. Durable on return, and the journal's file is compacted. Without a journal there is nothing to erase. Raises
+    `JournalError`, `StoreError`.
+    """
+    with _open_owners(data_dir, settings) as owners:
+        is_owned = partial(is_named if owners is None else owners.has, wanted.user_id, among=among)
+        erased = _erase_from_journal(data_dir, settings, wanted, is_owned, now, dry_run=dry_run)
+        if forget_owner and owners is not None and not dry_run:
+            owners.forget(wanted.user_id)
+    return erased
+
+
+def _erase_from_journal(
+    data_dir: Path, settings: Settings, wanted: Erasable, is_owned: IsOwned, now: datetime, *, dry_run: bool
+) -> Erased:
+    if not journal_folder(data_dir).exists():
+        return Erased(seqs=[], quarantined=0)
+    with _open_journal(data_dir, settings) as journal:
+        wanted = msgspec.structs.replace(
+            wanted,
+            system_seqs=frozenset(_system_events(journal, is_owned)),
+            quarantine_ids=frozenset(_system_quarantine(journal, is_owned)),
+        )
+        erased = journal.erase_all(wanted, now, dry_run=dry_run)
+        if not dry_run and journal.uncompacted:
+            journal.compact()
+    return erased
+
+
+@contextmanager
+def _open_owners(data_dir: Path, settings: Settings) -> Iterator[Owners | None]:
+    """Open the map of run owners that a daemon keeps; None where no daemon has run."""
+    path = Layout(data_dir).owners
+    if not path.exists():
+        yield None
+        return
+    with closing(Owners(path, key=open_user_key(settings.encryption, data_dir, SYSTEM_USER))) as owners:
+        yield owners
+
+
+def _open_journal(data_dir: Path, settings: Settings, *, readonly: bool = False) -> Journal:
+    keys = open_key_ring(settings.encryption, data_dir)
+    return Journal.open(journal_folder(data_dir), settings.relay.journal, readonly=readonly, keys=keys)
+
+
+def _system_events(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
+    after = 0
+    while page := journal.read(after, _PAGE, user_id=SYSTEM_USER):
+        yield from (entry.seq for entry in page if is_owned(entry.data))
+        after = page[-1].seq
+
+
+def _system_quarantine(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
+    after = 0
+    while page := journal.quarantined(after, _PAGE):
+        traces = ((entry.id, quarantined_traces(entry)) for entry in page)
+        yield from (id_ for id_, trace in traces if trace is not None and is_owned(trace))
+        after = page[-1].id
+
+
+def erased_events(data_dir: Path, settings: Settings, user_id: str, history: History) -> list[str]:
+    """Return the ids of a user's events that were erased according to `history` and that the journal still holds."""
+    wanted = history.events
+    found: list[str] = []
+    if not wanted or not journal_folder(data_dir).exists():
+        return found
+    with _open_journal(data_dir, settings) as journal:
+        after = 0
+        while page := journal.read(after, _PAGE, user_id=user_id):
+            ids = (read_event(entry.data).event_id for entry in page)
+            found += [one for one in ids if fingerprint(user_id, one) in wanted]
+            after = page[-1].seq
+    return found
+
+
+def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) -> Sequence[QuarantinedEvent]:
+    """Return at most `limit` quarantined events with an id above `after`, without their content."""
+    if not journal_folder(data_dir).exists():
+        return []
+    with _open_journal(data_dir, settings, readonly=True) as journal:
+        return [describe(entry) for entry in journal.quarantined(after, limit)]
+
+
+def compact_journal(data_dir: Path, settings: Settings) -> None:
+    """Copy the journal without its free pages and put the copy in place, where there is a journal. Durable on return.
+
+    Raises `JournalError`, `JournalInUseError`.
+    """
+    if journal_folder(data_dir).exists():
+        with _open_journal(data_dir, settings) as journal:
+            journal.compact()

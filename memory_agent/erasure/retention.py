@@ -1,0 +1,204 @@
+"""Which memories are kept for how long, and when the next one expires.
+
+Rules are tried in order; the first that matches a memory decides. A memory's age counts from its own timestamp, so an
+imported history may expire at once. When a memory is closed, the time of the next expiry is written to a small file
+with the owner epoch, so that a daemon wakes nobody for nothing; a file from another epoch is not trusted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.config import RetentionRule, RetentionSettings
+from memory_agent.erasure.intent_log import write_atomically
+from memory_agent.errors import SettingsError, StoreError
+from memory_agent.records import MemoryRecord
+from memory_agent.signals.table import SignalTable
+from memory_agent.storage.fence import last_epoch
+from memory_agent.storage.records_file import has_records
+from memory_agent.storage.store import Store
+from relay.disk import add_checksum, verify_checksum
+from relay.topics import matches_any
+
+RETENTION_FILE = "retention.json"
+
+
+class RetentionRules:
+    """The retention rules of the settings, in order. Immutable."""
+
+    def __init__(self, settings: RetentionSettings, table: SignalTable) -> None:
+        """Raises `SettingsError` for a repeated name, or a signal that is not in `table`."""
+        self._rules = settings.rules
+        self._table = table
+        for place, rule in enumerate(self._rules):
+            if any(rule.name == earlier.name for earlier in self._rules[:place]):
+                raise SettingsError(f"retention.rules[{place}].name", f"{rule.name} is the name of another rule")
+            if unknown := set(rule.signals) - table.names:
+                raise SettingsError(f"retention.rules[{place}].signals", f"there is no signal {min(unknown)}")
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing ever expires."""
+        return not any(rule.age_s for rule in self._rules)
+
+    @property
+    def digest(self) -> str:
+        """A short digest; a schedule that was saved under other rules is not used."""
+        meant = [(rule, self._table.digest if rule.signals else "") for rule in self._rules]
+        return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
+
+    def rule_of(self, record: MemoryRecord) -> RetentionRule | None:
+        """Return the first rule that matches a memory, or None."""
+        return next((rule for rule in self._rules if self._fits(rule, record)), None)
+
+    def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
+        """Return when a memory expires and the name of the rule; None for a memory that never does."""
+        rule = self.rule_of(record)
+        if rule is None or not rule.age_s:
+            return None
+        try:
+            return record.timestamp + timedelta(seconds=rule.age_s), rule.name
+        except OverflowError:
+            return None
+
+    def _fits(self, rule: RetentionRule, record: MemoryRecord) -> bool:
+        return (
+            _is_among(record.kind, rule.kinds)
+            and _is_among(record.source, rule.sources)
+            and (not rule.tags or not set(rule.tags).isdisjoint(record.tags))
+            and (not (rule.events or rule.signals) or self._comes_from(rule, record.metadata.get("event_type")))
+        )
+
+    def _comes_from(self, rule: RetentionRule, event_type: object) -> bool:
+        if not isinstance(event_type, str):
+            return False
+        is_of_events = not rule.events or matches_any(rule.events, event_type)
+        return is_of_events and (not rule.signals or self._table.name_of(event_type) in rule.signals)
+
+
+class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a closed memory says: nothing up to row `through` expires before `next_at`.
+
+    Valid only for the same rules and the owner epoch in which it was written.
+    """
+
+    rules: str
+    epoch: int
+    through: int
+    next_at: datetime | None
+    looked_at: datetime | None
+
+    def is_due(self, now: datetime, interval_s: float) -> bool:
+        """Whether something expired and the last scan is `interval_s` ago, or the clock was set back."""
+        was_lately = self.looked_at is not None and timedelta() <= now - self.looked_at < timedelta(seconds=interval_s)
+        return self.next_at is not None and self.next_at <= now and not was_lately
+
+
+class Expired(msgspec.Struct, frozen=True, kw_only=True):
+    """The ids of expired memories, by rule. `next_at`: when the next of the others expires."""
+
+    by_rule: dict[str, tuple[str, ...]]
+    through: int
+    next_at: datetime | None
+    has_more: bool
+
+
+class RetentionSchedule:
+    """Knows when something in one user's open store expires: reads new rows once, and all rows when one is due."""
+
+    def __init__(self, store: Store, rules: RetentionRules, interval_s: float) -> None:
+        self._store = store
+        self._rules = rules
+        self._interval_s = interval_s
+        saved = _read_note(store.folder)
+        fits = saved is not None and (saved.rules, saved.epoch) == (rules.digest, store.epoch - 1)
+        blank = ExpiryNote(rules=rules.digest, epoch=store.epoch, through=0, next_at=None, looked_at=None)
+        self._note = msgspec.structs.replace(saved, epoch=store.epoch) if saved is not None and fits else blank
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether something expired and it is time for a scan. Raises `StoreError`."""
+        if self._rules.is_off:
+            return False
+        self._read_new_rows()
+        return self._note.is_due(now, self._interval_s)
+
+    def expired(self, now: datetime, limit: int | None = None) -> Expired:
+        """Return the expired memories, at most `limit`. Scans all records. Raises `StoreError`."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        next_at: datetime | None = None
+        taken = through = 0
+        has_more = False
+        with self._store.snapshot() as snapshot:
+            for row, record in snapshot.scan():
+                through = row
+                expiry = self._rules.expiry(record)
+                if expiry is None:
+                    continue
+                at, rule = expiry
+                if at <= now and (limit is None or taken < limit):
+                    found[rule].append(record.id)
+                    taken += 1
+                    continue
+                has_more = has_more or at <= now
+                next_at = at if next_at is None else min(at, next_at)
+        by_rule = {rule: tuple(ids) for rule, ids in found.items()}
+        return Expired(by_rule=by_rule, through=through, next_at=next_at, has_more=has_more)
+
+    def settle(self, expired: Expired, now: datetime) -> None:
+        """Take over the result of a scan whose memories are being erased; if more has expired, it stays due."""
+        looked_at = None if expired.has_more else now
+        self._note = msgspec.structs.replace(
+            self._note, through=expired.through, next_at=expired.next_at, looked_at=looked_at
+        )
+
+    def finish(self) -> None:
+        """Read the newest rows, before the store is closed. Raises `StoreError`."""
+        if not self._rules.is_off:
+            self._read_new_rows()
+
+    def save(self) -> None:
+        """Save the schedule, after the store was closed. Without it, the next process scans the store."""
+        if not self._rules.is_off:
+            with suppress(StoreError):
+                write_atomically(self._store.folder / RETENTION_FILE, add_checksum(msgspec.json.encode(self._note)))
+
+    def _read_new_rows(self) -> None:
+        through, next_at = self._note.through, self._note.next_at
+        with self._store.snapshot() as snapshot:
+            for row, record in snapshot.scan(through):
+                through = row
+                expiry = self._rules.expiry(record)
+                if expiry is not None:
+                    next_at = expiry[0] if next_at is None else min(expiry[0], next_at)
+        if through != self._note.through:
+            self._note = msgspec.structs.replace(self._note, through=through, next_at=next_at)
+
+
+def is_due_while_closed(folder: Path, rules: RetentionRules, interval_s: float, now: datetime) -> bool:
+    """Whether a closed memory has to be scanned, also when that cannot be told. Opens no store."""
+    if rules.is_off or not has_records(folder):
+        return False
+    note = _read_note(folder)
+    try:
+        is_valid = note is not None and (note.rules, note.epoch) == (rules.digest, last_epoch(folder))
+    except StoreError:
+        return True  # opening the memory reports it
+    return note is None or not is_valid or note.is_due(now, interval_s)
+
+
+def _read_note(folder: Path) -> ExpiryNote | None:
+    try:
+        return msgspec.json.decode(verify_checksum((folder / RETENTION_FILE).read_bytes()), type=ExpiryNote)
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError):  # a cache
+        return None
+
+
+def _is_among(value: str, wanted: Sequence[str]) -> bool:
+    return not wanted or value in wanted
