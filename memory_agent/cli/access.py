@@ -18,11 +18,12 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.cli.permission import as_permitted
 from memory_agent.client import MemoryClient
+from memory_agent.config import RetentionSettings
 from memory_agent.errors import UnavailableError
 from memory_agent.storage.folders import known_users, user_folder
+from relay.config import EncryptionSettings
 
 if TYPE_CHECKING:
-    from memory_agent.config import RetentionSettings
     from memory_agent.memory import Memory
 
 _MOST_NAMED = 8
@@ -113,13 +114,8 @@ def open_files(target: Target, retention: RetentionSettings | None = None, folde
     return Memory.open(
         folder or user_folder(target.data_dir, target.user_id),
         user_id=target.user_id,
-        embedder_settings=target.settings.embedder,
-        store_settings=target.settings.store,
-        ingest_settings=target.settings.ingest,
-        recall_settings=target.settings.recall,
-        learning_settings=target.settings.learning,
-        masking_settings=target.settings.relay.masking,
-        encryption_settings=target.settings.encryption if folder is None else None,  # no key for a mistyped user
-        retention_settings=retention,
+        settings=target.settings,
+        encryption_settings=None if folder is None else EncryptionSettings(),  # no key for a mistyped user
+        retention_settings=retention or RetentionSettings(),
         age_now=False,
     )
