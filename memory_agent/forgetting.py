@@ -11,9 +11,9 @@ from datetime import datetime
 
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.bookkeeping import Bookkeeping
-from memory_agent.learning.pattern_keeping import take_out_patterns
-from memory_agent.learning.teacher import Teacher
+from memory_agent.learning.learner import Teacher
+from memory_agent.learning.pattern_store import take_out_patterns
+from memory_agent.learning.run_records import Bookkeeping
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot

@@ -18,7 +18,7 @@ import msgspec
 from memory_agent.embedders import comparable
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.learning.bookkeeping import Bookkeeping, Entry
+from memory_agent.learning.run_records import Bookkeeping, Entry
 from memory_agent.records import Embedding, IngestReport, MemoryRecord, RejectedEvent
 from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign

@@ -28,9 +28,9 @@ from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.learning.bookkeeping import Bookkeeping
-from memory_agent.learning.hindsight import Hindsight
-from memory_agent.learning.teacher import Teacher
+from memory_agent.learning.consolidation import Hindsight
+from memory_agent.learning.learner import Teacher
+from memory_agent.learning.run_records import Bookkeeping
 from memory_agent.recall.inquiry import check_now, make_inquiry
 from memory_agent.recall.recollection import Recollection
 from memory_agent.records import (

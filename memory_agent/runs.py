@@ -19,8 +19,8 @@ from memory_agent.api import check_choice, check_whole
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.learning.attribution import names_all, shown_row
-from memory_agent.learning.bookkeeping import Bookkeeping
-from memory_agent.learning.telling import tell
+from memory_agent.learning.run_records import Bookkeeping
+from memory_agent.learning.run_views import tell
 from memory_agent.recall.inquiry import check_now
 from memory_agent.records import IngestReport
 from memory_agent.storage.archive import Archive

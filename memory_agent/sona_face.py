@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 
-from memory_agent.learning.hindsight import Hindsight
-from memory_agent.learning.kept_learner import saved_bytes
+from memory_agent.learning.checkpoint import saved_bytes
+from memory_agent.learning.consolidation import Hindsight
+from memory_agent.learning.export import pack, take_over
+from memory_agent.learning.learner import Teacher
 from memory_agent.learning.lessons import RESET_BLOB
-from memory_agent.learning.teacher import Teacher
-from memory_agent.learning.transfer import pack, take_over
 from memory_agent.recall.inquiry import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import GateEvidence, SonaStatus

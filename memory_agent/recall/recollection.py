@@ -18,8 +18,7 @@ from ulid import ULID
 
 from memory_agent.config import RecallSettings
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.learning.advice import USUAL, Advice
-from memory_agent.learning.teacher import Teacher
+from memory_agent.learning.learner import USUAL, Advice, Teacher
 from memory_agent.recall.answering import Answering
 from memory_agent.recall.arms import Pick, learned_picks, usual_picks, woven
 from memory_agent.recall.attempt import Attempt

@@ -13,7 +13,7 @@ from served_host import absent_embedder
 
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.transfer import unpack
+from memory_agent.learning.export import unpack
 from memory_agent.storage.folders import known_users
 
 

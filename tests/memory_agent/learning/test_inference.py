@@ -10,7 +10,7 @@ from run_samples import SMALL, at, begin, end, event, failure, step, without_mod
 
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.learning.inference import MOST_RUNS
+from memory_agent.learning.consolidation import MOST_RUNS
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryFilter, RecallResult, Utility
 from memory_agent.storage.trajectories import UNREAD

@@ -9,7 +9,7 @@ import pytest
 from run_samples import begin, end, without_model
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.transfer import pack, sealed, unpack
+from memory_agent.learning.export import pack, sealed, unpack
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import StoredRevision, StoredTrajectory
 

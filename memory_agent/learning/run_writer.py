@@ -11,7 +11,7 @@ import msgspec
 
 from memory_agent.learning.attribution import used_memories
 from memory_agent.learning.outcomes import ending
-from memory_agent.learning.requests import Request, request_of
+from memory_agent.learning.run_views import Request, request_of
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key

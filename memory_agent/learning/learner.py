@@ -4,22 +4,26 @@ What is learnt is a function of the runs in the store (`lessons`). After each ba
 once; on upkeep, and before it is saved, all of it is learnt anew, which is exact, and is what a lost or damaged file is
 replaced by. The learner gives advice: where it has none, recalls are ranked as usual. What this does not do: rank
 (`recall/learned`), know how a run went (`outcomes`).
+
+What the learner says of one recall: how it would rank, whether it may, and which past runs make it say so.
+
+Plain data between the learner and the recall.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from memory_agent.config import LearningSettings
 from memory_agent.errors import EncryptionKeyMissingError
-from memory_agent.learning.advice import USUAL, Advice
-from memory_agent.learning.kept_learner import (
+from memory_agent.learning.checkpoint import (
     Moment,
     discard_learner,
     load_learner,
@@ -32,9 +36,33 @@ from memory_agent.records import Embedding
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import RecalledRun
-from sona.engine import Learner
-from sona.gate import Evidence, Gain
+from sona.engine import Adaptation, Learner
+from sona.gate import Evidence, Gain, Route
 from sona.lesson import Lesson
+
+RunOf = Callable[[int, float], RecalledRun | None]
+"""Returns the run of a lesson, by its number, which is so much like the request."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`adaptation` is None where nothing was learnt. `key` decides whose turn it is where both rankings take part."""
+
+    route: Route = "baseline"
+    adaptation: Adaptation | None = None
+    key: str = ""
+    run_of: RunOf = lambda _number, _similarity: None
+
+    def causes(self, row: int) -> list[dict[str, Any]]:
+        """Return the past runs that lift the memory in `row`: the one that used it, else those for requests like it."""
+        if self.adaptation is None:
+            return []
+        found = (self.run_of(number, similarity) for number, similarity in self.adaptation.causes(row))
+        return [msgspec.structs.asdict(run) for run in found if run is not None]
+
+
+USUAL = Advice()
+
 
 _DUE_SHARE = 32
 """All is learnt anew when one lesson of so many is new: it takes seconds for thousands, and little is inexact."""

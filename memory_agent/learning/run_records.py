@@ -15,9 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.config import LearningSettings
-from memory_agent.learning.book import Book
-from memory_agent.learning.linking import link_asked, link_named, link_same_request
-from memory_agent.learning.relations import relate, take_back
+from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, take_back
+from memory_agent.learning.run_writer import Book
 from memory_agent.records import MemoryRecord
 from memory_agent.signals.runs import RunSign
 from memory_agent.storage.batch import Batch
