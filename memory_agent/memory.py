@@ -28,9 +28,9 @@ from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.learning.consolidation import Hindsight
-from memory_agent.learning.learner import Teacher
-from memory_agent.learning.run_records import Bookkeeping
+from memory_agent.learning.consolidation import Consolidation
+from memory_agent.learning.learner import UserLearner
+from memory_agent.learning.run_records import RunRecords
 from memory_agent.recall.inquiry import check_now, make_inquiry
 from memory_agent.recall.recollection import Recollection
 from memory_agent.records import (
@@ -82,17 +82,17 @@ class Memory:
         self._masker = Masker(settings.relay.masking)
         table = SignalTable.load(settings.ingest.signals)
         reader = EventReader(table, settings.ingest)
-        bookkeeping = Bookkeeping(settings.learning)
-        self._teacher = Teacher(archive, settings.learning)
-        self._intake = Intake(archive, embedder, reader, bookkeeping)
-        self._forgetting = Forgetting(archive, bookkeeping, self._teacher)
-        self._recollection = Recollection(archive, embedder, settings.recall, self._teacher)
+        run_records = RunRecords(settings.learning)
+        self._learner = UserLearner(archive, settings.learning)
+        self._intake = Intake(archive, embedder, reader, run_records)
+        self._forgetting = Forgetting(archive, run_records, self._learner)
+        self._recollection = Recollection(archive, embedder, settings.recall, self._learner)
         self._call = Turnstile(f"the memory of {user_id}")
-        self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
-        self._hindsight = Hindsight(archive, bookkeeping, self._teacher, self._intake.embed)
+        self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
+        self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = CareFace(archive, self._call)
         self.erasure = ErasureFace(user_id, archive, self._forgetting, settings.retention, table, self._call)
-        self.sona = SonaFace(user_id, archive, self._teacher, self._hindsight, self._call)
+        self.sona = SonaFace(user_id, archive, self._learner, self._consolidation, self._call)
 
     @classmethod
     def open(
@@ -287,7 +287,7 @@ class Memory:
         """
         with self._call():
             filled = self._intake.fill_vectors(limit)
-            self._teacher.follow()
+            self._learner.follow()
             return filled
 
     def reembed(self, progress: Progress | None = None) -> int:
@@ -298,7 +298,7 @@ class Memory:
         """
         with self._call():
             made = self._intake.reembed(progress)
-            self._teacher.follow()
+            self._learner.follow()
             return made
 
     def stats(self) -> MemoryStats:
@@ -313,7 +313,7 @@ class Memory:
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
         if self._call.shut():
-            self._hindsight.close()
+            self._consolidation.close()
             with self.erasure.noting_age():
                 self._archive.close()
             self._embedder.close()
@@ -342,7 +342,7 @@ class Memory:
         started_s = time.monotonic()
         with self._call():
             report = self._intake.take_in(arrivals, is_awaited=is_awaited)
-            self._teacher.follow()
+            self._learner.follow()
         self._log(
             "ingest.committed",
             events=len(arrivals),

@@ -1,15 +1,10 @@
-"""Patterns kept as memories: put, updated in place while they grow, taken out when they are none; written only then.
+"""Stores patterns as memories: added, updated in place while they grow, removed when they no longer hold.
 
-Which memories are patterns, and which runs each is made of, is kept in a blob of the store, so a memory that somebody
-else calls a pattern is never touched. A pattern goes in the same transaction as the first memory that is forgotten of
-what it was made of, and comes back from what is left. One that is forgotten itself does not come back: its runs take no
-further part. One made of runs beyond the newest 1,000 stays, until newer runs of its kind take its place.
-
-What this does not do: decide what a pattern is (`patterns`), or when to look (`hindsight`).
-
-The runs that have ended, as patterns are made of them: read from the store, the newest 1,000.
-
-A run takes part with the words and the vector of its begin, so forgetting that takes it out.
+A blob of the store lists which memories are patterns and the runs of each, so other memories of kind `pattern` are
+never touched. Forgetting a memory of a run removes its pattern in the same transaction; the pattern may come back
+from the remaining runs. A forgotten pattern does not: its runs are excluded from then on. A pattern of runs beyond
+the newest 1,000 stays until newer runs of its kind replace it. A run takes part with the text and vector of its begin
+event, so forgetting that excludes it.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from memory_agent.learning.patterns import MOST_RUNS, PastRun, Pattern, find_patterns
-from memory_agent.learning.run_records import Bookkeeping
+from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import Request, request_of
 from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.archive import Archive
@@ -31,12 +26,12 @@ from memory_agent.storage.codec import time_of
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import ENDED, StoredTrajectory, trajectory_key
 
-_MOST_STEPS = 32  # of one run: the first ones, and what it said last
+_MOST_STEPS = 32  # of one run: the first 31 and the last
 
 
 @dataclass(frozen=True, eq=False)
-class Past:
-    """What was looked at: the `numbers` of all runs, and the runs that may be in patterns, as stored and as told.
+class RunHistory:
+    """The newest runs: the `numbers` of all, and those that may form patterns, as stored and as `PastRun`.
 
     `is_whole`: no request waits for its vector.
     """
@@ -47,25 +42,25 @@ class Past:
     is_whole: bool = True
 
     def numbers_of(self, pattern: Pattern) -> tuple[int, ...]:
-        """Return the numbers of the runs of a pattern, ascending."""
+        """Return the run numbers of a pattern, ascending."""
         ids = {run.id for run in pattern.runs}
         return tuple(sorted(number for number, run in self.stored.items() if run.id in ids))
 
     def is_beyond(self, numbers: Iterable[int]) -> bool:
-        """Whether any of these runs is too old to be looked at."""
+        """Return whether any of these runs is older than the newest 1,000."""
         return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
 
     def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:
-        """Whether these runs are still as they were looked at."""
+        """Return whether these runs are unchanged since they were read."""
         runs = (self.stored[number] for number in numbers)
         return all(batch.trajectory(run.id) == run for run in runs)
 
 
-NOTHING = Past(frozenset(), {}, ())
+NOTHING = RunHistory(frozenset(), {}, ())
 
 
-def read_past(snapshot: Snapshot, without: Collection[int]) -> Past:
-    """Return the newest runs; those with a number in `without` are looked at and take no part."""
+def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
+    """Return the newest runs; those numbered in `without` form no patterns."""
     reader = _Reader(snapshot)
     numbers: set[int] = set()
     stored: dict[int, StoredTrajectory] = {}
@@ -83,18 +78,18 @@ def read_past(snapshot: Snapshot, without: Collection[int]) -> Past:
             if past is not None:
                 stored[run.number] = run
                 runs.append(past)
-    return Past(frozenset(numbers), stored, runs, is_whole)
+    return RunHistory(frozenset(numbers), stored, runs, is_whole)
 
 
 class _Reader:
-    """Reads runs through one snapshot; the ids of memories that many runs used are read once."""
+    """Reads runs through one snapshot and caches the ids of used memories."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._ids: dict[int, str | None] = {}
 
     def past_run(self, run: StoredTrajectory, request: Request) -> PastRun | None:
-        """Return the run; None where it has not ended, or its request has no vector."""
+        """Return the run, or None when it is open or its request has no vector."""
         if request.vector is None or run.ended_us is None or run.outcome is None or run.quality is None:
             return None
         return PastRun(
@@ -131,7 +126,7 @@ _BLOB = "patterns"
 
 
 class Vectors(Protocol):
-    """Vectors of texts, as far as there is a model."""
+    """Vectors by text; empty without a model."""
 
     @property
     def by_text(self) -> Mapping[str, Embedding]:
@@ -139,7 +134,7 @@ class Vectors(Protocol):
         ...
 
     def admitted(self, batch: Batch) -> Mapping[str, Embedding]:
-        """Return those that the store takes."""
+        """Return the vectors if they come from the store's model, else none."""
         ...
 
 
@@ -147,7 +142,7 @@ Embed = Callable[[Iterable[str]], Vectors]
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A pattern that is stored: its row, the numbers of its runs, whether its vector is of words that it had before."""
+    """A stored pattern: its row, its run numbers, and whether its vector is of an earlier text."""
 
     row: int
     runs: tuple[int, ...]
@@ -155,7 +150,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Shelf(msgspec.Struct, frozen=True, array_like=True):
-    """All patterns that are stored. `revision` grows with each change; runs in `left_out` are in no pattern again."""
+    """All stored patterns. `revision` counts changes; runs in `left_out` never form a pattern again."""
 
     revision: int = 0
     kept: tuple[_Kept, ...] = ()
@@ -163,7 +158,7 @@ class _Shelf(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Change(NamedTuple):
-    """A pattern to be written, and where it is stored already. `runs` are the numbers of its runs."""
+    """A pattern to write, with its run numbers and its stored version, if any."""
 
     record: MemoryRecord
     runs: tuple[int, ...]
@@ -173,7 +168,7 @@ class _Change(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What there is to do; `same` stays as it is."""
+    """The difference between stored and found patterns; `same` is unchanged."""
 
     same: list[_Kept]
     changes: list[_Change]
@@ -184,27 +179,27 @@ class _Plan(NamedTuple):
         return bool(self.gone) or any(change.is_news for change in self.changes)
 
 
-class PatternKeeping:
-    """Keeps the patterns of one user. Not to be called by two threads at a time."""
+class PatternStore:
+    """The stored patterns of one user. Not thread-safe."""
 
-    def __init__(self, archive: Archive, bookkeeping: Bookkeeping, embed: Embed, *, are_wanted: bool) -> None:
-        """`are_wanted`: if not, those that are stored are taken out."""
+    def __init__(self, archive: Archive, run_records: RunRecords, embed: Embed, *, are_wanted: bool) -> None:
+        """With `are_wanted` false, `keep` removes all stored patterns."""
         self._archive = archive
-        self._bookkeeping = bookkeeping
+        self._run_records = run_records
         self._embed = embed
         self._are_wanted = are_wanted
         self._seen: tuple[int, int] | None = None
 
     def keep(self) -> bool:
-        """Bring the patterns up to date with the runs; return whether anything was written. Durable on return.
+        """Bring the stored patterns up to date with the runs; return whether anything was written. Durable on return.
 
-        Costs next to nothing where no run changed. While a request waits for its vector the patterns stay as they are.
+        Cheap when no run changed. While a request waits for its vector nothing is changed.
         """
         with self._archive.store.snapshot() as snapshot:
             shelf, version = _read(snapshot), snapshot.state.lessons_version
             if self._seen == (version, shelf.revision):
                 return False
-            past = read_past(snapshot, shelf.left_out) if self._are_wanted else NOTHING
+            past = read_history(snapshot, shelf.left_out) if self._are_wanted else NOTHING
         self._seen = version, shelf.revision
         if not past.is_whole:
             return False
@@ -218,9 +213,9 @@ class PatternKeeping:
             return self._write(batch, shelf, past, plan, vectors.admitted(batch), version)
 
     def _write(
-        self, batch: Batch, shelf: _Shelf, past: Past, plan: _Plan, vectors: Mapping[str, Embedding], version: int
+        self, batch: Batch, shelf: _Shelf, past: RunHistory, plan: _Plan, vectors: Mapping[str, Embedding], version: int
     ) -> bool:
-        """Write the plan, unless what it was made of is not what it was: then it is made again."""
+        """Write the plan, unless its runs or the stored patterns changed meanwhile; then the next call plans again."""
         is_alone = batch.state.lessons_version == version
         runs = {number for change in plan.changes for number in change.runs}
         if _read(batch) != shelf or not past.holds(batch, runs):
@@ -228,7 +223,7 @@ class PatternKeeping:
             return False
         rows = [kept.row for kept in plan.gone]
         if rows:
-            self._bookkeeping.forget_rows(batch, rows)
+            self._run_records.forget_rows(batch, rows)
         for row in rows:
             batch.delete(row)
         kept = [*plan.same, *(_put(batch, change, vectors) for change in plan.changes)]
@@ -238,11 +233,11 @@ class PatternKeeping:
         return True
 
 
-def take_out_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
-    """Return the patterns, others than these memories, that have to be deleted when these are forgotten.
+def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
+    """Return the rows of patterns to delete along with these memories, without the memories themselves.
 
-    They are made of a run that one of the memories belongs to, or that used it. Runs of a pattern that is forgotten
-    itself take no part again. Before anything is deleted.
+    These are the patterns with a run that one of the memories belongs to, or that used it. When one of the memories is
+    itself a pattern, its runs are excluded from then on. Call before the rows are deleted.
     """
     shelf = _read(batch)
     if not shelf.kept:
@@ -258,7 +253,7 @@ def take_out_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
 
 
 def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
-    """Return the numbers of the runs that the memories belong to, and of those that used them."""
+    """Return the numbers of the runs that these memories belong to or that used them."""
     keys = {use.run_key for row in rows for use in batch.uses(row)}
     records = (batch.record(row) for row in rows)
     keys |= {trajectory_key(record.run_id) for record in records if record is not None and record.run_id is not None}
@@ -266,8 +261,8 @@ def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
     return {run.number for run in runs if run is not None and run.number is not None}
 
 
-def _planned(snapshot: Snapshot, shelf: _Shelf, past: Past, found: Sequence[Pattern]) -> _Plan:
-    """Return what makes the patterns that are stored into those that were found."""
+def _planned(snapshot: Snapshot, shelf: _Shelf, past: RunHistory, found: Sequence[Pattern]) -> _Plan:
+    """Return the changes that turn the stored patterns into those found."""
     stored = {kept.row: record for kept in shelf.kept if (record := snapshot.record(kept.row)) is not None}
     waiting = {record.id: kept for kept in shelf.kept if (record := stored.get(kept.row)) is not None}
     same: list[_Kept] = []
@@ -289,8 +284,8 @@ def _planned(snapshot: Snapshot, shelf: _Shelf, past: Past, found: Sequence[Patt
     return _Plan([*same, *old], changes, [kept for kept in waiting.values() if kept not in old])
 
 
-def _grown_old(waiting: Mapping[str, _Kept], runs: Iterable[int], past: Past) -> _Kept | None:
-    """Return the pattern whose newer runs are among `runs`, and whose first one is too old to be looked at."""
+def _grown_old(waiting: Mapping[str, _Kept], runs: Iterable[int], past: RunHistory) -> _Kept | None:
+    """Return the stored pattern that shares some of `runs` and whose first run is beyond the newest 1,000."""
     shared = set(runs)
     return next(
         (kept for kept in waiting.values() if past.is_beyond(kept.runs) and shared.intersection(kept.runs)), None
@@ -310,7 +305,7 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
 
 
 def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedding]) -> _Kept:
-    """Write one pattern. Without a model it waits for its vector as any memory does, or keeps the one that it had."""
+    """Write one pattern. Without a model it keeps its former vector, or waits for one as any memory does."""
     vector = vectors.get(change.record.text) if change.needs_vector else None
     if change.kept is None:
         return _Kept(batch.put(change.record, vector), change.runs)

@@ -1,17 +1,14 @@
-"""What later runs say of earlier ones: that they tried the same again, or that going on from them succeeded.
+"""Links runs to recalls, and later runs to earlier ones.
 
-A run tries an earlier one again when it says so, or when it asks the same in other words soon after that one ended (or
-began, while it was still going on). A run that succeeded speaks for the runs that it names as those it goes on from,
-for the runs that these name, at most three links back, and for the latest earlier runs that used a memory that it used
-as well; for each once, by the shortest way. A memory shared with a run that shares one with another is no relation.
+A recall belongs to the run whose events name it, or in whose name it was made. Otherwise it is guessed: same request
+(or a near vector), shortly before the run began, in no other session. A guess gives way to an explicit link. Feedback
+on a recall that has no run yet creates a trajectory of its own; the run takes it over once it is known.
 
-Both ends keep what was said (`Effect`, `Echo`), so that it can be taken back when the later run turns out otherwise.
-
-Which recalls belong to a run: those that its events name, those made in its name, and those for the same request.
-
-The last is a guess (the same words, or a near vector, shortly before the run began, in no other session), and gives
-way to what is said outright. A recall that was judged before its run was known made a trajectory of its own; the run
-takes that over.
+A run retries an earlier one when it says so, or when it makes the same request in other words soon after that one
+ended (or began, while it was still going). A successful run speaks for the runs it continues, for the runs those
+continue (at most three hops), and for the latest earlier runs that used one of the same memories; once each, by the
+shortest path. Sharing memories is not transitive. Both ends store the relation (`Effect`, `Echo`), so it can be
+withdrawn when the later run turns out differently.
 """
 
 from __future__ import annotations
@@ -24,49 +21,47 @@ import msgspec
 from memory_agent.config import LearningSettings
 from memory_agent.learning.outcomes import succeeded
 from memory_agent.learning.run_views import Request, asks_for, is_in_other_words
-from memory_agent.learning.run_writer import Book
+from memory_agent.learning.run_writer import RunWriter
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import BEGUN, ENDED, Echo, Effect, StoredTrajectory, trajectory_key
 
-_SECOND = 1_000_000
 
-
-def link_named(book: Book, run_id: str) -> None:
-    """Give a run the recalls that its events name."""
-    run = book.get(run_id)
+def link_named(writer: RunWriter, run_id: str) -> None:
+    """Link the recalls that the events of a run name."""
+    run = writer.get(run_id)
     named = {recall_id for mark in run.marks for recall_id in mark.recalls} if run is not None else set()
     for recall_id in sorted(named):
-        note = book.batch.recall_note(recall_id)
+        note = writer.batch.recall_note(recall_id)
         if note is not None and _is_free(note, run_id):
-            _link(book, note, run_id)
+            _link(writer, note, run_id)
 
 
-def link_asked(book: Book) -> list[str]:
-    """Give runs the recalls that were made in their name since the last time; return the runs."""
+def link_asked(writer: RunWriter) -> list[str]:
+    """Link new recalls that were made in the name of a run; return the ids of these runs."""
     linked = []
-    for note in list(book.batch.asked_notes()):
-        if note.by_run is not None and book.get_or_new(note.by_run) is not None:
-            _link(book, note, note.by_run)
+    for note in list(writer.batch.asked_notes()):
+        if note.by_run is not None and writer.get_or_new(note.by_run) is not None:
+            _link(writer, note, note.by_run)
             linked.append(note.by_run)
     return linked
 
 
-def link_same_request(book: Book, run_id: str, settings: LearningSettings) -> None:
-    """Give a run that has begun the recalls for the same request, shortly before."""
-    run = book.get(run_id)
+def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings) -> None:
+    """Link recalls for the same request from shortly before the run began."""
+    run = writer.get(run_id)
     if run is None or run.began_us is None:
         return
-    request = book.request(run)
+    request = writer.request(run)
     if request is None:
         return
     earliest_us = run.began_us - round(settings.request_window_s * _SECOND)
-    for note in list(book.batch.notes_between(earliest_us, run.began_us)):
+    for note in list(writer.batch.notes_between(earliest_us, run.began_us)):
         if _fits(note, run, request, settings):
-            _link(book, note, run_id, is_guess=True)
+            _link(writer, note, run_id, is_guess=True)
 
 
 def _is_free(note: RecallNote, run_id: str) -> bool:
-    """Whether a run may have a recall that it names: another run that names it has it for good."""
+    """Return whether a run may take a recall that it names: an explicit link to another run is final."""
     return note.run_id != run_id and (note.run_id in (None, note.recall_id) or note.is_guess)
 
 
@@ -77,180 +72,182 @@ def _fits(note: RecallNote, run: StoredTrajectory, request: Request, settings: L
     return run.id != note.run_id and asks_for(note, request, settings.request_similarity)
 
 
-def _link(book: Book, note: RecallNote, run_id: str, *, is_guess: bool = False) -> None:
+def _link(writer: RunWriter, note: RecallNote, run_id: str, *, is_guess: bool = False) -> None:
     for former_id in sorted({note.run_id or note.recall_id, note.recall_id} - {run_id}):
-        _take_over(book, note.recall_id, former_id, run_id)
-    book.batch.put_note(msgspec.structs.replace(note, run_id=run_id, is_guess=is_guess))
-    run = book.get_or_new(run_id)
+        _take_over(writer, note.recall_id, former_id, run_id)
+    writer.batch.put_note(msgspec.structs.replace(note, run_id=run_id, is_guess=is_guess))
+    run = writer.get_or_new(run_id)
     if run is not None:
-        book.put(msgspec.structs.replace(run, recalls=tuple(sorted({*run.recalls, note.recall_id}))))
+        writer.put(msgspec.structs.replace(run, recalls=tuple(sorted({*run.recalls, note.recall_id}))))
 
 
-def _take_over(book: Book, recall_id: str, former_id: str, run_id: str) -> None:
-    """Take a recall from the run that had it: what feedback said of it goes with it."""
-    former, heir = book.get(former_id), book.get_or_new(run_id)
+def _take_over(writer: RunWriter, recall_id: str, former_id: str, run_id: str) -> None:
+    """Move a recall and the feedback on it from one run to another."""
+    former, heir = writer.get(former_id), writer.get_or_new(run_id)
     if former is None or heir is None:
         return
     moving = tuple(mark for mark in former.marks if mark.role == "feedback" and recall_id in mark.recalls)
     known = {mark.event_id for mark in heir.marks}
-    book.put(msgspec.structs.replace(heir, marks=(*heir.marks, *(m for m in moving if m.event_id not in known))))
+    writer.put(msgspec.structs.replace(heir, marks=(*heir.marks, *(m for m in moving if m.event_id not in known))))
     for mark in moving:
-        book.claim(mark.row, run_id)
+        writer.claim(mark.row, run_id)
     if former_id == recall_id:
-        take_back(book, former_id)
-        book.remove(former_id)
+        unlink(writer, former_id)
+        writer.remove(former_id)
         return
     rest = tuple(mark for mark in former.marks if mark not in moving)
     recalls = tuple(other for other in former.recalls if other != recall_id)
-    book.put(msgspec.structs.replace(former, marks=rest, recalls=recalls))
+    writer.put(msgspec.structs.replace(former, marks=rest, recalls=recalls))
 
 
 MOST_HOPS = 3
 NEAREST = 16
-"""Of runs near in time, so many are looked at: the work for one event stays bounded whatever a user's past."""
+"""How many runs near in time are considered, which bounds the work for one event."""
 _SECOND = 1_000_000
 
 Said = set[tuple[str, int]]
 """Earlier runs and hops."""
 
 
-def relate(book: Book, run_ids: Iterable[str], settings: LearningSettings) -> None:
-    """Bring up to date what these runs say of earlier ones, and what later ones say of them."""
+def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:
+    """Recompute the relations of these runs to earlier and later ones."""
     changed = list(dict.fromkeys(run_ids))
     waiting: list[str] = []
     for run_id in changed:
-        run = book.get(run_id)
+        run = writer.get(run_id)
         if run is not None:
-            waiting += _ask_later_ones(book, run, settings)
-            waiting += _say_of_retried(book, run, settings)
-            waiting += sorted({echo.run_id for echo in run.echoes if echo.hop} | _sharing(book, run, is_later=True))
+            waiting += _ask_later_ones(writer, run, settings)
+            waiting += _say_of_retried(writer, run, settings)
+            waiting += sorted({echo.run_id for echo in run.echoes if echo.hop} | _sharing(writer, run, is_later=True))
     for run_id in dict.fromkeys((*changed, *waiting)):
-        _say_of_encouraged(book, run_id)
+        _say_of_encouraged(writer, run_id)
 
 
-def take_back(book: Book, run_id: str) -> None:
-    """Take back all that a run says of others, and let others say nothing of it: it is to be removed."""
-    run = book.get(run_id)
+def unlink(writer: RunWriter, run_id: str) -> None:
+    """Withdraw all relations of a run, in both directions, before it is removed."""
+    run = writer.get(run_id)
     if run is None:
         return
     for effect in run.effects:
-        _set_echo(book, effect.run_id, run.id, frozenset(), 0)
+        _set_echo(writer, effect.run_id, run.id, frozenset(), 0)
     for echo in run.echoes:
-        later = book.get(echo.run_id)
+        later = writer.get(echo.run_id)
         if later is not None:
             rest = tuple(effect for effect in later.effects if effect.run_id != run.id)
-            book.put(msgspec.structs.replace(later, effects=rest))
+            writer.put(msgspec.structs.replace(later, effects=rest))
 
 
-def _ask_later_ones(book: Book, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Let runs that began soon after this one say whether they try it again; return those that say otherwise now."""
+def _ask_later_ones(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
+    """Recompute which later runs retry this one; return the ids of those that changed."""
     otherwise = []
     known = {echo.run_id for echo in run.echoes if echo.hop == 0}
-    for later in _after(book, run, settings, known):
-        is_again = run.id in later.retries or _is_again(book, run, later, settings)
+    for later in _after(writer, run, settings, known):
+        is_again = run.id in later.retries or _is_again(writer, run, later, settings)
         if is_again != (later.id in known):
             said = {(effect.run_id, effect.hop) for effect in later.effects}
-            _say(book, later, said | {(run.id, 0)} if is_again else said - {(run.id, 0)})
+            _say(writer, later, said | {(run.id, 0)} if is_again else said - {(run.id, 0)})
             otherwise.append(later.id)
     return otherwise
 
 
-def _say_of_retried(book: Book, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Say which earlier runs this one tries again; return those for which that is new: did they succeed, after all?"""
-    run = book.get(run.id) or run
+def _say_of_retried(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
+    """Recompute which earlier runs this one retries; return the ids of those that changed."""
+    run = writer.get(run.id) or run
     said = {(effect.run_id, effect.hop) for effect in run.effects}
-    says = _retried(book, run, settings) | {(name, hop) for name, hop in said if hop}
-    _say(book, run, says)
+    says = _retried(writer, run, settings) | {(name, hop) for name, hop in said if hop}
+    _say(writer, run, says)
     return sorted({name for name, _ in says ^ said})
 
 
-def _say_of_encouraged(book: Book, run_id: str) -> None:
-    """Say for which earlier runs the success of this one speaks."""
-    run = book.get(run_id)
+def _say_of_encouraged(writer: RunWriter, run_id: str) -> None:
+    """Recompute the earlier runs that the success of this one speaks for."""
+    run = writer.get(run_id)
     if run is not None:
         retried = {(effect.run_id, 0) for effect in run.effects if effect.hop == 0}
-        _say(book, run, retried | _encouraged(book, run, {name for name, _ in retried}))
+        _say(writer, run, retried | _encouraged(writer, run, {name for name, _ in retried}))
 
 
-def _say(book: Book, run: StoredTrajectory, says: Said) -> None:
-    """Have a run say this of earlier ones, and nothing else."""
+def _say(writer: RunWriter, run: StoredTrajectory, says: Said) -> None:
+    """Set the relations of a run to earlier ones."""
     said = {(effect.run_id, effect.hop) for effect in run.effects}
     if says == said:
         return
-    book.put(msgspec.structs.replace(run, effects=tuple(Effect(name, hop) for name, hop in sorted(says))))
+    writer.put(msgspec.structs.replace(run, effects=tuple(Effect(name, hop) for name, hop in sorted(says))))
     for name in sorted({name for name, _ in says ^ said}):
         hops = frozenset(hop for other, hop in says if other == name)
-        _set_echo(book, name, run.id, hops, _spoken_us(run))
+        _set_echo(writer, name, run.id, hops, _spoken_us(run))
 
 
-def _set_echo(book: Book, earlier_id: str, later_id: str, hops: frozenset[int], at_us: int) -> None:
-    earlier = book.get_or_new(earlier_id)
+def _set_echo(writer: RunWriter, earlier_id: str, later_id: str, hops: frozenset[int], at_us: int) -> None:
+    earlier = writer.get_or_new(earlier_id)
     if earlier is not None:
         others = [echo for echo in earlier.echoes if echo.run_id != later_id]
         own = [Echo(later_id, hop, at_us) for hop in sorted(hops)]
         echoes = tuple(sorted((*others, *own), key=lambda echo: (echo.at_us, echo.run_id, echo.hop)))
         if echoes or earlier.marks or earlier.recalls:
-            book.put(msgspec.structs.replace(earlier, echoes=echoes))
-        else:  # it was only named
-            book.remove(earlier_id)
+            writer.put(msgspec.structs.replace(earlier, echoes=echoes))
+        else:  # it was known only by name
+            writer.remove(earlier_id)
 
 
 def _spoken_us(run: StoredTrajectory) -> int:
     return run.began_us if run.began_us is not None else run.marks[0].at_us if run.marks else 0
 
 
-def _retried(book: Book, run: StoredTrajectory, settings: LearningSettings) -> Said:
+def _retried(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> Said:
     found = {(name, 0) for name in run.retries}
     if run.began_us is None or run.begin_row is None:
         return found
     related = {*run.parents, *run.retries, run.id}
-    for earlier in _before(book, run.began_us, settings):
-        if earlier.id not in related and _is_again(book, earlier, run, settings):
+    for earlier in _before(writer, run.began_us, settings):
+        if earlier.id not in related and _is_again(writer, earlier, run, settings):
             found.add((earlier.id, 0))
     return found
 
 
-def _before(book: Book, began_us: int, settings: LearningSettings) -> Iterator[StoredTrajectory]:
-    """Runs that ended shortly before a time, and those that had begun then and were still going on."""
+def _before(writer: RunWriter, began_us: int, settings: LearningSettings) -> Iterator[StoredTrajectory]:
+    """Return the runs that ended or began shortly before a time."""
     window_us = round(settings.retry_window_s * _SECOND)
-    ended = book.batch.run_keys(ENDED, began_us - window_us, began_us + 1, is_newest_first=True)
-    begun = book.batch.run_keys(BEGUN, began_us - window_us, began_us, is_newest_first=True)
-    return _runs(book, dict.fromkeys((*islice(ended, NEAREST), *islice(begun, NEAREST))))
+    ended = writer.batch.run_keys(ENDED, began_us - window_us, began_us + 1, is_newest_first=True)
+    begun = writer.batch.run_keys(BEGUN, began_us - window_us, began_us, is_newest_first=True)
+    return _runs(writer, dict.fromkeys((*islice(ended, NEAREST), *islice(begun, NEAREST))))
 
 
-def _is_again(book: Book, earlier: StoredTrajectory, later: StoredTrajectory, settings: LearningSettings) -> bool:
+def _is_again(
+    writer: RunWriter, earlier: StoredTrajectory, later: StoredTrajectory, settings: LearningSettings
+) -> bool:
     if earlier.began_us is None or later.began_us is None or earlier.began_us >= later.began_us:
         return False
     is_over = earlier.ended_us is not None and earlier.ended_us <= later.began_us
     since_us = earlier.ended_us if is_over and earlier.ended_us is not None else earlier.began_us
     if later.began_us - since_us > settings.retry_window_s * _SECOND or later.id in earlier.parents:
         return False
-    asked, again = book.request(earlier), book.request(later)
+    asked, again = writer.request(earlier), writer.request(later)
     return asked is not None and again is not None and is_in_other_words(asked, again, settings.retry_similarity)
 
 
-def _encouraged(book: Book, run: StoredTrajectory, retried: set[str]) -> Said:
-    """Earlier runs that the success of this one speaks for, and by how many hops."""
+def _encouraged(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> Said:
+    """Return the earlier runs that the success of this one speaks for, with their hops."""
     if run.outcome != "completed" or not succeeded(run.marks, run.echoes):
         return set()
     found: dict[str, int] = {}
-    nearest = {*run.parents, *_sharing(book, run, is_later=False)}
+    nearest = {*run.parents, *_sharing(writer, run, is_later=False)}
     for hop in range(1, MOST_HOPS + 1):
         reached = nearest - found.keys() - {run.id}
         found |= dict.fromkeys(reached, hop)
-        known = (book.get(name) for name in reached)
+        known = (writer.get(name) for name in reached)
         nearest = {name for earlier in known if earlier is not None for name in earlier.parents}
     return {(name, hop) for name, hop in found.items() if name not in retried}
 
 
-def _sharing(book: Book, run: StoredTrajectory, *, is_later: bool) -> set[str]:
-    """The nearest runs that used a memory that this one used as well, and ended before it began; or the other way."""
-    keys = [key for used in run.used for key in _nearest_uses(book, used.row, run, is_later=is_later)]
-    return {other.id for other in _runs(book, keys) if other.id != run.id}
+def _sharing(writer: RunWriter, run: StoredTrajectory, *, is_later: bool) -> set[str]:
+    """Return the nearest earlier (or later) runs that do not overlap this one in time and used one of its memories."""
+    keys = [key for used in run.used for key in _nearest_uses(writer, used.row, run, is_later=is_later)]
+    return {other.id for other in _runs(writer, keys) if other.id != run.id}
 
 
-def _nearest_uses(book: Book, row: int, run: StoredTrajectory, *, is_later: bool) -> list[bytes]:
-    uses = book.batch.uses(row)
+def _nearest_uses(writer: RunWriter, row: int, run: StoredTrajectory, *, is_later: bool) -> list[bytes]:
+    uses = writer.batch.uses(row)
     if is_later:
         ended_us = run.ended_us
         after = [(use.began_us, use.run_key) for use in uses if use.began_us is not None]
@@ -261,16 +258,16 @@ def _nearest_uses(book: Book, row: int, run: StoredTrajectory, *, is_later: bool
 
 
 def _after(
-    book: Book, run: StoredTrajectory, settings: LearningSettings, known: set[str]
+    writer: RunWriter, run: StoredTrajectory, settings: LearningSettings, known: set[str]
 ) -> Iterator[StoredTrajectory]:
-    """Runs that began while this one went on, or soon after, and those that said that they try it again."""
+    """Return the runs that began during this one or soon after, and those known to retry it."""
     keys = [trajectory_key(name) for name in sorted(known)]
     if run.began_us is not None:
         until_us = max(run.began_us, run.ended_us or 0) + round(settings.retry_window_s * _SECOND)
-        keys += islice(book.batch.run_keys(BEGUN, run.began_us + 1, until_us + 1), NEAREST)
-    return _runs(book, dict.fromkeys(keys))
+        keys += islice(writer.batch.run_keys(BEGUN, run.began_us + 1, until_us + 1), NEAREST)
+    return _runs(writer, dict.fromkeys(keys))
 
 
-def _runs(book: Book, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
-    found = (book.by_key(key) for key in list(keys))
+def _runs(writer: RunWriter, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
+    found = (writer.by_key(key) for key in list(keys))
     return (run for run in found if run is not None)

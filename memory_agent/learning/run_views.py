@@ -1,9 +1,7 @@
-"""What a run was asked to do, as far as its begin is still remembered; and whether two requests ask the same. Pure.
+"""A stored run as callers see it: its request, and its public form (`Trajectory`).
 
-The words are read from the memory that the begin became, so that forgetting it forgets them. Without vectors (no model
-yet, or another one) only the words decide, and they must be the same words.
-
-A stored run as people and programs see it: with the ids of memories and the words of the request.
+A request is read from the memory that the begin event became, so forgetting that memory forgets it. Without comparable
+vectors two requests are compared by their words.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from memory_agent.storage.trajectories import Mark, StoredTrajectory
 from memory_agent.trajectory import Revision, Step, Trajectory, UsedMemory
 
 
-def tell(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
-    """Return the run. Memories that were forgotten since are not in it."""
+def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
+    """Return the public form of a run, without memories that were forgotten since."""
     request = request_of(snapshot, run)
     return Trajectory(
         id=run.id,
@@ -69,7 +67,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Request(NamedTuple):
-    """The words of what a run was to do, their digest, and the vector (d,) of unit length or None."""
+    """What a run was asked to do: text, digest, and its unit vector (d,) or None."""
 
     text: str
     digest: bytes
@@ -77,7 +75,7 @@ class Request(NamedTuple):
 
 
 def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> Request | None:
-    """Return what the run was asked to do; None where its begin is not known, made no memory, or was forgotten."""
+    """Return the request of a run; None when its begin is unknown, made no memory, or was forgotten."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.begin_row is None:
         return None
@@ -87,7 +85,7 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
 
 
 def is_in_other_words(one: Request, other: Request, least_similarity: float) -> bool:
-    """Whether two requests ask the same but are not the same."""
+    """Return whether two requests ask the same in different words."""
     if one.digest == other.digest:
         return False
     if one.vector is None or other.vector is None:
@@ -96,7 +94,7 @@ def is_in_other_words(one: Request, other: Request, least_similarity: float) -> 
 
 
 def asks_for(note: RecallNote, request: Request, least_similarity: float) -> bool:
-    """Whether a recall was for this request: its words, or near them."""
+    """Return whether the query of a recall is this request, or lies near it."""
     if note.request == request.digest:
         return True
     query = note.query
