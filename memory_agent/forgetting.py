@@ -11,9 +11,9 @@ from datetime import datetime
 
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.bookkeeping import Bookkeeping
-from memory_agent.learning.pattern_keeping import take_out_patterns
-from memory_agent.learning.teacher import Teacher
+from memory_agent.learning.learner import UserLearner
+from memory_agent.learning.pattern_store import remove_patterns
+from memory_agent.learning.run_records import RunRecords
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
@@ -24,10 +24,10 @@ _AT_ONCE = 1_000
 class Forgetting:
     """Removes from one user's archive. Durable on return; works on a full disk."""
 
-    def __init__(self, archive: Archive, bookkeeping: Bookkeeping, teacher: Teacher) -> None:
+    def __init__(self, archive: Archive, run_records: RunRecords, learner: UserLearner) -> None:
         self._archive = archive
-        self._bookkeeping = bookkeeping
-        self._teacher = teacher
+        self._run_records = run_records
+        self._learner = learner
 
     def memories(self, record_ids: Sequence[str]) -> int:
         """Remove memories; return how many there were. Raises `InvalidInputError`."""
@@ -37,7 +37,7 @@ class Forgetting:
             check_text("ids", record_id)
         with self._archive.batch() as batch:
             count = self._remove(batch, _rows_of(batch, record_ids))
-        self._teacher.follow(anew=True)
+        self._learner.follow(from_scratch=True)
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
@@ -52,7 +52,7 @@ class Forgetting:
                 batch.count(f"expired.{rule}", removed)
                 count += removed
         if count:
-            self._teacher.follow(anew=True)
+            self._learner.follow(from_scratch=True)
         return count
 
     def session(self, session_id: str) -> int:
@@ -61,16 +61,16 @@ class Forgetting:
         if not session_id.strip():
             raise InvalidInputError("session_id", "is empty")
         with self._archive.batch() as batch:
-            rows = self._bookkeeping.rows_of_session(batch, session_id)
+            rows = self._run_records.rows_of_session(batch, session_id)
             rows |= {row for row, record in batch.scan() if record.session_id == session_id}
             count = self._remove(batch, sorted(rows))
-            self._bookkeeping.forget_session(batch, session_id)
-        self._teacher.follow(anew=True)
+            self._run_records.forget_session(batch, session_id)
+        self._learner.follow(from_scratch=True)
         return count
 
     def rows_of_session(self, snapshot: Snapshot, session_id: str) -> set[int]:
         """Return the memories of a session's runs that name no session themselves."""
-        return self._bookkeeping.rows_of_session(snapshot, session_id)
+        return self._run_records.rows_of_session(snapshot, session_id)
 
     def silent_runs(self, now: datetime) -> int:
         """Give up runs that were silent for too long, drop recalls that no run asked for; return how many runs.
@@ -79,16 +79,16 @@ class Forgetting:
         """
         store = self._archive.store
         with store.snapshot() as snapshot:
-            if not store.has_waiting_notes and not self._bookkeeping.has_upkeep(snapshot, now):
+            if not store.has_waiting_notes and not self._run_records.has_upkeep(snapshot, now):
                 return 0
         with self._archive.batch() as batch:
-            return self._bookkeeping.expire(batch, now)
+            return self._run_records.expire(batch, now)
 
     def _remove(self, batch: Batch, rows: Sequence[int]) -> int:
         if not rows:
             return 0
-        patterns = take_out_patterns(batch, rows)
-        self._bookkeeping.forget_rows(batch, [*rows, *patterns])
+        patterns = remove_patterns(batch, rows)
+        self._run_records.forget_rows(batch, [*rows, *patterns])
         for row in patterns:
             batch.delete(row)
         return sum(batch.delete(row) for row in rows)

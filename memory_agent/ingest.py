@@ -18,7 +18,7 @@ import msgspec
 from memory_agent.embedders import comparable
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.learning.bookkeeping import Bookkeeping, Entry
+from memory_agent.learning.run_records import Entry, RunRecords
 from memory_agent.records import Embedding, IngestReport, MemoryRecord, RejectedEvent
 from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
@@ -121,11 +121,11 @@ class Vectors(msgspec.Struct, frozen=True):
 class Intake:
     """Turns events into stored memories of one user."""
 
-    def __init__(self, archive: Archive, embedder: LateEmbedder, reader: EventReader, bookkeeping: Bookkeeping) -> None:
+    def __init__(self, archive: Archive, embedder: LateEmbedder, reader: EventReader, run_records: RunRecords) -> None:
         self._archive = archive
         self._embedder = embedder
         self._reader = reader
-        self._bookkeeping = bookkeeping
+        self._run_records = run_records
 
     def take_in(self, arrivals: Sequence[Arrival], *, is_awaited: bool = False) -> IngestReport:
         """Store what is worth keeping. Durable on return, all of it or nothing.
@@ -268,7 +268,7 @@ class Intake:
         seqs = [read.arrival.seq for read in reads if read.arrival.seq is not None]
         batch.cursor = max([batch.cursor, *seqs])
         progress.save()
-        self._bookkeeping.enter(batch, entries)
+        self._run_records.enter(batch, entries)
         tally.add_to(batch)
         return tally
 

@@ -21,23 +21,16 @@ import structlog
 
 from memory_agent.api import RecallOptions
 from memory_agent.care_face import CareFace
-from memory_agent.config import (
-    EmbedderSettings,
-    IngestSettings,
-    LearningSettings,
-    RecallSettings,
-    RetentionSettings,
-    StoreSettings,
-)
+from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.erasure.face import ErasureFace
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.learning.bookkeeping import Bookkeeping
-from memory_agent.learning.hindsight import Hindsight
-from memory_agent.learning.teacher import Teacher
+from memory_agent.learning.consolidation import Consolidation
+from memory_agent.learning.learner import UserLearner
+from memory_agent.learning.run_records import RunRecords
 from memory_agent.recall.inquiry import check_now, make_inquiry
 from memory_agent.recall.recollection import Recollection
 from memory_agent.records import (
@@ -53,6 +46,7 @@ from memory_agent.records import (
 )
 from memory_agent.remembrance import make_record, masked_record
 from memory_agent.runs import Runs
+from memory_agent.settings import Settings, SettingsKeywords, with_keywords
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
 from memory_agent.sona_face import SonaFace
@@ -63,112 +57,84 @@ from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.turnstile import Turnstile
-from relay import (
-    EncryptionSettings,
-    Event,
-    EventLimits,
-    EventTooLargeError,
-    Masker,
-    MaskingSettings,
-    encode_event,
-    event_from_mapping,
-    read_event,
-)
+from relay.errors import EventTooLargeError
+from relay.event import Event, encode_event, event_from_mapping, read_event
+from relay.masking import Masker
 
 __all__ = ["Memory", "user_folder"]
 
 log = structlog.get_logger()
 
-_NO_DOWNLOAD = EmbedderSettings(allow_download=False)
+_LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
 class Memory:
     """The memory of one user. Every method raises `StoreError` when the store failed or was closed."""
 
-    def __init__(
-        self,
-        user_id: str,
-        archive: Archive,
-        embedder: LateEmbedder,
-        ingest_settings: IngestSettings,
-        recall_settings: RecallSettings,
-        event_limits: EventLimits,
-        learning_settings: LearningSettings,
-        masker: Masker,
-        retention_settings: RetentionSettings,
-    ) -> None:
-        """Wire the parts together; `open` is what callers want."""
+    def __init__(self, user_id: str, archive: Archive, embedder: LateEmbedder, settings: Settings) -> None:
+        """Wire the parts of an open archive together. Call `open` instead."""
         self.user_id = user_id
         self._archive = archive
         self._embedder = embedder
-        self._ingest_settings = ingest_settings
-        self._recall_settings = recall_settings
-        self._event_limits = event_limits
-        self._masker = masker
-        table = SignalTable.load(ingest_settings.signals)
-        reader = EventReader(table, ingest_settings)
-        bookkeeping = Bookkeeping(learning_settings)
-        self._teacher = Teacher(archive, learning_settings)
-        self._intake = Intake(archive, embedder, reader, bookkeeping)
-        self._forgetting = Forgetting(archive, bookkeeping, self._teacher)
-        self._recollection = Recollection(archive, embedder, recall_settings, self._teacher)
+        self._ingest_settings = settings.ingest
+        self._recall_settings = settings.recall
+        self._event_limits = settings.relay.events
+        self._masker = Masker(settings.relay.masking)
+        table = SignalTable.load(settings.ingest.signals)
+        reader = EventReader(table, settings.ingest)
+        run_records = RunRecords(settings.learning)
+        self._learner = UserLearner(archive, settings.learning)
+        self._intake = Intake(archive, embedder, reader, run_records)
+        self._forgetting = Forgetting(archive, run_records, self._learner)
+        self._recollection = Recollection(archive, embedder, settings.recall, self._learner)
         self._call = Turnstile(f"the memory of {user_id}")
-        self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
-        self._hindsight = Hindsight(archive, bookkeeping, self._teacher, self._intake.embed)
+        self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
+        self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = CareFace(archive, self._call)
-        self.erasure = ErasureFace(user_id, archive, self._forgetting, retention_settings, table, self._call)
-        self.sona = SonaFace(user_id, archive, self._teacher, self._hindsight, self._call)
+        self.erasure = ErasureFace(user_id, archive, self._forgetting, settings.retention, table, self._call)
+        self.sona = SonaFace(user_id, archive, self._learner, self._consolidation, self._call)
 
     @classmethod
     def open(
         cls,
         path: str | PathLike[str],
         *,
+        settings: Settings | None = None,
         user_id: str | None = None,
         embedder: Embedder | None = None,
-        embedder_settings: EmbedderSettings | None = None,
-        store_settings: StoreSettings | None = None,
-        ingest_settings: IngestSettings | None = None,
-        recall_settings: RecallSettings | None = None,
-        event_limits: EventLimits | None = None,
-        learning_settings: LearningSettings | None = None,
-        masking_settings: MaskingSettings | None = None,
-        encryption_settings: EncryptionSettings | None = None,
-        retention_settings: RetentionSettings | None = None,
         role: Role = "library",
         now: datetime | None = None,
         age_now: bool = True,
+        **keywords: Unpack[SettingsKeywords],
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
 
-        `user_id` is the folder's name unless given. An `embedder` stays the caller's; without one, one is opened in
-        this process when it is first needed, which downloads nothing unless `embedder_settings` allow it. With a folder
-        of keys in `encryption_settings` everything in the folder is encrypted, with the key of `user_id`. What reached
-        its age by `now` under `retention_settings` is erased, unless `age_now` is false; by a host in part, so that
-        nobody waits. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`,
-        `InvalidInputError`, and, where it is encrypted otherwise, `StoreEncryptedError`, `StoreNotEncryptedError`,
-        `EncryptionKeyMissingError`.
+        `settings` are those of the daemon: `load_settings` reads them from a file. A memory uses the tables `embedder`,
+        `store`, `ingest`, `recall`, `learning`, `retention`, `encryption`, `relay.events` and `relay.masking`. Without
+        them the defaults hold, except that no model is downloaded. `keywords` replace one table each; they are kept for
+        callers of former versions.
+
+        `user_id` defaults to the folder's name; where the folder is encrypted, it selects the key. An `embedder` stays
+        the caller's and is not closed; without one, the memory opens its own when it first needs it. Memories older
+        than the retention rules allow at `now` (the current time) are erased before this returns, unless `age_now` is
+        false; a host erases them in batches while it serves.
+
+        Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and
+        `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` when the folder and
+        `settings.encryption` disagree.
+
+            with Memory.open("data/alice", settings=load_settings(Path("memory-agent.toml"))) as memory:
+                result = memory.recall("fix the bug in the auth module")
         """
         if not os.fspath(path):
-            raise InvalidInputError("path", "is empty")  # and not the current folder: a variable was not set
+            raise InvalidInputError("path", "is empty")  # Path("") would be the current folder
+        settings = with_keywords(settings or _LIBRARY_SETTINGS, keywords)
         folder = Path(path)
-        masker = Masker(masking_settings)
-        late = LateEmbedder(embedder, embedder_settings or _NO_DOWNLOAD)
         user_id = user_id or folder.absolute().name
-        key = open_key_of(encryption_settings or EncryptionSettings(), folder, user_id)
-        archive = Archive.open(folder, store_settings or StoreSettings(), role, key)
+        key = open_key_of(settings.encryption, folder, user_id)
+        archive = Archive.open(folder, settings.store, role, key)
         try:
-            memory = cls(
-                user_id,
-                archive,
-                late,
-                ingest_settings or IngestSettings(),
-                recall_settings or RecallSettings(),
-                event_limits or EventLimits(),
-                learning_settings or LearningSettings(),
-                masker,
-                retention_settings or RetentionSettings(),
-            )
+            memory = cls(user_id, archive, LateEmbedder(embedder, settings.embedder), settings)
             memory.erasure.resume()
             if age_now:
                 memory.erasure.age_at_opening(check_now(now), role)
@@ -321,7 +287,7 @@ class Memory:
         """
         with self._call():
             filled = self._intake.fill_vectors(limit)
-            self._teacher.follow()
+            self._learner.follow()
             return filled
 
     def reembed(self, progress: Progress | None = None) -> int:
@@ -332,7 +298,7 @@ class Memory:
         """
         with self._call():
             made = self._intake.reembed(progress)
-            self._teacher.follow()
+            self._learner.follow()
             return made
 
     def stats(self) -> MemoryStats:
@@ -347,7 +313,7 @@ class Memory:
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
         if self._call.shut():
-            self._hindsight.close()
+            self._consolidation.close()
             with self.erasure.noting_age():
                 self._archive.close()
             self._embedder.close()
@@ -376,7 +342,7 @@ class Memory:
         started_s = time.monotonic()
         with self._call():
             report = self._intake.take_in(arrivals, is_awaited=is_awaited)
-            self._teacher.follow()
+            self._learner.follow()
         self._log(
             "ingest.committed",
             events=len(arrivals),

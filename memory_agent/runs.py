@@ -19,8 +19,8 @@ from memory_agent.api import check_choice, check_whole
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.learning.attribution import names_all, shown_row
-from memory_agent.learning.bookkeeping import Bookkeeping
-from memory_agent.learning.telling import tell
+from memory_agent.learning.run_records import RunRecords
+from memory_agent.learning.run_views import to_trajectory
 from memory_agent.recall.inquiry import check_now
 from memory_agent.records import IngestReport
 from memory_agent.storage.archive import Archive
@@ -42,11 +42,11 @@ Call = Callable[[], AbstractContextManager[None]]
 class Runs:
     """The runs of one user. Every method raises `InvalidInputError` naming what cannot be used, and `StoreError`."""
 
-    def __init__(self, user_id: str, archive: Archive, bookkeeping: Bookkeeping, take_in: TakeIn, call: Call) -> None:
+    def __init__(self, user_id: str, archive: Archive, run_records: RunRecords, take_in: TakeIn, call: Call) -> None:
         """Changes go through `take_in`; `call` keeps the files open while they are looked at."""
         self._user_id = user_id
         self._archive = archive
-        self._bookkeeping = bookkeeping
+        self._run_records = run_records
         self._take_in = take_in
         self._call = call
 
@@ -116,7 +116,7 @@ class Runs:
             self._settle_recalls()
             with self._archive.store.snapshot() as snapshot:
                 run = snapshot.trajectory(name)
-                return None if run is None or not run.marks else tell(snapshot, run)
+                return None if run is None or not run.marks else to_trajectory(snapshot, run)
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
         """Return at most `limit` runs, those that began last first; with `state` only those in it."""
@@ -126,7 +126,7 @@ class Runs:
             self._settle_recalls()
             with self._archive.store.snapshot() as snapshot:
                 runs = (run for run in snapshot.newest_trajectories() if wanted in (None, run.state))
-                return [tell(snapshot, run) for run in islice(runs, most)]
+                return [to_trajectory(snapshot, run) for run in islice(runs, most)]
 
     def judge(
         self,
@@ -189,7 +189,7 @@ class Runs:
         """Let runs know of the recalls that were made in their name and are not written yet."""
         if self._archive.store.has_waiting_notes:
             with self._archive.batch() as batch:
-                self._bookkeeping.enter(batch, ())
+                self._run_records.enter(batch, ())
 
     def _tell(
         self,

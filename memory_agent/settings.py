@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -24,7 +24,7 @@ from memory_agent.config import (
 )
 from memory_agent.errors import SettingsError
 from memory_agent.log import Level
-from relay import BusSettings, EncryptionSettings
+from relay.config import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +41,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learning: LearningSettings = LearningSettings()
     retention: RetentionSettings = RetentionSettings()
     daemon: DaemonSettings = DaemonSettings()
+
+
+class SettingsKeywords(TypedDict, total=False):
+    """Tables of `Settings` as keywords of `Memory.open`, as former versions took them. None leaves a table as it is."""
+
+    embedder_settings: EmbedderSettings | None
+    store_settings: StoreSettings | None
+    ingest_settings: IngestSettings | None
+    recall_settings: RecallSettings | None
+    event_limits: EventLimits | None
+    learning_settings: LearningSettings | None
+    masking_settings: MaskingSettings | None
+    encryption_settings: EncryptionSettings | None
+    retention_settings: RetentionSettings | None
+
+
+_OF_RELAY = {"event_limits": "events", "masking_settings": "masking"}
+
+
+def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
+    """Return `settings` with the tables that `keywords` give replaced. Raises `TypeError` for an unknown keyword."""
+    unknown = keywords.keys() - SettingsKeywords.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"Memory.open() got an unexpected keyword argument {min(unknown)!r}")
+    given = {name: table for name, table in keywords.items() if table is not None}
+    relay = {table: given.pop(name) for name, table in _OF_RELAY.items() if name in given}
+    tables = {name.removesuffix("_settings"): table for name, table in given.items()}
+    return msgspec.structs.replace(settings, relay=msgspec.structs.replace(settings.relay, **relay), **tables)
 
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 
-from memory_agent.learning.hindsight import Hindsight
-from memory_agent.learning.kept_learner import saved_bytes
+from memory_agent.learning.consolidation import Consolidation
+from memory_agent.learning.export import export_runs, import_runs
+from memory_agent.learning.learner import UserLearner
+from memory_agent.learning.learner_file import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
-from memory_agent.learning.teacher import Teacher
-from memory_agent.learning.transfer import pack, take_over
 from memory_agent.recall.inquiry import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import GateEvidence, SonaStatus
@@ -24,27 +24,29 @@ Call = Callable[[], AbstractContextManager[None]]
 class SonaFace:
     """The learner of one user, as `Memory.sona`. Every method raises `StoreError`: the store failed, or is closed."""
 
-    def __init__(self, user_id: str, archive: Archive, teacher: Teacher, hindsight: Hindsight, call: Call) -> None:
+    def __init__(
+        self, user_id: str, archive: Archive, learner: UserLearner, consolidation: Consolidation, call: Call
+    ) -> None:
         """`call` keeps the files open for one call."""
         self._user_id = user_id
         self._archive = archive
-        self._teacher = teacher
-        self._hindsight = hindsight
+        self._learner = learner
+        self._consolidation = consolidation
         self._call = call
 
     def status(self) -> SonaStatus:
         """Return what the learner says of itself."""
         with self._call():
-            self._teacher.follow()
+            self._learner.follow()
             store = self._archive.store
             with store.snapshot() as snapshot:
                 runs = sum(1 for _ in snapshot.trajectories())
-            found = self._teacher.figures(store.ndim or 1)
+            found = self._learner.figures(store.ndim or 1)
             evidence, gain = found.evidence, found.gain
             counters = store.counters()
             return SonaStatus(
                 user_id=self._user_id,
-                mode=self._teacher.settings.mode,
+                mode=self._learner.settings.mode,
                 gate=GateEvidence(
                     state=evidence.state,
                     won=evidence.won,
@@ -62,7 +64,7 @@ class SonaFace:
                 gain=None if gain is None else gain.share,
                 gain_low=None if gain is None else gain.low,
                 gain_high=None if gain is None else gain.high,
-                consolidated_at=self._teacher.consolidated_at,
+                consolidated_at=self._learner.consolidated_at,
                 state_bytes=saved_bytes(store.folder),
             )
 
@@ -77,13 +79,13 @@ class SonaFace:
                 last = max((run.number or 0 for run in runs), default=0)
                 batch.set_blob(RESET_BLOB, last.to_bytes(8, "big"))
                 batch.change_lessons()
-            self._teacher.follow(anew=True)
+            self._learner.follow(from_scratch=True)
             return len(runs)
 
     def export(self) -> bytes:
         """Return the runs that have ended, with their recalls, for `load`: made of what was asked, and as private."""
         with self._call(), self._archive.store.snapshot() as snapshot:
-            return pack(snapshot)
+            return export_runs(snapshot)
 
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` gave; return how many were new. Durable on return.
@@ -93,8 +95,8 @@ class SonaFace:
         """
         with self._call():
             with self._archive.batch() as batch:
-                added = take_over(batch, data)
-            self._teacher.follow(anew=True)
+                added = import_runs(batch, data)
+            self._learner.follow(from_scratch=True)
             return added
 
     def consolidate(self, now: datetime | None = None) -> bool:
@@ -103,4 +105,4 @@ class SonaFace:
         Return whether there was anything since the last time. Upkeep's work; at most 50 runs are read at a time.
         """
         with self._call():
-            return self._hindsight.consolidate(check_now(now))
+            return self._consolidation.consolidate(check_now(now))

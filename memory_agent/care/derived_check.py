@@ -12,7 +12,7 @@ import numpy as np
 
 from memory_agent.care.findings import Findings, Report
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
-from memory_agent.learning.kept_learner import LEARNER_FILE, look_at_learner
+from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
 from memory_agent.records import Embedding
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
 from memory_agent.storage.index import VectorIndex

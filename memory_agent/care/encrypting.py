@@ -21,7 +21,7 @@ from memory_agent.config import StoreSettings
 from memory_agent.erasure.intent_log import encrypt_intent
 from memory_agent.erasure.user_removal import finish_removals
 from memory_agent.errors import StoreDamagedError, StoreEncryptedError
-from memory_agent.learning.kept_learner import discard_learner
+from memory_agent.learning.learner_file import discard_learner
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import remove_files
 from memory_agent.storage.environment import Environment

@@ -88,14 +88,9 @@ def _open(
     return Memory.open(
         folder,
         user_id=user_id,
-        embedder_settings=settings.embedder,
-        store_settings=settings.store,
-        ingest_settings=settings.ingest,
-        recall_settings=settings.recall,
-        learning_settings=settings.learning,
-        masking_settings=settings.relay.masking,
-        encryption_settings=encryption,
-        retention_settings=retention,
+        settings=settings,
+        encryption_settings=encryption or EncryptionSettings(),
+        retention_settings=retention or RetentionSettings(),
         age_now=False,
     )
 

@@ -160,14 +160,8 @@ class MemoryHost:
         memory = Memory.open(
             user_folder(self._data_dir, user_id),
             user_id=user_id,
+            settings=self._settings,
             embedder=self._embedder,
-            store_settings=self._settings.store,
-            ingest_settings=self._settings.ingest,
-            recall_settings=self._settings.recall,
-            learning_settings=self._settings.learning,
-            masking_settings=self._settings.relay.masking,
-            encryption_settings=self._settings.encryption,
-            retention_settings=self._settings.retention,
             role="host",
         )
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))

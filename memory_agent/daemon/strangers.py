@@ -19,7 +19,7 @@ from ulid import ULID
 
 from memory_agent.api import check_whole
 from memory_agent.config import LearningSettings, RecallSettings
-from memory_agent.learning.transfer import Parcel, sealed
+from memory_agent.learning.export import RunsExport, framed
 from memory_agent.protocol import IdsParams, NoParams, RecallParams, decode, encode_result
 from memory_agent.recall.inquiry import make_inquiry
 from memory_agent.records import MemoryStats, RecallResult
@@ -126,7 +126,7 @@ class Strangers:
         )
 
     def _sona_export(self, _user_id: str, _params: NoParams) -> bytes:
-        return sealed(Parcel({}, [], []))
+        return framed(RunsExport({}, [], []))
 
     def _nothing(self, _user_id: str, _params: object) -> list[object]:
         return []

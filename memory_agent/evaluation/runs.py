@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory_agent.client import MemoryClient
+from memory_agent.config import RetentionSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.evaluation.daemon_process import temporary_daemon
@@ -112,13 +113,9 @@ def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[
         return Memory.open(
             user_folder(data_dir, user_id),
             user_id=user_id,
+            settings=settings,
             embedder=embedder,
-            store_settings=settings.store,
-            ingest_settings=settings.ingest,
-            recall_settings=settings.recall,
-            event_limits=settings.relay.events,
-            learning_settings=settings.learning,
-            encryption_settings=settings.encryption,
+            retention_settings=RetentionSettings(),  # the conversations are years old
         )
 
     return open_memory

@@ -1,8 +1,7 @@
-"""Which memories a run used: what it says itself, what feedback says, and what its output shows. Pure.
+"""Decides which memories a run used: named by its events, named by feedback, or inferred from its output. Pure.
 
-Nothing else is credited: crediting whatever was shown makes recall worse (measured: .034 of recall at 5). For the same
-reason, to name all of four or more memories that a recall showed is to name none. Who names a memory that was not shown
-knows more than the recall, and is believed.
+Nothing else gets credit: crediting all memories shown costs .034 of recall at 5 (measured). For the same reason a
+list of all of four or more memories shown counts as none. A named memory that was not shown is credited.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ from memory_agent.trajectory import Attribution
 
 SAID, INFERRED = 1.0, 0.5
 LEAST_LIST = 4
-"""So many memories, all that were shown, are a list and no choice."""
+"""Naming all memories of an answer that has this many or more selects none of them."""
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Whether the `count` memories named, of which these rows are left, are all that a recall showed, and no choice."""
+    """Return whether `count` named memories, of which rows `named` still exist, are the whole answer of a recall."""
     shown = set(note.rows)
     is_list = note.size >= LEAST_LIST and count >= note.size
     return is_list and bool(shown) and shown <= {note.shown_for(row) for row in named}
 
 
 def shown_row(row: int, notes: Iterable[RecallNote]) -> int:
-    """Return the memory that was shown for the one that was named: one that says the same, or itself."""
+    """Return the row that an answer showed for this memory: its duplicate or itself."""
     return next((shown for note in notes if (shown := note.shown_for(row)) is not None), row)
 
 
 def used_memories(
     marks: Sequence[Mark], inferred: Iterable[tuple[int, str | None]], notes: Sequence[RecallNote]
 ) -> tuple[StoredUse, ...]:
-    """Return the memories that a run used, by row. `notes` are its recalls, in order of time; `marks` sorted.
+    """Return the memories that a run used, by row. `marks` and `notes` (its recalls) are in order of time.
 
-    What is said outright wins over what is inferred, and feedback over the run's own word. Nothing is inferred for a
-    recall of which somebody says what was used.
+    Feedback wins over the run's own events, and both over inference. Nothing is inferred for a recall whose uses are
+    stated.
     """
     said: dict[int, StoredUse] = {}
     judged: set[str | None] = set()
@@ -53,7 +52,7 @@ def used_memories(
 
 
 def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
-    """The events that name memories. Of feedback on one recall the latest counts."""
+    """Return the marks that name memories; of feedback on the same recalls only the latest."""
     is_feedback = how == "feedback"
     naming = [mark for mark in marks if mark.named and (mark.role == "feedback") == is_feedback]
     if not is_feedback:
@@ -69,7 +68,7 @@ def _choice(mark: Mark, about: Sequence[RecallNote]) -> list[int]:
 
 
 def _recall_of(row: int, mark: Mark, about: Sequence[RecallNote]) -> str | None:
-    """The latest recall before the event that had shown the memory, else the latest of all."""
+    """Return the latest recall that showed the memory before the event, else the latest that showed it."""
     showing = [note for note in about if row in note.rows]
     before = [note for note in showing if note.at_us <= mark.at_us]
     return (before or showing)[-1].recall_id if showing else None

@@ -1,8 +1,7 @@
-"""What the learner is told of a run: a lesson for each of its recalls, read from the store as it is.
+"""The lessons of a run: one per recall, read from the store.
 
-Lessons are numbered by the order in which runs first ended, and within a run by its recalls, so the same runs give the
-same lessons wherever they are read again. A run that asked nothing of the memory, but named what it used, is one lesson
-whose query is its own request. What this does not do: decide what was used (`attribution`) or how it went (`outcomes`).
+Lessons are numbered by the order in which runs first ended, and within a run by its recalls, so the same runs always
+give the same lessons. A run without recalls that named what it used is one lesson whose query is its own request.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from sona.interleave import Arm, Pick, contest
 from sona.lesson import Contest, Lesson
 
 RECALLS_OF_A_RUN = 64
-"""Recalls of one run that are learnt from; later ones tell little that the first ones did not."""
+"""Recalls of one run that become lessons; later ones add little."""
 
 USES_OF_A_RECALL = 32
-"""Memories that one recall teaches about; who uses more says little of each, and the state has to stay small."""
+"""Memories credited in one lesson, which bounds the learner's state; a longer list says little about each."""
 RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
 
 
 def all_lessons(snapshot: Snapshot) -> Iterator[tuple[StoredTrajectory, list[Lesson]]]:
-    """Go over the runs that there is a lesson of, each with its lessons."""
+    """Yield each run that has lessons, with its lessons."""
     for run in snapshot.trajectories():
         lessons = lessons_of(snapshot, run)
         if lessons:
@@ -41,7 +40,7 @@ def all_lessons(snapshot: Snapshot) -> Iterator[tuple[StoredTrajectory, list[Les
 def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
     """Return the lessons of one run.
 
-    None before it ended, where it has no query of the store's model, or from before the learner was last reset.
+    Empty before it ended, when it has no query of the store's model, or when it is older than the last reset.
     """
     if (
         run.number is None
@@ -73,30 +72,30 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
 
 def last_ignored(snapshot: Snapshot) -> int:
-    """Return the number of the last run that is not learnt from; 0 where the learner was never reset."""
+    """Return the number of the last run before the latest reset, 0 without one."""
     return int.from_bytes(snapshot.blob(RESET_BLOB) or b"", "big")
 
 
 def run_of_number(snapshot: Snapshot, number: int) -> StoredTrajectory | None:
-    """Return the run that ended as the `number`-th."""
+    """Return the run with this number, or None."""
     key = next(iter(snapshot.run_keys(NUMBERED, number, number + 1)), None)
     return None if key is None else snapshot.run_of_key(key)
 
 
 def numbers_of(run: StoredTrajectory | None) -> range:
-    """Return the numbers that the lessons of a run may have."""
+    """Return the range of lesson numbers of a run."""
     if run is None or run.number is None:
         return range(0)
     return range(run.number * RECALLS_OF_A_RUN, (run.number + 1) * RECALLS_OF_A_RUN)
 
 
 def run_number(lesson: int) -> int:
-    """Return the number of the run that a lesson is of."""
+    """Return the number of the run of a lesson."""
     return lesson // RECALLS_OF_A_RUN
 
 
 def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, Embedding]]:
-    """Return the recalls of the run whose queries can be compared with the store's vectors, with these queries."""
+    """Return the recalls of the run whose query vectors are comparable with the store's, with these vectors."""
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids[:RECALLS_OF_A_RUN])
     stamp, ndim = snapshot.state.stamp or "", snapshot.state.ndim or 0
     return [
@@ -108,7 +107,7 @@ def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, 
 
 
 def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
-    """Return what was used by the recall that had shown it; what none had shown belongs to the first."""
+    """Return the uses by the recall that showed them; a memory that none showed goes to the first."""
     places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
     shares: list[list[StoredUse]] = [[] for _ in notes]
     for use in used:
@@ -142,10 +141,9 @@ def _lesson(
 
 
 def _contest(notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]) -> Contest | None:
-    """Return what the interleaved recalls of one run showed of the two rankings, as one contest.
+    """Return the interleaved recalls of one run as one contest between the rankings, or None without a stated use.
 
-    Each memory counts once, for the recall that it is credited to, and only where the run said that it used it. None
-    where nobody said anything of an interleaved recall.
+    Each memory counts once, for the recall it is credited to, and only when its use was stated, not inferred.
     """
     found = []
     for (note, _), share in zip(notes, shares, strict=True):

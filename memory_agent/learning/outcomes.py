@@ -1,15 +1,14 @@
-"""How well a run went, by everything that is known of it: a fold over its facts in the order of their times. Pure.
+"""How well a run went: a fold over its facts in order of time. Pure.
 
-    what somebody said outright      what they said: approved 1, rejected 0, or a number; the latest counts
+    stated outright                  the stated value: approved 1, rejected 0, or a number; the latest counts
     failed                           0
     completed                        .8
-    completed, then tried again      .4
-    completed, and a later run that is related succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
+    completed, then retried          .4
+    completed, and a related later run succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
 
-What was said outright wins over all. A failure stays one: that a later run succeeded does not make what this one did
-work; nor does the success of the very run that tried it again. A trajectory that nothing is known of but feedback ends
-with that. Each change of the quality is a revision, with its reason and what brought it about. Facts are sorted, so the
-order in which they came does not matter.
+A stated value wins over all. A failed run stays failed whatever succeeds later, and the success of a run that retries
+it does not count either. A trajectory known only from feedback ends with that. Each change of quality is a revision
+with its reason and cause.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from memory_agent.trajectory import Outcome, Reason
 
 COMPLETED, RETRIED, LATER_SUCCESS, FAILED = 0.8, 0.4, 0.9, 0.0
 SUCCEEDED = COMPLETED
-"""A run succeeded when it is worth that much without the success of later ones."""
+"""Quality from which a run counts as a success, without the success of later runs."""
 _OWN_ROLES = ("begin", "step", "end")
 
 
 class Ending(NamedTuple):
-    """When and how a run ended, and its qualities in order; the last one counts. Nothing, while it goes on."""
+    """When and how a run ended, and its qualities in order; the last one counts. All empty while the run is open."""
 
     ended_us: int | None = None
     outcome: Outcome | None = None
@@ -36,7 +35,7 @@ class Ending(NamedTuple):
 
 
 class _Fact(NamedTuple):
-    """Something that bears on the quality. `order` puts facts of one time in order."""
+    """One fact about the quality. `order` breaks ties in time."""
 
     at_us: int
     order: int
@@ -49,7 +48,7 @@ class _Fact(NamedTuple):
 
 @dataclass
 class _Standing:
-    """What holds after some of the facts."""
+    """The state of the fold."""
 
     ended_us: int | None = None
     outcome: Outcome | None = None
@@ -87,12 +86,12 @@ class _Standing:
 
 
 def raised(quality: float, hop: int) -> float:
-    """Return a quality after the success of a run that is `hop` links later."""
+    """Return `quality` raised by the success of a run `hop` links later."""
     return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
 
 
 def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
-    """Return how a run ended, by what its events and later runs say."""
+    """Return how a run ended, from its own marks and the echoes of later runs."""
     standing, revisions = _Standing(), list[StoredRevision]()
     for fact in sorted((*_said(marks), *_echoed(marks, echoes)), key=lambda fact: fact[:3]):
         standing.take(fact)
@@ -104,7 +103,7 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Whether the run went well by what is known of it alone, so that it speaks for earlier ones."""
+    """Return whether the run went well by its own facts and retries, so that it speaks for earlier ones."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 
@@ -120,7 +119,7 @@ def _said(marks: Sequence[Mark]) -> Iterator[_Fact]:
 
 
 def _echoed(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Iterator[_Fact]:
-    """What later runs say. It holds from when the run has ended at the earliest."""
+    """Yield what later runs say, effective at the earliest when this run ended."""
     ended_us = max((mark.at_us for mark in marks if mark.outcome is not None), default=0)
     echoes = tuple(echoes)
     retrying = {echo.run_id for echo in echoes if echo.hop == 0}

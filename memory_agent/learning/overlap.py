@@ -1,43 +1,109 @@
-"""Which of the memories that a run was shown it used, by its own words: its output says what the memory said.
+"""Infers from text which of the memories shown to a run it used: its output says what the memory says. Pure.
 
-An output is read statement by statement. A word counts with the bits of its rarity in the user's store; less, the more
-of the shown memories have it (what all of them have tells none apart); not at all where the request has it, as an
-output repeats its request and what was recalled for it resembles it. A memory's score for a statement is the bits in
-which they agree times the share that these are of all bits of the statement. Each of n statements that have a word of a
-shown memory may agree by accident, so log2(n) bits are taken off first. A statement does not come from a memory whose
-sentence names other numbers or denies what it affirms.
+The output is split into statements. A word counts with its rarity in the user's store, in bits; less when more of the
+shown memories contain it (what all contain distinguishes none); not at all when the request contains it, since an
+output repeats its request and what was recalled for it resembles it. The score of a memory for a statement is the
+number of bits in which they agree, times the share that these are of all bits of the statement. Any of n statements
+may agree by chance, so log2(n) bits are subtracted first. A statement does not come from a memory whose nearest
+sentence names other numbers, or denies what it affirms.
 
-Rejected by measurement (decision 0019): the cosine of the vectors, the longest phrase in common, a share of words. The
-place in the answer predicts use, but crediting what stood first for having stood there teaches nothing. What this does
-not do: tell what was used from what was found out again alike (also there), credit, or know what a run is. Pure: what
-is known of the store's words comes from the caller.
+Words are split, lower-cased and stripped of accents as in the lexicon, so document frequencies can be looked up
+there; endings are removed by rough English rules that leave other languages alone.
+
+Rejected by measurement (decision 0019): cosine of the vectors, the longest common phrase, a plain share of words.
+Rank in the answer predicts use, but crediting rank teaches nothing. The method cannot tell use from independent
+rediscovery (also there).
 """
 
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
+from itertools import islice
 from typing import NamedTuple, Protocol
 
-from memory_agent.learning.statements import Statement, statements
+READ_CHARS = 100_000
+MOST_STATEMENTS = 500
+
+_LONGEST_WORD = 64  # characters; longer runs are digests and base64
+_WORD = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"(?<!\w)\d+(?:[.,:]\d+)*")  # "30", "30s", not "v2"
+_END = re.compile(r"[.!?;]+(?=\s|$)|[\n\r\u2028\u2029。！？；]+")
+_MARKS = re.compile("[\u0300-\u036f]+")
+_DENIAL = re.compile(r"\b(?:not|never|no|cannot|without|neither|nor|none|nothing|nobody)\b|n't\b")
+_ENDINGS = ("ingly", "edly", "ings", "ing", "ies", "ied", "es", "ed", "s", "ly")
+_SHORTEST_STEM = 3
+_STOP_WORDS = """
+    a about after all also am an and any are as at be because been before being but by can could did do does doing don
+    for from had has have having he her here him his how i if in into is it its just ll me my no nor not now of off on
+    once or our out over own re she should so some such t s than that the their them then there these they this those
+    to too us ve was we were what when where which while who whom why will with would yes you your
+"""
+_REPORTING = """
+    anything assist assistance complete completed done else everything fail failed feel finish finished free further
+    glad ok okay please question questions ready report result results run step succeeded success successful
+    successfully summary task tasks thank thanks welcome
+"""
+
+
+class Statement(NamedTuple):
+    """One sentence or line. `words`: its words without stop words, as written, by stem."""
+
+    words: dict[str, str]
+    numbers: frozenset[str]
+    denies: bool
+
+
+def statements(text: str) -> list[Statement]:
+    """Return the statements of `text` in order, at most 500 from its first 100,000 characters."""
+    return list(islice(_statements(text[:READ_CHARS]), MOST_STATEMENTS))
+
+
+def _statements(text: str) -> Iterator[Statement]:
+    plain = _MARKS.sub("", unicodedata.normalize("NFKD", text)).casefold().replace("’", "'")
+    for part in _END.split(plain):
+        words = {stem(word): word for word in _WORD.findall(part) if len(word) <= _LONGEST_WORD}
+        telling = {stem_: word for stem_, word in words.items() if stem_ not in STOP_STEMS}
+        if words:
+            numbers = frozenset(number.replace(",", "") for number in _NUMBER.findall(part))
+            yield Statement(telling, numbers, _DENIAL.search(part) is not None)
+
+
+def stem(word: str) -> str:
+    """Return a lower-case `word` without its ending, keeping three letters or more; a number unchanged."""
+    if not word.isalpha():
+        return word
+    ending = next((end for end in _ENDINGS if word.endswith(end) and len(word) - len(end) >= _SHORTEST_STEM), "")
+    bare = word.removesuffix(ending)
+    if len(bare) > _SHORTEST_STEM and bare[-1] in "eyi":
+        bare = bare[:-1]
+    if len(bare) > _SHORTEST_STEM and bare[-1] == bare[-2]:
+        bare = bare[:-1]
+    return bare
+
+
+STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split())
+
 
 THRESHOLD = 4.0
-"""Bits times share, from which a memory counts as used: decision 0019."""
+"""Score (bits times share) from which a memory counts as used (decision 0019)."""
 
-_MOST_TRIES = 8  # of the best statements, which a memory may contradict; each is held against all of its sentences
+_MOST_TRIES = 8  # statements checked for contradiction, best first; each costs a pass over the memory's sentences
 
 
 class ShownText(NamedTuple):
-    """A memory that a recall gave out: its row, and all that it says, the title too."""
+    """A memory in an answer: its row, and its title and text."""
 
     row: int
     text: str
 
 
 class Overlap(NamedTuple):
-    """How strongly an output says what a memory says, and the words of the statement that does most, rarest first."""
+    """How strongly an output repeats a memory, and the shared words of the best statement, rarest first."""
 
     row: int
     score: float
@@ -45,28 +111,28 @@ class Overlap(NamedTuple):
 
 
 class WordCounts(Protocol):
-    """What is known of the words of a user's memories as a whole."""
+    """Document frequencies over all memories of a user."""
 
     @property
     def memories(self) -> int:
-        """How many memories there are."""
+        """The number of memories."""
         ...
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Return how many memories have each of `words`, which are lower case and without accents, however inflected.
+        """Return how many memories contain each of `words` (lower case, no accents) in any inflection.
 
-        A word that is left out counts as one that no memory has.
+        A missing word counts as 0.
         """
         ...
 
 
 def overlaps(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
-    """Return the memories that `output` used by its own words, best first."""
+    """Return the memories that `output` used according to its text, best first."""
     return [found for found in weigh(output, request, shown, store) if found.score >= THRESHOLD]
 
 
 def weigh(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
-    """Return every memory that agrees with `output` beyond accident, best first, however weakly."""
+    """Return every memory that agrees with `output` beyond chance, best first, below the threshold too."""
     said = _without(statements(output), statements(request))
     memories = [_Memory(memory.row, statements(memory.text)) for memory in shown]
     scale = _Scale(said, memories, store)
@@ -75,7 +141,7 @@ def weigh(output: str, request: str, shown: Sequence[ShownText], store: WordCoun
 
 
 class _Memory:
-    """A shown memory, read."""
+    """A shown memory, split into statements."""
 
     def __init__(self, row: int, sentences: list[Statement]) -> None:
         self.row = row
@@ -83,14 +149,14 @@ class _Memory:
         self.stems = frozenset(stem for sentence in sentences for stem in sentence.words)
 
     def contradicts(self, statement: Statement, bits: Mapping[str, float]) -> bool:
-        """Whether the sentence nearest to `statement` names other numbers, or only one of the two denies."""
+        """Return whether the sentence nearest to `statement` names other numbers, or differs from it in negation."""
         nearest = max(self._sentences, key=lambda sentence: _total(bits, sentence.words.keys() & statement.words))
         ours, theirs = nearest.numbers, statement.numbers
         return bool(ours - theirs and theirs - ours) or nearest.denies != statement.denies
 
 
 class _Scale:
-    """What words weigh in one output: `_rarity` in the store, `_telling` among the shown memories. Bits, by stem."""
+    """Word weights for one output, in bits by stem: `_rarity` in the store, `_telling` among the shown memories."""
 
     def __init__(self, said: list[Statement], memories: Sequence[_Memory], store: WordCounts) -> None:
         having = Counter(stem for memory in memories for stem in memory.stems)
@@ -101,14 +167,14 @@ class _Scale:
         self._telling = {stem: self._rarity[stem] * share for stem, share in shares.items()}
 
     def best(self, memory: _Memory) -> Overlap:
-        """Return how strongly the output says what `memory` says: by its best statement, 0 without one."""
+        """Return the overlap of `memory` with its best statement that does not contradict it, 0 without one."""
         for score, minus in nlargest(_MOST_TRIES, self._scored(memory)):
             if not memory.contradicts(self._said[-minus], self._telling):
                 return Overlap(memory.row, score, self._words(memory, self._said[-minus]))
         return Overlap(memory.row, 0.0)
 
     def _scored(self, memory: _Memory) -> Iterator[tuple[float, int]]:
-        """Go over the statements that agree with `memory`: score, and place as a negative, so the first wins ties."""
+        """Yield (score, negative position) of the statements that agree with `memory`; the first wins ties."""
         scored = ((self._score(memory, statement), -place) for place, statement in enumerate(self._said))
         return (pair for pair in scored if pair[0] > 0)
 
@@ -136,14 +202,14 @@ def _without(said: list[Statement], request: list[Statement]) -> list[Statement]
 
 
 def _rarities(words: Mapping[str, str], store: WordCounts) -> dict[str, float]:
-    """Return the bits of each word, by its stem: how unlikely it is that a memory has it, 0 where most have."""
+    """Return the rarity of each word by stem: -log2 of its share of memories, 0 or more."""
     having = store.having(list(words.values())) if words else {}
     memories = store.memories
     return {stem: max(math.log2((memories + 1) / (having.get(word, 0) + 0.5)), 0.0) for stem, word in words.items()}
 
 
 def _share(having: int, shown: int) -> float:
-    """Return what a word tells that `having` of the `shown` memories have: 1 for one of them, 0 for all."""
+    """Return the weight of a word that `having` of `shown` memories contain: 1 for one of them, 0 for all."""
     return 1.0 if shown == 1 else 1.0 - math.log(having) / math.log(shown)
 
 

@@ -1,12 +1,12 @@
-"""What a user's runs are again and again about, as memories: what was asked, how often, how it ended, what worked.
+"""Recurring requests among a user's runs, as memories: what was asked, how often, how it ended, what worked.
 
-Runs whose requests lie together (centred, grouped by average linkage) and come from two sessions or days are a pattern,
-from three runs on. Everything is counted or quoted; nothing is generated. A pattern is a function of the runs
-alone: told of fewer, because some were forgotten, it is another one or none, so whoever stores patterns puts those of
-each consolidation in the place of those of the last. Its id is that of its first run, so it stays while it grows.
+Three or more runs from two sessions or days whose requests lie together (centred, average linkage) form a pattern.
+Everything is counted or quoted; nothing is generated. Patterns are a pure function of the runs: with fewer runs,
+because some were forgotten, they change or vanish, so each computation replaces the previous one. A pattern is
+identified by its first run, so its id stays while it grows. `pattern_store` stores them.
 
-What this does not do: store, embed, or decide when. Rejected: what failed runs have in common as words (of two short
-runs, chance alone makes a list); whole steps are in common or not.
+Rejected: words that failed runs have in common (two short runs share a list by chance); only whole steps are
+compared.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sona.centering import WARM_UP, QueryCentering
 from sona.clusters import group
 
 THRESHOLD = 0.45
-"""Mean cosine of the centred requests of a pattern: chosen on half of the tasks of the airline runs (decision 0019)."""
+"""Least mean cosine of the centred requests of a pattern; fitted on half of the airline tasks (decision 0019)."""
 COLD_THRESHOLD = 0.8
-"""The same for fewer than 20 runs, whose requests cannot be centred yet."""
+"""The same for fewer than 20 runs, which are too few for centring."""
 WORKED = 0.5
-"""The quality from which a run counts as having succeeded."""
-MOST_RUNS = 1_000  # the newest; grouping takes n^2 room and n^3 time
+"""Quality from which a run counts as a success."""
+MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
 _LEAST_OCCASIONS = 2
@@ -51,10 +51,9 @@ _TITLE_CHARS = 80
 
 @dataclass(frozen=True, eq=False)
 class PastRun:
-    """A run that has ended. `vector`, (d,), is that of its request `objective`; `quality` is the one that counts.
+    """An ended run. `vector`, (d,), embeds its request `objective`; `quality` is its latest.
 
-    `steps` are its steps as told (titles or texts), in order, the last what it said at its end. `used` are the ids of
-    the memories that it used.
+    `steps` are titles or texts of its steps in order, the last of its end; `used` are ids of memories.
     """
 
     id: str
@@ -69,24 +68,24 @@ class PastRun:
 
 
 class Pattern(NamedTuple):
-    """A pattern as a memory, and all the runs that it is made of, in order of time."""
+    """A pattern as a memory, with all its runs in order of time."""
 
     record: MemoryRecord
     runs: tuple[PastRun, ...]
 
 
 def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
-    """Return a memory for each pattern among `runs`, the newest 1,000 of them; the order of `runs` does not matter.
+    """Return a memory for each pattern among the newest 1,000 of `runs`, which may be in any order.
 
-    Runs without a request belong to none. `metadata` has `run_ids` (the newest 50), `runs`, `succeeded`, `failed`
-    (the others completed and were retried or rated low) and `used`: what at least two that succeeded used. Raises
-    `sona.errors.ShapeError` for vectors of several lengths.
+    Runs without a request are ignored. `metadata` has `run_ids` (the newest 50), the counts `runs`, `succeeded` and
+    `failed` (the rest completed and were retried or rated low), and `used`: memories that at least two successful runs
+    used. Raises `sona.errors.ShapeError` when vectors differ in length.
     """
     return [found.record for found in find_patterns(runs)]
 
 
 def find_patterns(runs: Sequence[PastRun]) -> list[Pattern]:
-    """Return the patterns among `runs` with the runs that each is made of; as `patterns`."""
+    """Return the patterns among `runs` with their runs. Like `patterns`."""
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
     if len(told) < LEAST_RUNS:
         return []
@@ -95,7 +94,7 @@ def find_patterns(runs: Sequence[PastRun]) -> list[Pattern]:
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
-    """Go over the groups of runs whose requests lie together, each in order of time and with its most typical run."""
+    """Yield each cluster of requests as its runs in order of time and its medoid."""
     vectors = np.stack([run.vector for run in runs])
     centering = QueryCentering(vectors.shape[1])
     for vector in vectors:
@@ -135,7 +134,7 @@ def _record(runs: Sequence[PastRun], typical: PastRun) -> MemoryRecord:
 
 
 def _id_of(first: PastRun) -> str:
-    """Return a ULID of the time at which a pattern's first run ended, whose rest is a hash of that run's id."""
+    """Return a ULID made of the end time of a pattern's first run and a hash of its id."""
     milliseconds = int(first.ended_at.timestamp() * 1000)
     digest = xxhash.xxh3_128_digest(f"pattern\0{first.id}".encode("utf-8", "surrogatepass"))
     return str(ULID.from_bytes(max(milliseconds, 0).to_bytes(6, "big") + digest[:10]))
@@ -160,7 +159,7 @@ def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequen
 
 
 def _best(succeeded: Sequence[PastRun]) -> str:
-    """Return what the best run did, of equals the newest; nothing where none succeeded or told its steps."""
+    """Return what the best run did, the newest of equals, or "" when no successful run has steps."""
     told = [run for run in succeeded if any(step.strip() for step in run.steps)]
     if not told:
         return ""
@@ -174,7 +173,7 @@ def _best(succeeded: Sequence[PastRun]) -> str:
 
 
 def _shared_by_failed(runs: Sequence[PastRun], failed: Sequence[PastRun]) -> str:
-    """Return the steps that all runs that failed have and no other has; nothing where that tells nothing."""
+    """Return the steps that all failed runs have and no other has, or ""."""
     others = [run for run in runs if run not in failed]
     if len(failed) < _LEAST_FAILED or not others:
         return ""
@@ -189,7 +188,7 @@ def _said(run: PastRun) -> set[int]:
 
 
 def _steps(run: PastRun) -> list[str]:
-    """Return the steps that say something, without those that say the same as one before."""
+    """Return the non-empty steps without repeats."""
     told: dict[int, str] = {}
     for step in run.steps:
         if step.strip():
@@ -198,13 +197,13 @@ def _steps(run: PastRun) -> list[str]:
 
 
 def _used_again(succeeded: Sequence[PastRun]) -> list[str]:
-    """Return the memories that at least two runs used, most used first."""
+    """Return the ids of memories that at least two runs used, most used first."""
     counts = Counter(id_ for run in succeeded for id_ in set(run.used))
     return [id_ for id_ in sorted(counts, key=lambda id_: (-counts[id_], id_)) if counts[id_] > 1][:_MOST_IDS]
 
 
 def _short(text: str, most_chars: int) -> str:
-    """Return `text` in one line, cut between words where it is too long."""
+    """Return `text` on one line, cut between words to at most `most_chars`."""
     line = " ".join(text.split())
     if len(line) <= most_chars:
         return line

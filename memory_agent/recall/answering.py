@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from memory_agent.learning.advice import Advice
+from memory_agent.learning.learner import Advice
 from memory_agent.recall.arms import Pick
 from memory_agent.recall.explanation import explain, number
 from memory_agent.recall.inquiry import Inquiry

@@ -10,7 +10,7 @@ this query, unless runs used it again and again for the same: that keeps memorie
 before better answers (decision 0020). How its run ended counts half for what stands a tenth below the best, and next
 to nothing further down: among those about equally close, the ones that worked come first. Each part is bounded, so
 nothing can rise by more than their sum. What this does not do: learn (`sona`), decide whether it may rank
-(`learning/teacher`).
+(`learning/learner`).
 
 Shapes: n candidates, m memories reached.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from memory_agent.learning.advice import Advice
+from memory_agent.learning.learner import Advice
 from memory_agent.recall.arms import Pick
 from memory_agent.recall.inquiry import Inquiry
 from memory_agent.recall.query_vectors import QueryVector

@@ -18,8 +18,7 @@ from ulid import ULID
 
 from memory_agent.config import RecallSettings
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.learning.advice import USUAL, Advice
-from memory_agent.learning.teacher import Teacher
+from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answering import Answering
 from memory_agent.recall.arms import Pick, learned_picks, usual_picks, woven
 from memory_agent.recall.attempt import Attempt
@@ -46,11 +45,13 @@ _SPARE = 25
 class Recollection:
     """Answers the recalls of one user. Any number of threads may ask."""
 
-    def __init__(self, archive: Archive, embedder: LateEmbedder, settings: RecallSettings, teacher: Teacher) -> None:
+    def __init__(
+        self, archive: Archive, embedder: LateEmbedder, settings: RecallSettings, learner: UserLearner
+    ) -> None:
         self._archive = archive
         self._embedder = embedder
         self._settings = settings
-        self._teacher = teacher
+        self._learner = learner
         self._vectors = QueryVectors(archive, embedder, settings.centering)
 
     def answer(self, inquiry: Inquiry, now: datetime) -> RecallResult:
@@ -82,7 +83,7 @@ class Recollection:
     def _advice(self, inquiry: Inquiry, vector: QueryVector | None, recall_id: str) -> Advice:
         if vector is None or inquiry.mode != "hybrid":
             return USUAL
-        return self._teacher.advise(vector.raw, recall_id)
+        return self._learner.advise(vector.raw, recall_id)
 
     def _picked(self, search: RankedSearch, inquiry: Inquiry, attempt: Attempt, advice: Advice) -> list[Pick]:
         """Choose by the ranking that has its turn, or by both."""
@@ -104,7 +105,7 @@ class Recollection:
     def _learned(
         self, search: RankedSearch, found: Scored, inquiry: Inquiry, attempt: Attempt, adaptation: Adaptation
     ) -> list[Pick]:
-        settings = self._teacher.settings
+        settings = self._learner.settings
         scored, leaders = self._led(
             search, found, inquiry, attempt, lambda found: search.adapted(found, adaptation, settings)
         )

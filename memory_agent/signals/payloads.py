@@ -1,20 +1,22 @@
-"""Reads out of an event's payload what a person would read: text, a verdict, small fields. Pure.
+"""Reads text, names and small fields out of event payloads. Pure; knows no event type.
 
-Emitters nest their text differently, so a place is a dotted path (`report.findings[].claim`) that is looked for in
-the payload and in what it wraps. Whatever stands there becomes plain text or nothing: never a JSON dump, since dumps
-embed badly and read worse. What this does not do: know an event type (`signals`). Rejected: taking the longest string
-of a payload, which finds stack traces and base64.
+Emitters nest their text differently, so a place is a dotted path (`report.findings[].claim`), looked up in the payload
+and in the objects that it wraps. A value becomes plain text or nothing: never a JSON dump, which embeds badly and reads
+worse. A payload without any known place is searched for text that reads as language (`language`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import msgspec
+
+from memory_agent.signals.language import reads_as_language
 
 _WRAPPERS = ("payload", "data")
 _HEADINGS = ("title", "name")
@@ -22,8 +24,11 @@ _WORDS = (
     *("claim", "insight", "finding", "summary", "message", "text", "content", "snippet", "description", "objective"),
     *("output", "result", "answer", "reason", "details", "steps", "error_message", "error"),
 )
+_ENDINGS = ("summary", "message", "text", "error", "result")
+_MISLEADING = ("context",)
 _MAX_DEPTH = 6
 _MAX_ITEMS = 50
+_MAX_VALUES = 2_000
 _MAX_FIELDS = 32
 _MAX_FIELD_CHARS = 256
 _MAX_NAME_CHARS = 64
@@ -90,6 +95,59 @@ def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
             if words:
                 return words
     return ""
+
+
+def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> str:
+    """Return the text of a payload whose fields are not known, or "".
+
+    It is that of the outermost field whose name ends in summary, message, text, error or result, in this order of
+    preference, as in `result_summary`; without one, the longest text anywhere that reads as language. Texts in
+    `without` are passed over. Looks at 2,000 values and 6 levels at most.
+    """
+    best, best_key = "", (_MAX_DEPTH + 1, 0)
+    longest = ""
+    for name, value, depth in _fields_below(payload):
+        ending = _ending_of(name)
+        if ending is not None and (depth, ending) < best_key:
+            words = _quiet_words(value)
+            if words not in without and reads_as_language(words, least_words=1):
+                best, best_key = words, (depth, ending)
+        if isinstance(value, str) and not best:
+            words = _quiet_words(value)
+            if len(words) > len(longest) and words not in without and reads_as_language(words):
+                longest = words
+    return best or longest
+
+
+def _ending_of(name: str) -> int | None:
+    """Return the preference of a field's name, 0 first, or None."""
+    lowered = name.lower()
+    if lowered.endswith(_MISLEADING):
+        return None
+    return next((place for place, ending in enumerate(_ENDINGS) if lowered.endswith(ending)), None)
+
+
+def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int]]:
+    """Go over the values of a payload, outermost first: name, value, depth. Items have the name of their list."""
+    waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in payload.items())
+    for _ in range(_MAX_VALUES):
+        if not waiting:
+            return
+        name, value, depth = waiting.popleft()
+        value = _unfold(value)
+        yield str(name), value, depth
+        if depth < _MAX_DEPTH and isinstance(value, dict):
+            waiting.extend((inner, below, depth + 1) for inner, below in value.items())
+        elif depth < _MAX_DEPTH and isinstance(value, list):
+            waiting.extend((name, item, depth + 1) for item in value[:_MAX_ITEMS])
+
+
+def _quiet_words(value: object) -> str:
+    """Return the words of a value; "" for what is no Unicode text, since nobody asked for this field."""
+    try:
+        return _words(value, "", 0)
+    except NotTextError:
+        return ""
 
 
 def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:

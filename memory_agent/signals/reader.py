@@ -1,12 +1,11 @@
-"""Event to memory: which text is kept, how it ended, whose it is, and what is noise. Pure.
+"""Turns an event into a memory record, or says which noise it is. Pure.
 
-The rows come from `signal_table`, the words from `payloads`. What this does not do: recognise repeats (`ingest` does,
-from the store).
+The rows come from `table`, the text from `payloads`. Repeats are recognised by `ingest`, from the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -18,7 +17,16 @@ from ulid import ULID
 from memory_agent.config import IngestSettings
 from memory_agent.errors import UnhandledEventError
 from memory_agent.records import PROVENANCES, MemoryRecord, Provenance
-from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, read_value, roots, small_fields
+from memory_agent.signals.payloads import (
+    NotTextError,
+    clean,
+    read_name,
+    read_part,
+    read_unknown,
+    read_value,
+    roots,
+    small_fields,
+)
 from memory_agent.signals.table import Signal, SignalTable
 from memory_agent.signals.verdicts import judge
 from relay import Event
@@ -97,17 +105,23 @@ class EventReader:
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
-        """Return the parts of the text, labelled, by the words that stand in the payload."""
+        """Return the parts of the text with their labels, keyed by the words in the payload."""
         found = [(part, read_part(objects, part)) for part in self.table.parts[signal]]
         if not any(words for part, words in found if not part.accompanies):
-            found.insert(0, (self.table.fallback, read_part(objects, self.table.fallback)))
-        if not any(words for part, words in found if not part.accompanies):
-            return {}
+            words = self._fallback_words(objects, {words for _, words in found})
+            if not words:
+                return {}
+            found.insert(0, (self.table.fallback, words))
         labelled: dict[str, str] = {}
         for part, words in found:
             if words:
                 labelled.setdefault(words, f"{part.label} {words}".lstrip())
         return labelled
+
+    def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
+        """Return the text of a payload that has none of its row's places, or ""."""
+        words = read_part(objects, self.table.fallback)
+        return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 
     def _quality(self, signal: Signal, objects: Objects) -> float | None:
         judged = judge(objects, self.table.outcomes) if signal.outcome else None

@@ -30,8 +30,7 @@ from memory_agent.evaluation.dataset import History, Question
 from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
 from memory_agent.evaluation.plan import Plan
 from memory_agent.evaluation.runs import brought_in
-from memory_agent.learning.overlap import THRESHOLD, ShownText, weigh
-from memory_agent.learning.statements import statements, stem
+from memory_agent.learning.overlap import THRESHOLD, ShownText, statements, stem, weigh
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder

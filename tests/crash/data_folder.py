@@ -117,9 +117,7 @@ def open_memory(data_dir: Path, user_id: str) -> Memory:
         user_folder(data_dir, user_id),
         user_id=user_id,
         embedder=WordVectors(),
-        store_settings=STORE,
-        learning_settings=LEARNING,
-        encryption_settings=encryption_of(data_dir.parent),
+        settings=Settings(store=STORE, learning=LEARNING, encryption=encryption_of(data_dir.parent)),
     )
 
 

@@ -22,7 +22,7 @@ from target import OURS, Target, refused
 from memory_agent.config import StoreSettings
 from memory_agent.erasure import intent_log
 from memory_agent.errors import IndexDamagedError
-from memory_agent.learning import kept_learner
+from memory_agent.learning import learner_file
 from memory_agent.storage.encrypted import Encrypted
 from memory_agent.storage.environment import Environment
 from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
@@ -155,11 +155,11 @@ def _index_parts() -> tuple[IndexHeader, bytes]:
 def _learner(folder: Path) -> None:
     store = _StoreOfNow(folder)
     store.key = user_key()
-    kept_learner.load_learner(store)  # type: ignore[arg-type]
+    learner_file.load_learner(store)  # type: ignore[arg-type]
 
 
 def _locked_learner(data: bytes) -> bytes:
-    return user_key().cipher(kept_learner._PURPOSE).seal(data, kept_learner._ABOUT)
+    return user_key().cipher(learner_file._PURPOSE).seal(data, learner_file._ABOUT)
 
 
 def _intent(folder: Path) -> None:

@@ -25,7 +25,7 @@ from memory_agent.cli.event_lines import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
-from memory_agent.learning import kept_learner, transfer
+from memory_agent.learning import export, learner_file
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
@@ -241,14 +241,14 @@ class _StoreOfNow:
 
 
 def _kept(folder: Path) -> None:
-    kept_learner.load_learner(_StoreOfNow(folder))  # type: ignore[arg-type]
+    learner_file.load_learner(_StoreOfNow(folder))  # type: ignore[arg-type]
 
 
 def _kept_file() -> bytes:
     state = codec.StoreState(lineage="l", stamp="s")
     folder = scratch() / "kept"
     folder.mkdir(exist_ok=True)
-    kept_learner.save_learner(_StoreOfNow(folder), _learner(), kept_learner.moment_in(state))  # type: ignore[arg-type]
+    learner_file.save_learner(_StoreOfNow(folder), _learner(), learner_file.moment_in(state))  # type: ignore[arg-type]
     return (folder / "sona.state").read_bytes()
 
 
@@ -258,12 +258,12 @@ def _checkpoint(data: bytes) -> None:
 
 
 def _learned(data: bytes) -> None:
-    refused(transfer.unpack, data)
-    refused(transfer.unpack, b"memory-agent runs 1\n" + transfer._digest(data) + data)
+    refused(export.read_export, data)
+    refused(export.read_export, b"memory-agent runs 1\n" + export._digest(data) + data)
 
 
 def _parcel() -> bytes:
-    return msgspec.msgpack.encode(transfer.Parcel({3: "m-3", 4: "m-4"}, [RUN], [NOTE]))
+    return msgspec.msgpack.encode(export.RunsExport({3: "m-3", 4: "m-4"}, [RUN], [NOTE]))
 
 
 def _lines(data: bytes) -> None:

@@ -13,7 +13,7 @@ from served_host import absent_embedder
 
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.transfer import unpack
+from memory_agent.learning.export import read_export
 from memory_agent.storage.folders import known_users
 
 
@@ -40,7 +40,7 @@ READS: list[tuple[Callable[[MemoryClient], Any], object]] = [
     (lambda client: client.runs.list(), []),
     (lambda client: client.runs.get("run-7"), None),
     (lambda client: (client.sona.status().user_id, client.sona.status().gate.state), ("alcie", "shadow")),
-    (lambda client: unpack(client.sona.export()).runs, []),
+    (lambda client: read_export(client.sona.export()).runs, []),
     (lambda client: erased(client, session_id="s-1"), (True, 0, 0)),
     (lambda client: erased(client, ["01KHJY9080NWG22H9Q8BBD7B80"], dry_run=True), (False, 0, 0)),
 ]

@@ -12,6 +12,7 @@ from care_samples import GRAPH, fill
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
+from memory_agent.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +25,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
 @pytest.fixture(scope="session")
 def _filled_once(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Path:
     folder = tmp_path_factory.mktemp("filled") / "alice"
-    with Memory.open(folder, embedder=embedder, store_settings=GRAPH) as memory:
+    with Memory.open(folder, embedder=embedder, settings=Settings(store=GRAPH)) as memory:
         fill(memory)
     return folder
 

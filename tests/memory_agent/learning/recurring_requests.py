@@ -15,6 +15,7 @@ from memory_agent.config import LearningSettings, StoreSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord, RecallResult
+from memory_agent.settings import Settings
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)
@@ -91,7 +92,7 @@ class Company:
 
 def open_company(folder: Path, embedder: Embedder, settings: LearningSettings) -> Company:
     """Open the memory of a company that was set up before."""
-    memory = Memory.open(folder, embedder=embedder, store_settings=SMALL, learning_settings=settings)
+    memory = Memory.open(folder, embedder=embedder, settings=Settings(store=SMALL, learning=settings))
     with memory._archive.store.snapshot() as snapshot:
         records = [record for _, record in snapshot.scan()]
     notes = {thing: record for record in records for thing in THINGS if record.text == THINGS[thing]}

@@ -10,6 +10,7 @@ from typing import Any
 
 from memory_agent.config import EmbedderSettings, LearningSettings, StoreSettings
 from memory_agent.memory import Memory
+from memory_agent.settings import Settings
 from memory_agent.storage.recall_notes import RecallNote, Shown, request_digest
 
 START = datetime(2026, 2, 16, 10, tzinfo=UTC)
@@ -68,7 +69,7 @@ def without_model(folder: Path, **settings: Any) -> Iterator[Memory]:
     """A memory on a machine where no model can be found."""
     nowhere = EmbedderSettings(folder=str(folder.parent / "no-such-model"), allow_download=False)
     learning = LearningSettings(**settings)
-    with Memory.open(folder, embedder_settings=nowhere, store_settings=SMALL, learning_settings=learning) as memory:
+    with Memory.open(folder, settings=Settings(embedder=nowhere, store=SMALL, learning=learning)) as memory:
         yield memory
 
 

@@ -10,7 +10,7 @@ from run_samples import SMALL, at, begin, end, event, failure, step, without_mod
 
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.learning.inference import MOST_RUNS
+from memory_agent.learning.consolidation import MOST_RUNS
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryFilter, RecallResult, Utility
 from memory_agent.storage.trajectories import UNREAD
@@ -252,12 +252,12 @@ def test_what_a_failed_run_used_counts_in_utility_and_moves_no_query(tmp_path: P
         mutex = memory.get(id_of(memory, MUTEX))
         assert mutex is not None
         assert mutex.utility == Utility(used=1, reward_sum=0.0)
-        learner = memory._teacher._learner
+        learner = memory._learner._learner
         assert learner is not None
         assert learner.credited == 1
         assert [one.weight for one in learner.exemplars.values()] == [0.0]
         ran(memory, "s", 60, USED)
         memory.sona.consolidate(LATER)
-        learner = memory._teacher._learner
+        learner = memory._learner._learner
         assert learner is not None
         assert sorted(one.weight for one in learner.exemplars.values())[-1] > 0

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from memory_agent.learning.overlap import THRESHOLD, ShownText, overlaps, weigh
-from memory_agent.learning.statements import MOST_STATEMENTS, statements, stem
+from memory_agent.learning.overlap import MOST_STATEMENTS, THRESHOLD, ShownText, overlaps, statements, stem, weigh
 
 AUTH = "The auth race was fixed by guarding the token refresh with a mutex in session_manager.rs."
 CACHE = "Redis evicted hot keys, so the cache ran with allkeys-lru and 512 MB."

@@ -10,7 +10,7 @@ import pytest
 from run_samples import LATER, OBJECTIVE, START, at, begin, end, event, note, step, things_to_use, whole, without_model
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.book import MOST_STEPS
+from memory_agent.learning.run_writer import MOST_STEPS
 from memory_agent.memory import Memory
 
 RECALLS = [f"01KHJY9080NWG22H9Q8BBD7B{number}" for number in range(80, 90)]

@@ -9,6 +9,7 @@ from typing import Any
 from memory_agent.config import EmbedderSettings
 from memory_agent.memory import Memory
 from memory_agent.records import RecallResult
+from memory_agent.settings import Settings
 
 START = datetime(2026, 2, 1, 9, tzinfo=UTC)
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
@@ -52,4 +53,4 @@ def texts(result: RecallResult) -> list[str]:
 def open_without_model(path: Path) -> Memory:
     """A memory on a machine where no model can be found."""
     nowhere = EmbedderSettings(folder=str(path.parent / "no-such-model"), allow_download=False)
-    return Memory.open(path, embedder_settings=nowhere)
+    return Memory.open(path, settings=Settings(embedder=nowhere))

@@ -21,7 +21,7 @@ from memory_agent.errors import (
     StoreEncryptedError,
     StoreNotEncryptedError,
 )
-from memory_agent.learning.kept_learner import load_learner
+from memory_agent.learning.learner_file import load_learner
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.nearest import small

@@ -1,8 +1,7 @@
-"""The runs that one batch changes: read once, settled after each change, and their consequences written at the end.
+"""The runs that one transaction changes: loaded once, recomputed on each put, their memories updated at the end.
 
-A run's facts change one by one; what follows from them (its end, its quality, what it used) is worked out here, each
-time anew and from all of them, so that no order of events can make a difference. The quality of a run then reaches the
-memories that it became, and the utility of those that it used.
+A run's end, quality and uses are functions of all its facts, so the order in which events arrive does not matter.
+`finish` copies a run's quality to the memories it became, and its outcome to the utility of those it used.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ import msgspec
 
 from memory_agent.learning.attribution import used_memories
 from memory_agent.learning.outcomes import ending
-from memory_agent.learning.requests import Request, request_of
+from memory_agent.learning.run_views import Request, request_of
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000
-"""Steps of one run, those that name memories or recalls apart from the others; the earliest are kept."""
+"""Steps kept of one run, the earliest ones; steps that name memories or recalls have a limit of their own."""
 
 
-class Book:
-    """The runs in a batch, by their ids. A run that was forgotten is not in it, and cannot be put back."""
+class RunWriter:
+    """Reads and writes runs by id within one batch. A forgotten run reads as None and cannot be put back."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -31,17 +30,17 @@ class Book:
         self._requests: dict[int, Request | None] = {}
 
     def get(self, run_id: str) -> StoredTrajectory | None:
-        """Return what is known of the run; None also for one that was forgotten."""
+        """Return the run, or None when it is unknown or forgotten."""
         run = self._load(run_id)
         return None if run is None or run.is_forgotten else run
 
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:
-        """Return what is known of the run, nothing yet if need be; None only for one that was forgotten."""
+        """Return the run, an empty one when it is unknown, or None when it is forgotten."""
         run = self._load(run_id)
         return StoredTrajectory(run_id) if run is None else self.get(run_id)
 
     def by_key(self, key: bytes) -> StoredTrajectory | None:
-        """Return what is known of the run with this key in the store."""
+        """Return the run with this store key, or None."""
         if key not in self._ids:
             stored = self.batch.run_of_key(key)
             if stored is None:
@@ -50,31 +49,31 @@ class Book:
         return self.get(self._ids[key])
 
     def request(self, run: StoredTrajectory) -> Request | None:
-        """Return what a run was asked to do, with its vector; None where that is not known."""
+        """Return the request of a run with its vector, or None when it is unknown."""
         row = run.begin_row
         if row is not None and row not in self._requests:
             self._requests[row] = request_of(self.batch, run, with_vector=True)
         return None if row is None else self._requests[row]
 
     def put(self, run: StoredTrajectory) -> StoredTrajectory:
-        """Keep what is known of a run, settled, and return it."""
+        """Recompute the derived fields of a run, store it, and return it."""
         self._load(run.id)
         self._now[run.id] = kept = self.batch.put_trajectory(self._settled(run))
         return kept
 
     def remove(self, run_id: str) -> None:
-        """Take out a run whose facts another one has now."""
+        """Delete a run whose facts have moved to another run."""
         self._load(run_id)
         self.batch.delete_trajectory(run_id)
         self._now[run_id] = None
 
     def forget(self, run_id: str) -> None:
-        """Leave nothing of a run but that it was forgotten."""
+        """Replace a run by a tombstone."""
         self._load(run_id)
         self._now[run_id] = self.batch.put_trajectory(StoredTrajectory(run_id, is_forgotten=True))
 
     def claim(self, row: int | None, run_id: str) -> None:
-        """Say of a memory which run it belongs to."""
+        """Set the `run_id` of a memory; None is ignored."""
         record = None if row is None else self.batch.record(row)
         if record is not None and record.run_id != run_id:
             self.batch.update(msgspec.structs.replace(record, run_id=run_id))
@@ -85,15 +84,15 @@ class Book:
         return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
 
     def before(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run as it was before the batch."""
+        """Return the run as it was before this batch."""
         return self._before.get(run_id)
 
     def changed(self) -> list[str]:
-        """Return the runs that are not as they were, in the order in which they were first looked at."""
+        """Return the ids of the runs that changed, in the order of their first access."""
         return [run_id for run_id, now in self._now.items() if now != self._before[run_id]]
 
     def finish(self) -> None:
-        """Let what was settled reach the memories: of the runs, and those that they used."""
+        """Write the quality of changed runs to their memories, and the utility of the memories they used."""
         rows: set[int] = set()
         for run_id in self.changed():
             before, now = self._before[run_id], self._now[run_id]
@@ -135,7 +134,7 @@ class Book:
         )
 
     def _pass_quality_on(self, before: StoredTrajectory | None, now: StoredTrajectory) -> None:
-        """Give the run's quality to its memories, save to those that carry a verdict of their own."""
+        """Copy the quality of a run to its memories, except those with a verdict of their own."""
         is_same = before is not None and before.quality == now.quality
         known = {mark.event_id for mark in before.marks} if before is not None and is_same else set()
         for mark in now.marks:
@@ -151,7 +150,7 @@ def _takes_quality(mark: Mark) -> bool:
 
 
 def _bounded(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    """The marks in order of time, without the latest of too many steps."""
+    """Return the marks in order of time, without steps beyond `MOST_STEPS`."""
     ordered = sorted(marks, key=lambda mark: (mark.at_us, mark.event_id))
     steps = [mark for mark in ordered if mark.role == "step"]
     telling = [mark.event_id for mark in steps if mark.named or mark.recalls]

@@ -1,25 +1,31 @@
-"""What runs used by their own words, worked out after they ended: a few runs at a time, never while somebody waits.
+"""Work on ended runs that can wait: infer which memories they used, update patterns, relearn and save the learner.
 
-What a run said after a recall (its steps and its end, not its request) is held against what that recall had shown, its
-own memories aside, and patterns that it is part of. Each run is read once, and again when it says, asked or lost
-something since. A run that said what it used, of some recall, is believed for that (`attribution`).
+In this order, because inferred uses count in patterns and lessons, and a pattern may be a memory that the learner
+knows. Runs on upkeep and, without the patterns, before a memory closes.
 
-The work of one call is bounded by runs and by characters: what is left waits for the next. What this does not do: weigh
-words (`overlap`), decide what an overlap is worth (`attribution`).
+Inference compares what a run said after a recall (its steps and end, not its request) with what that recall showed,
+except its own memories and patterns made of it. Each run is read once, and again when its output, recalls or memories
+change. Uses that the run states itself win (`attribution`). One call is bounded by runs and characters; the rest
+waits for the next.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.errors import IndexDamagedError
-from memory_agent.learning.bookkeeping import Bookkeeping
+from memory_agent.errors import IndexDamagedError, MemoryAgentError, StoreFullError
+from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.overlap import ShownText, overlaps
-from memory_agent.learning.requests import request_of
+from memory_agent.learning.pattern_store import Embed, PatternStore
+from memory_agent.learning.run_records import RunRecords
+from memory_agent.learning.run_views import request_of
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -27,16 +33,50 @@ from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import UNREAD, StoredTrajectory
 
+
+class Consolidation:
+    """Consolidates the runs of one user. Threads may share it."""
+
+    def __init__(self, archive: Archive, run_records: RunRecords, learner: UserLearner, embed: Embed) -> None:
+        settings = learner.settings
+        self._learner = learner
+        self._inference = UseInference(archive, run_records)
+        self._patterns = PatternStore(archive, run_records, embed, are_wanted=settings.patterns)
+        self._is_on = settings.mode != "off"
+        self._looking = threading.Lock()
+
+    def consolidate(self, now: datetime) -> bool:
+        """Process the runs that ended since the last call; return whether there were any. Durable on return.
+
+        On a full disk inferred uses and patterns wait for a later call.
+        """
+        if not self._is_on:
+            return False
+        with self._looking:
+            is_changed = False
+            with suppress(StoreFullError):
+                is_changed = self._inference.infer() > 0
+                is_changed = self._patterns.keep() or is_changed
+            return self._learner.consolidate(now) or is_changed
+
+    def close(self) -> None:
+        """Infer what the latest runs used and save the learner. What cannot be saved is recomputed later."""
+        with self._looking, suppress(MemoryAgentError, OSError):
+            if self._is_on and self._inference.infer():
+                self._learner.follow()
+        self._learner.close()
+
+
 MOST_RUNS = 50
-"""Runs that one call reads."""
+"""Runs read by one call."""
 MOST_CHARS = 300_000
-"""Characters after which a call begins no further run, and a run's earlier recalls are not read: a microsecond each."""
-_OUTPUT_CHARS = 20_000  # of what a run said after a recall; its end comes first
-_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of all that a recall showed, the first ones
+"""Characters after which a call starts no further run and reads no earlier recall of one: a microsecond each."""
+_OUTPUT_CHARS = 20_000  # of a run's output after a recall; its end comes first
+_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of the whole answer, from its first memory on
 
 
 class _Reading(NamedTuple):
-    """What a run said after one recall, and what that recall had shown."""
+    """What a run said after one recall, and what that recall showed."""
 
     recall_id: str
     output: str
@@ -48,24 +88,24 @@ class _Reading(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A run to be read, as it was."""
+    """A run to read, as it was in the snapshot."""
 
     run: StoredTrajectory
     request: str
     readings: list[_Reading]
 
 
-class Inference:
-    """Reads the ended runs of one user. Not to be called by two threads at a time."""
+class UseInference:
+    """Infers what the ended runs of one user used. Not thread-safe."""
 
-    def __init__(self, archive: Archive, bookkeeping: Bookkeeping) -> None:
+    def __init__(self, archive: Archive, run_records: RunRecords) -> None:
         self._archive = archive
-        self._bookkeeping = bookkeeping
+        self._run_records = run_records
 
-    def examine(self) -> int:
-        """Read at most 50 runs that were not read as they are now; return how many. Durable on return.
+    def infer(self) -> int:
+        """Read at most 50 new or changed runs; return how many. Durable on return; without any, nothing is flushed.
 
-        Costs no flush where there is none. A damaged lexicon is built anew, and the runs wait.
+        When the lexicon is damaged its rebuild is started and the runs wait.
         """
         words = _StoreWords(self._archive)
         try:
@@ -92,19 +132,19 @@ class Inference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Write what a run used, unless it is another than the one that was read: then it is read again."""
+        """Write what a run used, unless it changed since it was read; then it is read again."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return
         pairs = tuple((row, used[row]) for row in sorted(used) if batch.record(row) is not None)
         if pairs != run.inferred:
-            self._bookkeeping.infer(batch, run.id, pairs)
+            self._run_records.infer(batch, run.id, pairs)
             run = batch.trajectory(run.id) or run
         batch.put_trajectory(msgspec.structs.replace(run, read=run.output))
 
 
 class _StoreWords:
-    """How many memories have a word, each word asked for once."""
+    """Document frequencies from the lexicon, each word looked up once."""
 
     def __init__(self, archive: Archive) -> None:
         self.memories = archive.store.count
@@ -117,7 +157,7 @@ class _StoreWords:
 
 
 def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
-    """Return the rows that the run used by its own words, each with the latest recall that tells it."""
+    """Return the rows that the run used according to its text, each with the latest recall that shows it."""
     return {
         found.row: reading.recall_id
         for reading in case.readings
@@ -126,7 +166,7 @@ def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
 
 
 def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
-    """Return what is to be read of a run: its latest recalls, as far as there is room, in order of time."""
+    """Return the parts of a run to read: its latest recalls within `MOST_CHARS`, in order of time."""
     request = request_of(snapshot, run)
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
     notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))
@@ -144,7 +184,7 @@ def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
 
 
 def _said(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
-    """Return what the run said, and when: its end first, then its steps, the latest first."""
+    """Return what the run said with its time: the end first, then the steps, latest first."""
     marks = [mark for mark in reversed(run.marks) if mark.role == "end"]
     marks += [mark for mark in reversed(run.marks) if mark.role == "step"]
     told: list[tuple[int, str]] = []
@@ -170,7 +210,7 @@ def _reading(snapshot: Snapshot, run: StoredTrajectory, note: RecallNote, said: 
 
 
 def _quotes(record: MemoryRecord, run: StoredTrajectory) -> bool:
-    """Whether a memory is a pattern that this run is part of."""
+    """Return whether a memory is a pattern made of this run."""
     run_ids = record.metadata.get("run_ids") if record.kind == "pattern" else None
     return isinstance(run_ids, list) and run.id in run_ids
 

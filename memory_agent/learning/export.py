@@ -1,8 +1,8 @@
-"""Runs and recalls as one file, to be learnt from elsewhere: with another store's rows in place of this one's.
+"""Runs and recalls as one framed file, to learn from in another store.
 
-What is learnt follows from them, so they are what is carried. They name memories by id and hold no text, but the
-vectors of queries, from which words can be recovered: as private as the memories. A memory that the other store does
-not have is left out of what was used. What this does not do: carry memories.
+What is learned follows from runs and recalls, so these are exported. They refer to memories by id and hold no text,
+but they hold query vectors, from which words can be recovered: treat an export as private as the memories. Uses of
+memories that the other store lacks are dropped.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ _DIGEST_BYTES = 16
 _FAR_US = 1 << 60  # microseconds: 36,000 years
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """Runs and recalls, with the ids of the memories in their rows."""
+class RunsExport(msgspec.Struct, frozen=True, array_like=True):
+    """Runs and recalls, and the id of each memory they refer to, by row."""
 
     ids: dict[int, str]
     runs: list[StoredTrajectory]
     notes: list[RecallNote]
 
 
-def pack(snapshot: Snapshot) -> bytes:
-    """Return all runs that have ended, with their recalls."""
+def export_runs(snapshot: Snapshot) -> bytes:
+    """Return all ended runs with their recalls, framed for `read_export`."""
     runs = list(snapshot.trajectories())
     notes = [note for run in runs for id_ in run.recall_ids if (note := snapshot.recall_note(id_)) is not None]
     rows = {row for run in runs for row in _rows_of_run(run)} | {row for note in notes for row in note.said_rows}
     ids = {row: record.id for row in sorted(rows) if (record := snapshot.record(row)) is not None}
-    return sealed(Parcel(ids, runs, notes))
+    return framed(RunsExport(ids, runs, notes))
 
 
-def sealed(parcel: Parcel) -> bytes:
-    """Return what `unpack` takes."""
-    body = msgspec.msgpack.encode(parcel)
+def framed(export: RunsExport) -> bytes:
+    """Return an export as bytes: magic, checksum, MessagePack body."""
+    body = msgspec.msgpack.encode(export)
     return _MAGIC + _digest(body) + body
 
 
-def unpack(data: bytes) -> Parcel:
-    """Return what `pack` gave. Raises `InvalidInputError`: damaged, or something else."""
+def read_export(data: bytes) -> RunsExport:
+    """Return the content of an export. Raises `InvalidInputError` when it is damaged or no export."""
     start = len(_MAGIC) + _DIGEST_BYTES
     body = data[start:]
     if data[: len(_MAGIC)] != _MAGIC:
@@ -55,12 +55,12 @@ def unpack(data: bytes) -> Parcel:
     if _digest(body) != data[len(_MAGIC) : start]:
         raise InvalidInputError("data", "does not match its checksum: it is damaged or cut short")
     try:
-        parcel = msgspec.msgpack.decode(body, type=Parcel)
+        export = msgspec.msgpack.decode(body, type=RunsExport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidInputError("data", f"is no export of what was learned: {error}") from error
-    if not all(map(_is_sound_run, parcel.runs)) or not all(map(_is_sound_note, parcel.notes)):
+    if not all(map(_is_sound_run, export.runs)) or not all(map(_is_sound_note, export.notes)):
         raise InvalidInputError("data", "holds figures that no run and no recall can have")
-    return parcel
+    return export
 
 
 def _is_sound_run(run: StoredTrajectory) -> bool:
@@ -73,16 +73,18 @@ def _is_sound_note(note: RecallNote) -> bool:
     return abs(note.at_us) < _FAR_US and len(note.vector) % 2 == 0
 
 
-def take_over(batch: Batch, data: bytes) -> int:
-    """Add the runs that are not known here yet, in the order in which they ended; return how many.
+def import_runs(batch: Batch, data: bytes) -> int:
+    """Add the runs of an export that this store does not know, in the order in which they ended; return how many.
 
-    Raises `InvalidInputError`, and changes nothing then.
+    Raises `InvalidInputError` before anything is written.
     """
-    parcel = unpack(data)
-    rows = {row: here for row, id_ in parcel.ids.items() if (here := batch.row_of_id(id_)) is not None}
-    new = [run for run in parcel.runs if batch.run_of_key(trajectory_key(run.id)) is None]  # nor forgotten here
+    export = read_export(data)
+    rows = {row: here for row, id_ in export.ids.items() if (here := batch.row_of_id(id_)) is not None}
+    new = [
+        run for run in export.runs if batch.run_of_key(trajectory_key(run.id)) is None
+    ]  # a forgotten run stays forgotten
     of_new = {id_ for run in new for id_ in run.recall_ids}
-    for note in parcel.notes:
+    for note in export.notes:
         if note.recall_id in of_new and batch.recall_note(note.recall_id) is None:
             batch.put_note(_note_here(note, rows))
     used: set[int] = set()

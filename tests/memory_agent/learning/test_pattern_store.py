@@ -11,7 +11,7 @@ from run_samples import SMALL, at, begin, end, event, failure, step
 
 from memory_agent.config import EmbedderSettings, LearningSettings
 from memory_agent.embedders import Embedder, EmbedderInfo, Progress, open_embedder
-from memory_agent.learning import past_runs, patterns
+from memory_agent.learning import pattern_store, patterns
 from memory_agent.memory import Memory
 from memory_agent.records import Embedding, MemoryRecord, Utility
 
@@ -302,7 +302,7 @@ def test_patterns_wait_for_the_vectors_of_requests_and_for_their_own(
 def test_a_pattern_of_runs_too_old_to_be_looked_at_stays_and_takes_newer_ones_in_place(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (patterns, past_runs):
+    for module in (patterns, pattern_store):
         monkeypatch.setattr(module, "MOST_RUNS", 5)
     ingest(memory, *(run(number) for number in range(1, 5)))
     memory.sona.consolidate(LATER)

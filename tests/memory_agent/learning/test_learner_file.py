@@ -72,7 +72,7 @@ def test_after_forgetting_a_session_the_learner_is_the_one_that_never_saw_it(
         else:
             company.memory.sona.consolidate()
         assert company.memory.sona.status().credited == 20
-        learner = company.memory._teacher._learner
+        learner = company.memory._learner._learner
         assert learner is not None
         adaptation = learner.adapt(embedder.embed_query("Why does the login page hang"))
         assert adaptation is not None
@@ -210,7 +210,7 @@ def test_a_state_from_before_a_backup_was_restored_is_not_believed(
     other.memory.close()
     (folder / "sona.state").replace(backup / "sona.state")
     restored = open_company(backup, embedder, ON)
-    learner = restored.memory._teacher._learner
+    learner = restored.memory._learner._learner
     assert learner is not None
     used = {memory for fact in learner.facts.values() for memory in fact.used}
     with restored.memory._archive.store.snapshot() as snapshot:

@@ -9,16 +9,16 @@ import pytest
 from run_samples import begin, end, without_model
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.transfer import pack, sealed, unpack
+from memory_agent.learning.export import export_runs, framed, read_export
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import StoredRevision, StoredTrajectory
 
 
-def parcel(tmp_path: Path) -> bytes:
+def export(tmp_path: Path) -> bytes:
     with without_model(tmp_path / "source") as memory:
         memory.ingest([begin("run-1", 0), end("run-1", 5)])
         with memory._archive.store.snapshot() as snapshot:
-            return pack(snapshot)
+            return export_runs(snapshot)
 
 
 def spoilt(run: StoredTrajectory, kind: str) -> StoredTrajectory:
@@ -29,7 +29,7 @@ def spoilt(run: StoredTrajectory, kind: str) -> StoredTrajectory:
 
 @pytest.mark.parametrize("kind", ["quality", "time", "vector"])
 def test_an_export_with_figures_that_cannot_be_is_refused_and_the_memory_opens_again(tmp_path: Path, kind: str) -> None:
-    ours = unpack(parcel(tmp_path))
+    ours = read_export(export(tmp_path))
     if kind == "vector":
         bad = msgspec.structs.replace(ours, notes=[RecallNote("01KHJY9080NWG22H9Q8BBD7B80", 0, vector=b"odd")])
     else:
@@ -37,5 +37,5 @@ def test_an_export_with_figures_that_cannot_be_is_refused_and_the_memory_opens_a
     for _ in range(2):
         with without_model(tmp_path / "target") as memory:
             with pytest.raises(InvalidInputError, match="data"):
-                memory.sona.load(sealed(bad))
+                memory.sona.load(framed(bad))
             assert memory.runs.list() == []

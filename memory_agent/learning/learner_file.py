@@ -1,8 +1,8 @@
-"""The learner in a file beside the store: a cache, written whole or not at all, believed only when it fits.
+"""The learner in a file beside the store: a cache, replaced atomically and used only when it matches the store.
 
-It says of which store it is, what had been learnt when it was saved, and with which model. One that is torn, damaged,
-of another version or of another moment is set aside and learnt again from the runs, with the same result. In a store
-that is encrypted it is encrypted too; one that cannot be deciphered says nothing to anybody, and is not set aside.
+The file names its store, the state of its lessons at the time of saving, and the model. A torn, damaged or outdated
+one is set aside and relearned from the runs, with the same result. In an encrypted store it is encrypted too; one
+that does not decrypt is deleted instead of set aside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PURPOSE, _ABOUT = "learner", b"sona.state"
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True):
-    """What a learner was made of: a store, how often what can be learnt had changed in it, and the model."""
+    """What a learner was trained on: the store's lineage, the version of its lessons, and the model."""
 
     lineage: str
     version: int
@@ -42,23 +42,23 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 def moment_of(store: Store) -> Moment:
-    """Return what a learner that is made now is made of."""
+    """Return the moment of the store as it is now."""
     return moment_in(store.state)
 
 
 def moment_in(state: StoreState) -> Moment:
-    """Return what a learner that is made of a store in this state is made of."""
+    """Return the moment of a store in this state."""
     return Moment(state.lineage, state.lessons_version, state.lessons_mark, state.stamp)
 
 
 def load_learner(store: Store) -> Learner | None:
-    """Return the learner that was saved, or None where there is none of this moment."""
+    """Return the saved learner, or None unless it matches the store as it is now."""
     path = store.folder / LEARNER_FILE
     try:
         kept = _read(path, store.key)
         if kept.moment == moment_of(store):
             return checkpoint.from_bytes(kept.state)
-        discard_learner(store.folder)  # what it was made of is no more, and may have been forgotten
+        discard_learner(store.folder)  # outdated, and it may hold forgotten memories
     except OSError:
         pass
     except UndecipherableError:
@@ -70,10 +70,9 @@ def load_learner(store: Store) -> Learner | None:
 
 
 def look_at_learner(folder: Path, key: UserKey | None) -> str | None:
-    """Return the lineage of the store that the saved learner is of, None where none is saved. Changes nothing.
+    """Return the store lineage of the saved learner, or None without one. Read-only.
 
-    Raises `DamagedStateError` for one that would be set aside: it does not match its checksum, is of another version,
-    or cannot be read.
+    Raises `DamagedStateError` when its checksum or version does not match, or it cannot be read.
     """
     try:
         kept = _read(folder / LEARNER_FILE, key)
@@ -93,14 +92,14 @@ def _read(path: Path, key: UserKey | None) -> _Kept:
 
 
 def discard_learner(folder: Path) -> None:
-    """Remove what was saved, the damaged one too: vectors of what was asked and used lie in it."""
+    """Delete the saved learner and the copy set aside; both hold vectors of queries and memories."""
     for name in (LEARNER_FILE, _DRAFT, _SET_ASIDE):
         with suppress(OSError):
             (folder / name).unlink()
 
 
 def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
-    """Save a consolidated learner, atomically; return how many bytes it takes. Raises `OSError`, `StoreError`."""
+    """Save a consolidated learner atomically; return its size in bytes. Raises `OSError`, `StoreError`."""
     data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
     if store.key is not None:
         data = store.key.cipher(_PURPOSE).seal(data, _ABOUT)
@@ -109,7 +108,7 @@ def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
 
 
 def saved_bytes(folder: Path) -> int:
-    """Return how many bytes the saved learner takes; 0 without one."""
+    """Return the size of the saved learner in bytes, 0 without one."""
     with suppress(OSError):
         return (folder / LEARNER_FILE).stat().st_size
     return 0

@@ -1,25 +1,24 @@
-"""The learner of one user between its store and its recalls: told what ended, asked for advice, kept, made anew.
+"""The learner (`sona`) of one user between its store and its recalls: trained on ended runs, asked for advice, saved.
 
-What is learnt is a function of the runs in the store (`lessons`). After each batch the runs that changed are learnt at
-once; on upkeep, and before it is saved, all of it is learnt anew, which is exact, and is what a lost or damaged file is
-replaced by. The learner gives advice: where it has none, recalls are ranked as usual. What this does not do: rank
-(`recall/learned`), know how a run went (`outcomes`).
+What is learned is a function of the runs in the store (`lessons`). After each batch the changed runs are learned
+incrementally; on upkeep, and before saving, everything is relearned, which is exact and also replaces a lost or
+damaged file. Without advice a recall is ranked as usual. Ranking is done by `recall/learned`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from memory_agent.config import LearningSettings
 from memory_agent.errors import EncryptionKeyMissingError
-from memory_agent.learning.advice import USUAL, Advice
-from memory_agent.learning.kept_learner import (
+from memory_agent.learning.learner_file import (
     Moment,
     discard_learner,
     load_learner,
@@ -32,16 +31,40 @@ from memory_agent.records import Embedding
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import RecalledRun
-from sona.engine import Learner
-from sona.gate import Evidence, Gain
+from sona.engine import Adaptation, Learner
+from sona.gate import Evidence, Gain, Route
 from sona.lesson import Lesson
 
+RunOf = Callable[[int, float], RecalledRun | None]
+"""Returns the run of a lesson number, with the given similarity to the request."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How to rank one recall. `adaptation` is None when nothing was learned; `key` seeds team-draft interleaving."""
+
+    route: Route = "baseline"
+    adaptation: Adaptation | None = None
+    key: str = ""
+    run_of: RunOf = lambda _number, _similarity: None
+
+    def causes(self, row: int) -> list[dict[str, Any]]:
+        """Return the past runs that raise the memory in `row`: those that used it, else those with similar requests."""
+        if self.adaptation is None:
+            return []
+        found = (self.run_of(number, similarity) for number, similarity in self.adaptation.causes(row))
+        return [msgspec.structs.asdict(run) for run in found if run is not None]
+
+
+USUAL = Advice()
+
+
 _DUE_SHARE = 32
-"""All is learnt anew when one lesson of so many is new: it takes seconds for thousands, and little is inexact."""
+"""Relearn when 1 in 32 lessons or more changed: thousands take seconds, and incremental learning errs little."""
 
 
 class Figures(NamedTuple):
-    """What a learner comes to: what its gate goes by, and how much it holds."""
+    """Figures of a learner: the evidence of its gate, and how much it holds."""
 
     evidence: Evidence
     gain: Gain | None
@@ -50,11 +73,11 @@ class Figures(NamedTuple):
     memories: int
 
 
-class Teacher:
-    """Teaches, keeps and asks the learner of one user. Threads may share it."""
+class UserLearner:
+    """Trains, saves and queries the learner of one user. Threads may share it."""
 
     def __init__(self, archive: Archive, settings: LearningSettings) -> None:
-        """Take up what was learnt before, or learn it again from the runs."""
+        """Load the saved learner, or relearn it from the runs."""
         self.settings = settings
         self.consolidated_at: datetime | None = None
         self._archive = archive
@@ -65,10 +88,10 @@ class Teacher:
         self._saved: Moment | None = None
         self._runs: dict[int, RecalledRun | None] = {}
         if settings.mode != "off" and archive.store.ndim is not None:
-            self._take_up()
+            self._load()
 
     def advise(self, query: Embedding, recall_id: str) -> Advice:
-        """Return how the learner would rank for `query`, (d,) raw, and whether it may."""
+        """Return how to rank for `query`, (d,) uncentred, and whether the gate lets the learner act."""
         with self._lock:
             learner = self._learner
             if learner is None or learner.ndim != query.size:
@@ -78,25 +101,25 @@ class Teacher:
                 return USUAL
             return Advice(route, learner.adapt(query), recall_id, self._run_of)
 
-    def follow(self, *, anew: bool = False) -> None:
-        """Learn what changed in the store since the last call; by learning all `anew`, if something was forgotten."""
-        if anew:
+    def follow(self, *, from_scratch: bool = False) -> None:
+        """Learn what changed in the store since the last call; `from_scratch`, after forgetting, relearns all."""
+        if from_scratch:
             discard_learner(self._archive.store.folder)
             self._saved = None
         if self.settings.mode == "off":
             return
         with self._learning:
-            moment = moment_of(self._archive.store)  # before what changed is taken: that is no older then
+            moment = moment_of(self._archive.store)  # read before the changes, so it is never newer than they are
             if moment == self._moment:
                 return
             changed = self._archive.store.take_taught()
             learner = self._learner
             is_other = learner is None or self._moment is None or moment.stamp != self._moment.stamp
-            if anew or is_other or not self._learn_at_once(changed, moment):
-                self._learn_anew()
+            if from_scratch or is_other or not self._learn_changed(changed, moment):
+                self._relearn()
 
     def consolidate(self, now: datetime) -> bool:
-        """Learn all anew and save it, where something was learnt since; return whether there was."""
+        """Relearn and save if enough changed since the last save; return whether it did."""
         if self.settings.mode == "off":
             return False
         self.follow()
@@ -105,20 +128,20 @@ class Teacher:
             if learner is None or self._saved == self._moment or not _is_due(learner):
                 return False
             if learner.changes:
-                learner = self._learn_anew()
+                learner = self._relearn()
             self.consolidated_at = now
             self._save(learner)
         return True
 
     def close(self) -> None:
-        """Save what was learnt; what cannot be saved is learnt again."""
-        with self._learning, suppress(EncryptionKeyMissingError):  # nothing is kept any more of this user
+        """Save the learner; what cannot be saved is relearned at the next opening."""
+        with self._learning, suppress(EncryptionKeyMissingError):  # the user was erased
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:
-                self._save(self._learn_anew() if learner.changes else learner)
+                self._save(self._relearn() if learner.changes else learner)
 
     def figures(self, ndim: int) -> Figures:
-        """Return what the learner comes to."""
+        """Return the figures of the learner."""
         with self._lock:
             learner = self._learner or Learner(ndim)
             return Figures(
@@ -129,15 +152,15 @@ class Teacher:
                 memories=len(learner.prior),
             )
 
-    def _take_up(self) -> None:
+    def _load(self) -> None:
         self._learner = load_learner(self._archive.store)
         if self._learner is None:
-            self._learn_anew()
+            self._relearn()
         else:
             self._moment = self._saved = moment_of(self._archive.store)
 
-    def _learn_anew(self) -> Learner | None:
-        """Learn all runs as if for the first time, from one view of the store, while recalls go on with the old one."""
+    def _relearn(self) -> Learner | None:
+        """Relearn all runs from one snapshot, while recalls keep using the old learner."""
         with self._archive.store.snapshot() as snapshot:
             state = snapshot.state
             moment, lessons, runs = moment_in(state), list[Lesson](), dict[int, RecalledRun | None]()
@@ -149,8 +172,8 @@ class Teacher:
             self._learner, self._moment, self._runs = learner, moment, runs
         return learner
 
-    def _learn_at_once(self, changed: Iterable[str | None], moment: Moment) -> bool:
-        """Learn the runs that changed; False where that takes learning anew: one is gone, may be any, or it is due."""
+    def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
+        """Learn the changed runs; return False when only a relearn will do: a run is gone or unknown."""
         learner = self._learner
         if learner is None:
             return False
@@ -171,15 +194,15 @@ class Teacher:
         return True
 
     def _save(self, learner: Learner | None) -> None:
-        with suppress(OSError, EncryptionKeyMissingError):  # a cache
+        with suppress(OSError, EncryptionKeyMissingError):  # only a cache
             if learner is not None and self._moment is not None:
                 save_learner(self._archive.store, learner, self._moment)
                 self._saved = self._moment
 
     def _run_of(self, lesson: int, similarity: float) -> RecalledRun | None:
-        """Return the run of a lesson, as it was learnt."""
+        """Return the run of a lesson as of when it was learned."""
         number, runs = run_number(lesson), self._runs
-        if number not in runs:  # the learner is from its file
+        if number not in runs:  # the learner was loaded from its file
             with self._archive.store.snapshot() as snapshot:
                 found = run_of_number(snapshot, number)
             runs.setdefault(number, None if found is None else _recalled(found))

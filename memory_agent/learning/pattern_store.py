@@ -1,0 +1,327 @@
+"""Stores patterns as memories: added, updated in place while they grow, removed when they no longer hold.
+
+A blob of the store lists which memories are patterns and the runs of each, so other memories of kind `pattern` are
+never touched. Forgetting a memory of a run removes its pattern in the same transaction; the pattern may come back
+from the remaining runs. A forgotten pattern does not: its runs are excluded from then on. A pattern of runs beyond
+the newest 1,000 stays until newer runs of its kind replace it. A run takes part with the text and vector of its begin
+event, so forgetting that excludes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from memory_agent.learning.patterns import MOST_RUNS, PastRun, Pattern, find_patterns
+from memory_agent.learning.run_records import RunRecords
+from memory_agent.learning.run_views import Request, request_of
+from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.codec import time_of
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.trajectories import ENDED, StoredTrajectory, trajectory_key
+
+_MOST_STEPS = 32  # of one run: the first 31 and the last
+
+
+@dataclass(frozen=True, eq=False)
+class RunHistory:
+    """The newest runs: the `numbers` of all, and those that may form patterns, as stored and as `PastRun`.
+
+    `is_whole`: no request waits for its vector.
+    """
+
+    numbers: frozenset[int]
+    stored: Mapping[int, StoredTrajectory]
+    runs: Sequence[PastRun]
+    is_whole: bool = True
+
+    def numbers_of(self, pattern: Pattern) -> tuple[int, ...]:
+        """Return the run numbers of a pattern, ascending."""
+        ids = {run.id for run in pattern.runs}
+        return tuple(sorted(number for number, run in self.stored.items() if run.id in ids))
+
+    def is_beyond(self, numbers: Iterable[int]) -> bool:
+        """Return whether any of these runs is older than the newest 1,000."""
+        return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
+
+    def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:
+        """Return whether these runs are unchanged since they were read."""
+        runs = (self.stored[number] for number in numbers)
+        return all(batch.trajectory(run.id) == run for run in runs)
+
+
+NOTHING = RunHistory(frozenset(), {}, ())
+
+
+def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
+    """Return the newest runs; those numbered in `without` form no patterns."""
+    reader = _Reader(snapshot)
+    numbers: set[int] = set()
+    stored: dict[int, StoredTrajectory] = {}
+    runs: list[PastRun] = []
+    is_whole = True
+    for key in islice(snapshot.run_keys(ENDED, is_newest_first=True), MOST_RUNS):
+        run = snapshot.run_of_key(key)
+        if run is None or run.number is None:
+            continue
+        numbers.add(run.number)
+        if run.number not in without and run.begin_row is not None:
+            request = request_of(snapshot, run, with_vector=True)
+            is_whole = is_whole and (request is None or request.vector is not None)
+            past = None if request is None else reader.past_run(run, request)
+            if past is not None:
+                stored[run.number] = run
+                runs.append(past)
+    return RunHistory(frozenset(numbers), stored, runs, is_whole)
+
+
+class _Reader:
+    """Reads runs through one snapshot and caches the ids of used memories."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._ids: dict[int, str | None] = {}
+
+    def past_run(self, run: StoredTrajectory, request: Request) -> PastRun | None:
+        """Return the run, or None when it is open or its request has no vector."""
+        if request.vector is None or run.ended_us is None or run.outcome is None or run.quality is None:
+            return None
+        return PastRun(
+            id=run.id,
+            objective=request.text,
+            vector=request.vector,
+            session_id=run.session_id,
+            ended_at=time_of(run.ended_us),
+            outcome=run.outcome,
+            quality=run.quality,
+            steps=self._steps(run),
+            used=tuple(name for use in run.used if (name := self._id(use.row)) is not None),
+        )
+
+    def _steps(self, run: StoredTrajectory) -> tuple[str, ...]:
+        rows = [mark.row for mark in run.marks if mark.role in ("step", "end") and mark.row is not None]
+        if len(rows) > _MOST_STEPS:
+            rows = [*rows[: _MOST_STEPS - 1], rows[-1]]
+        records = (self._snapshot.record(row) for row in rows)
+        return tuple(_said(record) for record in records if record is not None)
+
+    def _id(self, row: int) -> str | None:
+        if row not in self._ids:
+            record = self._snapshot.record(row)
+            self._ids[row] = None if record is None else record.id
+        return self._ids[row]
+
+
+def _said(record: MemoryRecord) -> str:
+    return record.title or record.text
+
+
+_BLOB = "patterns"
+
+
+class Vectors(Protocol):
+    """Vectors by text; empty without a model."""
+
+    @property
+    def by_text(self) -> Mapping[str, Embedding]:
+        """Return them."""
+        ...
+
+    def admitted(self, batch: Batch) -> Mapping[str, Embedding]:
+        """Return the vectors if they come from the store's model, else none."""
+        ...
+
+
+Embed = Callable[[Iterable[str]], Vectors]
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A stored pattern: its row, its run numbers, and whether its vector is of an earlier text."""
+
+    row: int
+    runs: tuple[int, ...]
+    is_stale: bool = False
+
+
+class _Shelf(msgspec.Struct, frozen=True, array_like=True):
+    """All stored patterns. `revision` counts changes; runs in `left_out` never form a pattern again."""
+
+    revision: int = 0
+    kept: tuple[_Kept, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+
+class _Change(NamedTuple):
+    """A pattern to write, with its run numbers and its stored version, if any."""
+
+    record: MemoryRecord
+    runs: tuple[int, ...]
+    kept: _Kept | None = None
+    is_news: bool = True
+    needs_vector: bool = True
+
+
+class _Plan(NamedTuple):
+    """The difference between stored and found patterns; `same` is unchanged."""
+
+    same: list[_Kept]
+    changes: list[_Change]
+    gone: list[_Kept]
+
+    @property
+    def is_news(self) -> bool:
+        return bool(self.gone) or any(change.is_news for change in self.changes)
+
+
+class PatternStore:
+    """The stored patterns of one user. Not thread-safe."""
+
+    def __init__(self, archive: Archive, run_records: RunRecords, embed: Embed, *, are_wanted: bool) -> None:
+        """With `are_wanted` false, `keep` removes all stored patterns."""
+        self._archive = archive
+        self._run_records = run_records
+        self._embed = embed
+        self._are_wanted = are_wanted
+        self._seen: tuple[int, int] | None = None
+
+    def keep(self) -> bool:
+        """Bring the stored patterns up to date with the runs; return whether anything was written. Durable on return.
+
+        Cheap when no run changed. While a request waits for its vector nothing is changed.
+        """
+        with self._archive.store.snapshot() as snapshot:
+            shelf, version = _read(snapshot), snapshot.state.lessons_version
+            if self._seen == (version, shelf.revision):
+                return False
+            past = read_history(snapshot, shelf.left_out) if self._are_wanted else NOTHING
+        self._seen = version, shelf.revision
+        if not past.is_whole:
+            return False
+        found = find_patterns(past.runs)
+        with self._archive.store.snapshot() as snapshot:
+            plan = _planned(snapshot, shelf, past, found)
+        vectors = self._embed(change.record.text for change in plan.changes if change.needs_vector)
+        if not plan.is_news and not vectors.by_text:
+            return False
+        with self._archive.batch() as batch:
+            return self._write(batch, shelf, past, plan, vectors.admitted(batch), version)
+
+    def _write(
+        self, batch: Batch, shelf: _Shelf, past: RunHistory, plan: _Plan, vectors: Mapping[str, Embedding], version: int
+    ) -> bool:
+        """Write the plan, unless its runs or the stored patterns changed meanwhile; then the next call plans again."""
+        is_alone = batch.state.lessons_version == version
+        runs = {number for change in plan.changes for number in change.runs}
+        if _read(batch) != shelf or not past.holds(batch, runs):
+            self._seen = None
+            return False
+        rows = [kept.row for kept in plan.gone]
+        if rows:
+            self._run_records.forget_rows(batch, rows)
+        for row in rows:
+            batch.delete(row)
+        kept = [*plan.same, *(_put(batch, change, vectors) for change in plan.changes)]
+        left_out = tuple(number for number in shelf.left_out if number in past.numbers)
+        _save(batch, _Shelf(shelf.revision + 1, tuple(sorted(kept, key=lambda one: one.row)), left_out))
+        self._seen = (batch.state.lessons_version, shelf.revision + 1) if is_alone else None
+        return True
+
+
+def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
+    """Return the rows of patterns to delete along with these memories, without the memories themselves.
+
+    These are the patterns with a run that one of the memories belongs to, or that used it. When one of the memories is
+    itself a pattern, its runs are excluded from then on. Call before the rows are deleted.
+    """
+    shelf = _read(batch)
+    if not shelf.kept:
+        return []
+    gone, runs = frozenset(rows), _runs_with(batch, rows)
+    own = [kept for kept in shelf.kept if kept.row in gone]
+    made_of = [kept for kept in shelf.kept if kept.row not in gone and runs.intersection(kept.runs)]
+    if own or made_of:
+        left_out = {*shelf.left_out, *(number for kept in own for number in kept.runs)}
+        rest = tuple(kept for kept in shelf.kept if kept not in own and kept not in made_of)
+        _save(batch, _Shelf(shelf.revision + 1, rest, tuple(sorted(left_out))))
+    return [kept.row for kept in made_of]
+
+
+def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
+    """Return the numbers of the runs that these memories belong to or that used them."""
+    keys = {use.run_key for row in rows for use in batch.uses(row)}
+    records = (batch.record(row) for row in rows)
+    keys |= {trajectory_key(record.run_id) for record in records if record is not None and record.run_id is not None}
+    runs = (batch.run_of_key(key) for key in keys)
+    return {run.number for run in runs if run is not None and run.number is not None}
+
+
+def _planned(snapshot: Snapshot, shelf: _Shelf, past: RunHistory, found: Sequence[Pattern]) -> _Plan:
+    """Return the changes that turn the stored patterns into those found."""
+    stored = {kept.row: record for kept in shelf.kept if (record := snapshot.record(kept.row)) is not None}
+    waiting = {record.id: kept for kept in shelf.kept if (record := stored.get(kept.row)) is not None}
+    same: list[_Kept] = []
+    changes: list[_Change] = []
+    for pattern in found:
+        runs = past.numbers_of(pattern)
+        kept = waiting.pop(pattern.record.id, None) or _grown_old(waiting, runs, past)
+        if kept is None:
+            changes.append(_Change(pattern.record, runs))
+            continue
+        waiting.pop(stored[kept.row].id, None)
+        change = _changed(stored[kept.row], kept, pattern, runs, snapshot.vector(kept.row) is not None)
+        if change.is_news or change.needs_vector:
+            changes.append(change)
+        else:
+            same.append(kept)
+    taken = {number for pattern in found for number in past.numbers_of(pattern)}
+    old = [kept for kept in waiting.values() if past.is_beyond(kept.runs) and taken.isdisjoint(kept.runs)]
+    return _Plan([*same, *old], changes, [kept for kept in waiting.values() if kept not in old])
+
+
+def _grown_old(waiting: Mapping[str, _Kept], runs: Iterable[int], past: RunHistory) -> _Kept | None:
+    """Return the stored pattern that shares some of `runs` and whose first run is beyond the newest 1,000."""
+    shared = set(runs)
+    return next(
+        (kept for kept in waiting.values() if past.is_beyond(kept.runs) and shared.intersection(kept.runs)), None
+    )
+
+
+def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, ...], has_vector: bool) -> _Change:
+    record = msgspec.structs.replace(
+        pattern.record,
+        id=old.id,
+        times_recalled=old.times_recalled,
+        last_recalled_at=old.last_recalled_at,
+        utility=old.utility,
+    )
+    is_news = record != old or runs != kept.runs
+    return _Change(record, runs, kept, is_news, has_vector and (kept.is_stale or record.text != old.text))
+
+
+def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedding]) -> _Kept:
+    """Write one pattern. Without a model it keeps its former vector, or waits for one as any memory does."""
+    vector = vectors.get(change.record.text) if change.needs_vector else None
+    if change.kept is None:
+        return _Kept(batch.put(change.record, vector), change.runs)
+    row = batch.update(change.record)
+    if vector is not None:
+        batch.set_vector(row, vector)
+    return _Kept(row, change.runs, is_stale=change.needs_vector and vector is None)
+
+
+def _read(snapshot: Snapshot) -> _Shelf:
+    blob = snapshot.blob(_BLOB)
+    return _shelves.decode(blob) if blob else _Shelf()
+
+
+def _save(batch: Batch, shelf: _Shelf) -> None:
+    batch.set_blob(_BLOB, msgspec.msgpack.encode(shelf))
+
+
+_shelves = msgspec.msgpack.Decoder(_Shelf)

@@ -1,0 +1,84 @@
+"""Tells text that a person would read from tokens, paths, numbers, code and serialised data. Pure.
+
+A heuristic for payload fields that the table of signals does not know, where a wrong no costs a memory and a wrong yes
+stores noise. It needs no dictionary, so it works for any language.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from unicodedata import category
+
+LEAST_WORDS = 3
+"""Shorter texts of an unknown field are labels and names more often than sentences."""
+
+_READ_CHARS = 10_000
+_LONGEST_WORD = 40  # characters
+_WORD_SHARE = 0.5  # of the characters that are not space
+_MARKS_PER_WORD = 0.25
+_CHARS_PER_WORD = 2  # in scripts that put no spaces between words
+
+_AROUND = ".,;:!?…()[]\"'“”‘’«»„‚¡¿*_`~–—-#>。，、；：！？（）「」『』【】《》・"
+_INSIDE = "'’-\u00ad\u200c\u200d"
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+"""Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+_SERIALISED = re.compile(
+    r"""
+      ^\s*[\[{]\s*(?:["'\[{\]}]|\\["']|-?\d[\d.]*\s*,)    # an object or list, also cut short or a Python literal
+    | \A\s*(?:<[?!/a-zA-Z]|---\s*\n|data:\w+/)            # XML, HTML, YAML, a data URL
+    | \{\s*\\?["'] | (?P<quote>\\?["'])[^"'\n]{0,80}(?P=quote)\s*:  # a quoted key, after whatever words
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+_STACK_TRACE = re.compile(
+    r'^\s*(?:File ".+", line \d+|at \S.*[(:]\S*:\d+\)?|goroutine \d+|Traceback \(most recent)', re.MULTILINE
+)
+_CODE = re.compile(
+    r"""
+      [=!<>:]=|[=-]>|&&|\|\||[;{}]\s*$|\w\([^()\s]*\)
+    | ^\s*(?:def|class|import|function|const|let|var|public|private|return|\#include|from\s\S+\simport)\b
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
+    """Say whether `text` is `least_words` or more words of some language, by its first 10,000 characters.
+
+    Half of its characters must belong to words. A word is letters without digits, at most 40, with no more capitals
+    inside than a name has; two characters of a script without spaces count as one word. JSON and other serialised
+    data, whole or cut short, stack traces and code are no language.
+    """
+    text = text[:_READ_CHARS]
+    if _SERIALISED.search(text) or _STACK_TRACE.search(text):
+        return False
+    tokens = text.split()
+    words = [word for token in tokens if _is_word(word := token.strip(_AROUND))]
+    unspaced = len(_UNSPACED.findall(text))
+    count = len(words) + unspaced // _CHARS_PER_WORD
+    chars = sum(map(len, words)) + unspaced
+    marks = sum(1 for _ in _CODE.finditer(text))
+    return (
+        count >= least_words
+        and chars >= _WORD_SHARE * sum(len(token.strip(_AROUND)) for token in tokens)
+        and marks <= _MARKS_PER_WORD * count
+        and (unspaced > 0 or not all(_HEX.issuperset(word) for word in words))
+    )
+
+
+def _is_word(token: str) -> bool:
+    """Say whether a token without its punctuation is a word of a script that is written with spaces."""
+    if not 0 < len(token) <= _LONGEST_WORD or _UNSPACED.search(token):
+        return False
+    if not all(map(_is_of_word, token)):
+        return False
+    capitals_inside = sum(before.islower() and after.isupper() for before, after in pairwise(token))
+    return capitals_inside * 5 <= len(token)
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalpha() or character in _INSIDE or category(character).startswith("M")

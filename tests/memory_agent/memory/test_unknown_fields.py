@@ -1,0 +1,218 @@
+"""An event without any known field still becomes the text that a person would read, and never a JSON dump."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from event_samples import kept, read
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_samples import open_without_model
+
+from memory_agent.records import MemoryRecord
+from memory_agent.signals.language import reads_as_language
+from memory_agent.signals.payloads import read_unknown
+from memory_agent.signals.reader import Dropped
+
+SENTENCE = "The session map is guarded by a mutex now"
+UUID = "550e8400-e29b-41d4-a716-446655440000"
+BASE64 = "VGhlIHNlc3Npb24gbWFwIGlzIGd1YXJkZWQgYnkgYSBtdXRleCBub3cgYW5kIHRoZSB0ZXN0cyBwYXNz"
+TRACE = 'Traceback (most recent call last):\n  File "/srv/app/auth.py", line 12, in refresh\n    lock of the map'
+CODE = "def read(path):\n    with open(path) as file:\n        return file.read()"
+
+LANGUAGE = [
+    SENTENCE,
+    "Fixed 3 of 12 tests in auth.py (see PR #42)",
+    "2 failed, 3 passed in 0.12s",
+    "I changed refresh() and load() so that both lock the map",
+    "- the **map** is shared\n- `refresh` writes it",
+    "Она не закрывает соединение",
+    "La carte des sessions n'est pas protégée",
+    "사용자 세션 맵을 잠갔습니다",
+    "यह परीक्षण अब सफल है",
+    "会话映射现在由互斥锁保护",
+    "セッションの地図はロックで守られています",
+    "แผนที่เซสชันถูกล็อกแล้ว",
+    "修复了 auth 模块的竞争问题",
+    "[1] The map is shared, says the first reference",
+    "He said: the map is not locked, and 'nobody' reads it",
+]
+NO_LANGUAGE = [
+    "",
+    "   ",
+    "done",
+    "in progress",
+    "12345",
+    "1 22 333 4444 55555 a b c",
+    "2026-02-16T10:00:00Z",
+    UUID,
+    f"{UUID} {UUID} {UUID}",
+    BASE64,
+    "\n".join([BASE64] * 5),
+    "deadbeef cafebabe feedface",
+    "de ad be ef ca fe",
+    "sk-live-4f9a8b7c6d5e4f3a2b1c",
+    "/srv/app/memory agent/auth module/session map.rs",
+    "C:\\Program Files\\Session Map\\auth module.rs",
+    "https://example.org/the/session/map?is=guarded&by=a",
+    "https://example.org/a https://example.org/b https://example.org/c",
+    "a=1 b=2 c=3 d=4",
+    json.dumps({"summary": SENTENCE}),
+    json.dumps({"summary": SENTENCE})[:-3],
+    json.dumps([SENTENCE, SENTENCE])[:-3],
+    json.dumps(json.dumps({"summary": SENTENCE})),
+    f"Result: {json.dumps({'note': SENTENCE})}",
+    "\n".join([json.dumps({"note": SENTENCE})] * 2),
+    str({"note": SENTENCE}),
+    f"<p>{SENTENCE}</p>",
+    TRACE,
+    CODE,
+    "import os\nimport sys\nprint(sys.argv)",
+    "if (a == b && c != d) { return false; }",
+]
+
+
+@pytest.mark.parametrize("text", LANGUAGE)
+def test_sentences_of_any_language_read_as_language(text: str) -> None:
+    assert reads_as_language(text)
+    assert read_unknown({"strange": {"place": text}}) == text
+
+
+@pytest.mark.parametrize("text", NO_LANGUAGE)
+def test_labels_tokens_paths_numbers_code_and_dumps_do_not(text: str) -> None:
+    assert not reads_as_language(text)
+
+
+@pytest.mark.parametrize("text", [text for text in NO_LANGUAGE if not text.startswith(('{"', '["'))])
+def test_no_memory_comes_of_what_is_no_language(text: str) -> None:
+    assert read("conductor.worker.result", {"blob": text, "id": UUID, "sizes": [1, 2]}) == Dropped("no_text")
+
+
+@pytest.mark.parametrize(
+    "name", ["result_summary", "resultSummary", "final-message", "FullText", "last_error", "my_result"]
+)
+def test_a_field_with_a_telling_name_is_read(name: str) -> None:
+    longer = f"{SENTENCE}, which nobody had thought of before"
+    assert kept("conductor.worker.result", {"note": longer, name: SENTENCE}).text == SENTENCE
+
+
+def test_the_outermost_field_is_read_and_of_several_the_summary() -> None:
+    inner = {"deep_summary": "This one lies deeper"}
+    payload = {"a": inner, "worker_result": "Third", "exit_message": "Second", "result_summary": SENTENCE}
+    assert kept("conductor.worker.result", payload).text == SENTENCE
+    assert kept("conductor.worker.result", {"outcome": inner}).text == "This one lies deeper"
+    assert kept("conductor.worker.result", {"payload": {"result_summary": SENTENCE}}).text == SENTENCE
+    assert (
+        kept("conductor.worker.result", {"result_summary": {"title": "Map", "details": SENTENCE}}).text
+        == f"Map: {SENTENCE}"
+    )
+    assert kept("conductor.worker.result", {"result_summary": ["One thing", "Another"]}).text == "One thing\nAnother"
+
+
+def test_a_telling_name_with_a_token_or_a_dump_in_it_is_passed_over() -> None:
+    for junk in (UUID, BASE64, 7, None, {"a": 1}, json.dumps({"a": SENTENCE})[:-1], ""):
+        assert kept("conductor.worker.result", {"result_summary": junk, "note": SENTENCE}).text == SENTENCE
+
+
+def test_one_word_is_enough_under_a_telling_name_and_not_elsewhere() -> None:
+    assert kept("conductor.worker.result", {"exit_message": "Finished"}).text == "Finished"
+    assert read("conductor.worker.result", {"state": "Finished"}) == Dropped("no_text")
+
+
+def test_context_is_no_text() -> None:
+    assert read("conductor.worker.result", {"context": "alice"}) == Dropped("no_text")
+
+
+def test_the_longest_text_that_reads_as_language_is_read() -> None:
+    payload = {"note": "A short note here", "blob": BASE64 * 9, "inner": [{"remark": SENTENCE}], "trace": TRACE}
+    assert kept("worker.task.completed", payload).text == SENTENCE
+
+
+def test_json_in_a_field_is_read_as_what_it_stands_for() -> None:
+    payload = {"blob": json.dumps({"inner": json.dumps({"result_summary": SENTENCE, "code": 3})})}
+    assert kept("conductor.worker.result", payload).text == SENTENCE
+
+
+def test_known_fields_come_first_whatever_else_there_is() -> None:
+    payload = {"description": "Known", "result_summary": SENTENCE}
+    assert kept("conductor.worker.result", payload).text == "Known"
+    assert kept("conductor.worker.result", {"output": "12 of 12", "result_summary": SENTENCE}).text == "12 of 12"
+
+
+def test_a_known_field_without_a_letter_counts_as_empty() -> None:
+    assert kept("conductor.worker.result", {"value": 12345, "result_summary": SENTENCE}).text == SENTENCE
+    assert read("conductor.worker.result", {"value": 12345}) == Dropped("no_text")
+
+
+def test_what_only_accompanies_other_text_makes_no_memory_alone() -> None:
+    assert read("conductor.run.completed", {"goal": SENTENCE}) == Dropped("no_text")
+
+
+def test_a_very_long_text_is_found_and_cut() -> None:
+    record = kept("conductor.worker.result", {"story": f"{SENTENCE}. " * 20_000})
+    assert record.text.startswith(SENTENCE)
+    assert len(record.text) == 8_000
+
+
+def test_text_that_is_not_unicode_is_passed_over_in_unknown_fields() -> None:
+    assert kept("user_input", {"broken_summary": "a\ud800b", "note": SENTENCE}).text == SENTENCE
+
+
+def test_secrets_in_unknown_fields_are_masked(tmp_path: Path) -> None:
+    secret = "ghp_" + "a1B2" * 9
+    payload = {"result_summary": f"The worker used the token {secret} to push the branch"}
+    event = {"event_type": "conductor.worker.result", "timestamp": "2026-02-16T10:00:00Z", "user_id": "a"}
+    with open_without_model(tmp_path / "a") as memory:
+        for shape in (payload, {"blob": json.dumps(payload)}, {"notes": [{"remark": payload["result_summary"]}]}):
+            [record_id] = memory.ingest([event | {"payload": shape}]).record_ids
+            record = memory.get(record_id)
+            assert record is not None
+            assert record.text.startswith("The worker used the token ")
+            assert secret not in record.text
+
+
+unquoted = st.characters(exclude_characters="\"'")
+names = st.sampled_from(["result_summary", "blob", "note", "lastError", "payload", "data", "raw"]) | st.text(
+    unquoted, max_size=8
+)
+words = st.sampled_from([SENTENCE, "Finished", "会话映射现在由互斥锁保护", UUID, ""]) | st.text(unquoted, max_size=30)
+documents = st.dictionaries(names, words | st.integers() | st.lists(words, max_size=3), min_size=1, max_size=4)
+
+
+@st.composite
+def dumps(draw: st.DrawFn) -> str:
+    """A JSON document as a string: whole, cut short, escaped again, after a few words, or one a line."""
+    text = draw(st.sampled_from([json.dumps, str]))(draw(documents | st.lists(documents, min_size=1, max_size=3)))
+    cut = draw(st.integers(0, 40))
+    text = text[: max(len(text) - cut, len(text) // 2, 12)]
+    form = draw(st.sampled_from(["{}", "{}\n{}", "Output of the run: {}", "  {}"]))
+    return form.replace("{}", text)
+
+
+payloads = st.recursive(
+    dumps() | words | st.integers() | documents,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(names, payloads, max_size=5))
+def test_no_text_of_unknown_fields_is_a_json_dump(payload: dict[str, Any]) -> None:
+    text = read_unknown(payload)
+    assert not text.lstrip().startswith(('{"', "{'", "[{", '["{'))
+    for quote in '"', "'":
+        assert f"{quote}: " not in text
+    assert '{"' not in text
+    if text.strip()[:1] in ("{", "["):
+        with pytest.raises(ValueError):
+            json.loads(text)
+
+
+@given(st.dictionaries(names, payloads, max_size=5))
+def test_any_unknown_fields_become_a_memory_or_noise(payload: dict[str, Any]) -> None:
+    record = read("conductor.worker.result", {f"x{name}": value for name, value in payload.items()})
+    if isinstance(record, MemoryRecord):
+        assert any(map(str.isalpha, record.text))
