@@ -232,3 +232,10 @@ def test_without_a_question_that_has_evidence_nothing_is_measured(tmp_path: Path
         assert result.exit_code == 1
         assert "has no question with evidence" in " ".join(result.stderr.split())
         assert result.stdout == ""
+
+
+def test_a_command_that_moved_says_where_it_went() -> None:
+    result = run("sona", "locomo10.json", "--quick")
+    assert result.exit_code == 2
+    assert "python -m ops.lab sona" in result.stderr
+    assert "sona" not in run("--help").stdout

@@ -22,16 +22,15 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.learning.airline import AirlineRun, events_of
-from memory_agent.evaluation.learning.arms import OFF, Arm
-from memory_agent.evaluation.learning.course import Bench
-from memory_agent.evaluation.learning.gains import Difference, difference
-from memory_agent.evaluation.learning.signals import account_for
 from memory_agent.evaluation.metrics import distinct
 from memory_agent.evaluation.runs import opener
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import RecallResult
+from ops.lab.airline import AirlineRun, events_of
+from ops.lab.arms import OFF, Arm, account_for
+from ops.lab.course import Bench
+from ops.lab.gains import Difference, difference
 
 Held = Literal["trial", "task"]
 HELD: tuple[Held, ...] = get_args(Held)

@@ -11,10 +11,10 @@ import pytest
 
 from memory_agent.config import IngestSettings
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.learning.airline import AirlineRun, events_of, read_airline
-from memory_agent.evaluation.learning.planning import RunFigures, figures_of
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
+from ops.lab.airline import AirlineRun, events_of, read_airline
+from ops.lab.planning import RunFigures, figures_of
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import click
 
 from memory_agent.cli.render import print_figures, print_table
-from memory_agent.evaluation.learning.arms import OFF
-from memory_agent.evaluation.learning.forgetting import Forgetting
-from memory_agent.evaluation.learning.gains import HEADLINE, Difference, Standing
-from memory_agent.evaluation.learning.planning import Planning
-from memory_agent.evaluation.learning.report import LearningReport, Taught
-from memory_agent.evaluation.learning.targets import Target
-from memory_agent.evaluation.learning.vigil import Vigil
+from ops.lab.arms import OFF
+from ops.lab.forgetting import Forgetting
+from ops.lab.gains import HEADLINE, Difference, Standing
+from ops.lab.gate_streams import Vigil
+from ops.lab.planning import Planning
+from ops.lab.report import LearningReport, Target, Taught
 
 Row = tuple[object, ...]
 Table = tuple[str, Sequence[str], list[Row]]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.learning.gains import Difference, Point
-from memory_agent.evaluation.learning.plot import check_plot, draw_curve
+from ops.lab.gains import Difference, Point
+from ops.lab.plot import check_plot, draw_curve
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memory_agent.evaluation.learning.signals import (
+from memory_agent.evaluation.metrics import Place
+from ops.lab.arms import (
     APPROVED,
     FAILED,
     SIGNALS,
@@ -15,7 +16,6 @@ from memory_agent.evaluation.learning.signals import (
     Signal,
     account_for,
 )
-from memory_agent.evaluation.metrics import Place
 
 SHOWN: list[Place] = [("a",), ("b",), ("c", "also c"), ("d",), ("e",)]
 MANY = 4_000

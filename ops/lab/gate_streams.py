@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 
 from memory_agent.evaluation.dataset import History
-from memory_agent.evaluation.learning.arms import FEW, Arm
-from memory_agent.evaluation.learning.course import Bench, course
-from memory_agent.evaluation.learning.signals import Signal
 from memory_agent.memory import Memory
 from memory_agent.trajectory import GateState
+from ops.lab.arms import FEW, Arm, Signal
+from ops.lab.course import Bench, course
 
 SIGNALS: tuple[Signal, ...] = ("cite", "list", "shuffled cite")
 

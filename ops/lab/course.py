@@ -20,16 +20,15 @@ import numpy as np
 from memory_agent.api import RecallOptions
 from memory_agent.embedders import Embedder
 from memory_agent.evaluation.dataset import History, Question, event_id
-from memory_agent.evaluation.learning.arms import Arm
-from memory_agent.evaluation.learning.rocchio import Rocchio
-from memory_agent.evaluation.learning.signals import account_for
-from memory_agent.evaluation.learning.stores import Stores, copied
 from memory_agent.evaluation.metrics import Place
 from memory_agent.evaluation.runs import opener
 from memory_agent.evaluation.trial import Examiner
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryFilter, MemoryRecord, Mode, RecallResult
 from memory_agent.trajectory import FeedbackReport, SonaStatus
+from ops.lab.arms import Arm, account_for
+from ops.lab.rocchio import Rocchio
+from ops.lab.stores import Stores, copied
 
 ASKED = 10
 """Memories that a test question is answered with."""

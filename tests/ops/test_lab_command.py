@@ -1,22 +1,28 @@
-"""`eval sona` on small inputs, with the real memory and model: what it prints, keeps, draws and refuses."""
+"""`python -m ops.lab sona` on small inputs, with the real memory and model: its tables, files and refusals."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from conversations import write_locomo
-from test_learning_airline import entry, write
+from test_lab_airline import entry, write
 
-from memory_agent.cli.group import cli
-from memory_agent.evaluation.learning.arms import ROCCHIO, SHUFFLED_ROCCHIO
+from ops.lab.__main__ import lab
+from ops.lab.arms import ROCCHIO, SHUFFLED_ROCCHIO
+
+ROOT = Path(__file__).parents[2]
+COMMON = {"--user", "--data-dir", "--config", "--set", "--json"}
 
 
 def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["eval", "sona", *map(str, words)])
+    return CliRunner().invoke(lab, ["sona", *map(str, words)])
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +101,27 @@ def test_what_cannot_be_measured_is_refused_at_once(words: tuple[str, ...], reas
     assert result.exit_code != 0
     assert reason in result.stderr
     assert result.stdout == ""
+
+
+def test_the_help_of_the_protocol_has_an_example_and_every_option() -> None:
+    shown = run("--help").stdout
+    assert "python -m ops.lab sona" in shown.partition("Examples:")[2]
+    options = [option for option in lab.commands["sona"].params if isinstance(option, click.Option)]
+    assert {name for option in options for name in option.opts} >= {
+        "--user",
+        "--data-dir",
+        "--config",
+        "--set",
+        "--json",
+    }
+    for option in options:
+        assert all(name in shown for name in option.opts)
+        assert option.help, option.name
+
+
+def test_the_module_runs_as_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.lab", "sona"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert "Missing argument 'FILE'" in done.stderr

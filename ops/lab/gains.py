@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.evaluation.compare import FEWEST, RESAMPLES, SEED, bootstrap
-from memory_agent.evaluation.learning.arms import CONTROLS, OFF
-from memory_agent.evaluation.learning.course import Figures
-from memory_agent.evaluation.learning.splits import SplitName
-from memory_agent.evaluation.learning.trials import STAGES, Answered
+from ops.lab.arms import CONTROLS, OFF
+from ops.lab.course import Figures
+from ops.lab.histories import SplitName
+from ops.lab.trials import STAGES, Answered
 
 Group = Literal["repeated", "new", "all"]
 GROUPS: tuple[Group, ...] = get_args(Group)

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from memory_agent.evaluation.learning.arms import CITE, GATED, OFF, ORACLE, SHUFFLED_CITE
-from memory_agent.evaluation.learning.course import Figures
-from memory_agent.evaluation.learning.forgetting import Moments
-from memory_agent.evaluation.learning.forgetting import sum_up as sum_forgetting
-from memory_agent.evaluation.learning.gains import HEADLINE, curve, difference, standings
-from memory_agent.evaluation.learning.planning import Planning, RunFigures
-from memory_agent.evaluation.learning.splits import SplitName
-from memory_agent.evaluation.learning.targets import targets
-from memory_agent.evaluation.learning.trials import STAGES, Answered
-from memory_agent.evaluation.learning.vigil import Stream
-from memory_agent.evaluation.learning.vigil import sum_up as sum_vigils
 from memory_agent.trajectory import GateState
+from ops.lab.arms import CITE, GATED, OFF, ORACLE, SHUFFLED_CITE
+from ops.lab.course import Figures
+from ops.lab.forgetting import Moments
+from ops.lab.forgetting import sum_up as sum_forgetting
+from ops.lab.gains import HEADLINE, curve, difference, standings
+from ops.lab.gate_streams import Stream
+from ops.lab.gate_streams import sum_up as sum_vigils
+from ops.lab.histories import SplitName
+from ops.lab.planning import Planning, RunFigures
+from ops.lab.report import targets
+from ops.lab.trials import STAGES, Answered
 
 USERS = ("a", "b", "c", "d")
 

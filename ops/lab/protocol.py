@@ -6,28 +6,32 @@ the first two. What this does not do: average (`report`).
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from memory_agent.embedders import open_embedder
 from memory_agent.evaluation.dataset import Dataset, History
-from memory_agent.evaluation.learning import forgetting, planning, trials, vigil
-from memory_agent.evaluation.learning.airline import AirlineRuns
-from memory_agent.evaluation.learning.arms import FEW, chosen
-from memory_agent.evaluation.learning.course import Bench
-from memory_agent.evaluation.learning.kept_vectors import KeptVectors
-from memory_agent.evaluation.learning.projects import merged, only_main
-from memory_agent.evaluation.learning.signals import Signal
-from memory_agent.evaluation.learning.stores import Events, bring_in
-from memory_agent.evaluation.learning.workers import Workers, workers
 from memory_agent.evaluation.runs import Progress
 from memory_agent.settings import Settings
+from ops.lab import forgetting, gate_streams, planning, trials
+from ops.lab.airline import AirlineRuns
+from ops.lab.arms import FEW, Signal, chosen
+from ops.lab.course import Bench
+from ops.lab.histories import merged, only_main
+from ops.lab.stores import Events, KeptVectors, Stores, bring_in
 
 _EVERYTHING = "all"
 
@@ -61,7 +65,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
     reports: tuple[trials.Report, ...] = ()
     moments: tuple[forgetting.Moments, ...] = ()
-    streams: tuple[vigil.Stream, ...] = ()
+    streams: tuple[gate_streams.Stream, ...] = ()
     requested: tuple[planning.Requested, ...] = ()
 
 
@@ -92,11 +96,11 @@ def _forget(protocol: Protocol, staff: Workers) -> tuple[forgetting.Moments, ...
     )
 
 
-def _watch(protocol: Protocol, staff: Workers) -> tuple[vigil.Stream, ...]:
+def _watch(protocol: Protocol, staff: Workers) -> tuple[gate_streams.Stream, ...]:
     histories = protocol.histories
     seeds = protocol.seeds if histories else 0
-    jobs = vigil.jobs(merged(histories, _EVERYTHING), protocol.signals, range(seeds))
-    return tuple(staff.run("watch the gate", vigil.hold, jobs))
+    jobs = gate_streams.jobs(merged(histories, _EVERYTHING), protocol.signals, range(seeds))
+    return tuple(staff.run("watch the gate", gate_streams.hold, jobs))
 
 
 def _plan(protocol: Protocol, staff: Workers) -> tuple[planning.Requested, ...]:
@@ -124,3 +128,85 @@ def _events(histories: list[History]) -> Mapping[str, Events]:
     if histories:
         users.append(merged(histories, _EVERYTHING))
     return {history.user: history.events(history.user) for history in users}
+
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+_THREADS = "OPENBLAS_NUM_THREADS"
+
+_benches: list[Bench] = []
+"""In a worker process: the one bench that its jobs work at."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that do jobs; without a pool, this one."""
+
+    bench: Bench
+    progress: Progress
+    pool: ProcessPoolExecutor | None = None
+
+    def run(self, what: str, work: Callable[[Bench, Job], Result], jobs: Sequence[Job]) -> list[Result]:
+        """Return what `work`, a function of a module, makes of each job, in their order."""
+        results = []
+        for result in self._results(work, jobs):
+            results.append(result)
+            self.progress(what, len(results), len(jobs))
+        return results
+
+    def _results(self, work: Callable[[Bench, Job], Result], jobs: Sequence[Job]) -> Iterable[Result]:
+        if self.pool is None:
+            return map(partial(work, self.bench), jobs)
+        return self.pool.map(partial(_at_bench, work), jobs)
+
+
+@contextmanager
+def workers(bench: Bench, processes: int, progress: Progress) -> Iterator[Workers]:
+    """Give so many processes that work with the stores of `bench`; gone afterwards, with what they had not begun."""
+    if processes == 1:
+        yield Workers(bench, progress)
+        return
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of the engines
+    with _one_thread_each():
+        pool = ProcessPoolExecutor(processes, spawn, _begin, (bench.stores, bench.shown))
+        try:
+            yield Workers(bench, progress, pool)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let numpy multiply with one thread in processes that begin now.
+
+    Matrices are small here, and threads of several processes only wait for each other: a recall took 46 ms of processor
+    time with two each on two busy cores, 17 ms with one.
+    """
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = before
+
+
+def _begin(stores: Stores, shown: int) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    embedder = KeptVectors(open_embedder(stores.settings.embedder))
+    _benches.append(Bench(stores, embedder, shown))
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that began it is gone: a pool that was killed leaves its workers waiting."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _at_bench(work: Callable[[Bench, Job], Result], job: Job) -> Result:
+    return work(_benches[0], job)

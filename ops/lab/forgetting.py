@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 
 from memory_agent.evaluation.dataset import History, Question
-from memory_agent.evaluation.learning.arms import CITE, OFF, ORACLE, Arm
-from memory_agent.evaluation.learning.course import Bench, Course, course
-from memory_agent.evaluation.learning.gains import Array, Difference, difference
-from memory_agent.evaluation.learning.projects import merged, project
-from memory_agent.evaluation.learning.splits import make_split
+from ops.lab.arms import CITE, OFF, ORACLE, Arm
+from ops.lab.course import Bench, Course, course
+from ops.lab.gains import Array, Difference, difference
+from ops.lab.histories import make_split, merged, project
 
 Moment = Literal["A after A", "A after B", "B after A", "B after B", "B alone"]
 """Which project is asked, and after which one was taught last."""

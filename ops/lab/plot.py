@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.learning.arms import OFF
-from memory_agent.evaluation.learning.gains import Point
+from ops.lab.arms import OFF
+from ops.lab.gains import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

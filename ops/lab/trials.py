@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from memory_agent.evaluation.dataset import History
-from memory_agent.evaluation.learning.arms import FEW, Arm
-from memory_agent.evaluation.learning.course import Bench, Course, Figures, Heard, course
-from memory_agent.evaluation.learning.splits import SPLITS, Split, SplitName, make_split
 from memory_agent.trajectory import GateState
+from ops.lab.arms import FEW, Arm
+from ops.lab.course import Bench, Course, Figures, Heard, course
+from ops.lab.histories import SPLITS, Split, SplitName, make_split
 
 STAGES = (0, 10, 25, 50, 100)
 """Shares of the training, in percent, after which arms with a curve are asked."""

@@ -1,27 +1,41 @@
-"""`eval sona`: whether recall gets better from how runs end, by how much, and when not."""
+"""`python -m ops.lab sona`: measures whether recall improves from how runs end, by how much, and when it does not."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 import msgspec
 
+from memory_agent.__main__ import INTERRUPTED
+from memory_agent.cli.group import FailureGroup
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.learning.airline import read_airline
-from memory_agent.evaluation.learning.signals import SIGNALS, Signal
 from memory_agent.evaluation.locomo import read_locomo
 from memory_agent.evaluation.results import results_file
+from ops.lab.airline import read_airline
+from ops.lab.arms import SIGNALS, Signal
 
 _SEEDS, _QUICK_SEEDS = 5, 1
 
 
-@click.command(short_help="What is learnt from how runs end.")
+@click.group(cls=FailureGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def lab() -> None:
+    """Run research protocols on the real memory. Nothing here is part of the product.
+
+    \b
+    Examples:
+      python -m ops.lab sona locomo10.json --runs airline.json
+      python -m ops.lab sona --help
+    """
+
+
+@lab.command(short_help="What is learned from how runs end.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--runs", "runs_file", type=click.Path(path_type=Path), metavar="FILE",
               help="Runs of the airline agent with their rewards, as JSON; measured too, or alone.")  # fmt: skip
@@ -79,14 +93,14 @@ def sona(
 
     \b
     Examples:
-      memory-agent eval sona locomo10.json --runs airline.json --plot curve.png
-      memory-agent eval sona locomo10.json --signal cite --seeds 10 --json > report.json
-      memory-agent eval sona --runs airline.json
+      python -m ops.lab sona locomo10.json --runs airline.json --plot curve.png
+      python -m ops.lab sona locomo10.json --signal cite --seeds 10 --json > report.json
+      python -m ops.lab sona --runs airline.json
     """
-    from memory_agent.cli.evaluate_sona_render import print_learning  # engines
-    from memory_agent.evaluation.learning.plot import check_plot, draw_curve
-    from memory_agent.evaluation.learning.protocol import Protocol, carry_out
-    from memory_agent.evaluation.learning.report import summarise
+    from ops.lab.plot import check_plot, draw_curve
+    from ops.lab.protocol import Protocol, carry_out
+    from ops.lab.report import summarise
+    from ops.lab.tables import print_learning
 
     if file is None and runs_file is None:
         raise click.UsageError("Missing argument 'FILE' (or runs of the airline agent alone: --runs FILE).")
@@ -120,3 +134,10 @@ def _with_controls(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
     controls: dict[str, Signal] = {"oracle": "shuffled oracle", "cite": "shuffled cite", "list": "shuffled cite"}
     wanted = {*signals, *(controls[signal] for signal in signals if signal in controls)}
     return tuple(signal for signal in SIGNALS if signal in wanted)
+
+
+if __name__ == "__main__":
+    try:
+        lab(prog_name="python -m ops.lab")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

@@ -13,14 +13,13 @@ import pytest
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
 from memory_agent.evaluation.dataset import History, Item, Question
-from memory_agent.evaluation.learning import forgetting, rocchio, trials
-from memory_agent.evaluation.learning.arms import ARMS, CITE, LIST, OFF, ORACLE, ROCCHIO
-from memory_agent.evaluation.learning.course import Bench, course
-from memory_agent.evaluation.learning.kept_vectors import KeptVectors
-from memory_agent.evaluation.learning.projects import merged
-from memory_agent.evaluation.learning.stores import bring_in
-from memory_agent.evaluation.learning.workers import workers
 from memory_agent.settings import Settings
+from ops.lab import forgetting, rocchio, trials
+from ops.lab.arms import ARMS, CITE, LIST, OFF, ORACLE, ROCCHIO
+from ops.lab.course import Bench, course
+from ops.lab.histories import merged
+from ops.lab.protocol import workers
+from ops.lab.stores import KeptVectors, bring_in
 
 DAY = datetime(2024, 2, 16, tzinfo=UTC)
 TOPICS = (

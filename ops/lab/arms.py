@@ -7,16 +7,18 @@ setting gives: the memory, with learning off, gets an embedder that moves its qu
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
+import numpy as np
 
 from memory_agent.config import LearningSettings
-from memory_agent.evaluation.learning.signals import Signal
-from memory_agent.evaluation.learning.splits import SplitName
+from memory_agent.evaluation.metrics import Place
 from memory_agent.records import Mode
 from memory_agent.settings import Settings
+from ops.lab.histories import SplitName
 
 Learning = Literal["auto", "on", "off"]
 
@@ -99,3 +101,58 @@ FEW = 2
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:
     """Return the arms that learn nothing, and those that learn from these signals."""
     return tuple(arm for arm in ARMS if arm.signal is None or arm.signal in signals)
+
+
+Signal = Literal["oracle", "cite", "list", "shuffled oracle", "shuffled cite"]
+SIGNALS: tuple[Signal, ...] = get_args(Signal)
+
+APPROVED, FAILED = 1.0, 0.0
+WRONG_CITATIONS = 0.2
+WRONG_VERDICTS = 0.1
+
+
+class Account(NamedTuple):
+    """The items of the memories that were used, and the quality of the run."""
+
+    used: tuple[str, ...]
+    quality: float
+
+
+def account_for(
+    signal: Signal,
+    relevant: Collection[str],
+    others: Collection[str],
+    shown: Sequence[Place],
+    random: np.random.Generator,
+) -> Account:
+    """Return what a run says whose question is answered by `relevant` items and which was shown these places.
+
+    `others` are the relevant items of another question. A used place is named by its first item.
+    """
+    if signal in ("oracle", "shuffled oracle"):
+        return Account(tuple(relevant if signal == "oracle" else others), APPROVED)
+    firsts = [place[0] for place in shown]
+    right = [place[0] for place in shown if not set(relevant).isdisjoint(place)]
+    quality = _verdict(bool(right), random)
+    if signal == "list":
+        return Account(tuple(firsts), quality)
+    if signal == "shuffled cite":
+        drawn = random.permutation(len(firsts))[: len(right)]
+        return Account(tuple(firsts[place] for place in drawn), quality)
+    return Account(_cited(right, firsts, random), quality)
+
+
+def _cited(right: Sequence[str], shown: Sequence[str], random: np.random.Generator) -> tuple[str, ...]:
+    """Return the right memories, some of them mistaken for another one that was shown beside them."""
+    wrong = [item for item in shown if item not in right]
+    mistaken = random.random(len(right)) < WRONG_CITATIONS
+    cited = (
+        wrong[random.integers(len(wrong))] if is_wrong and wrong else item
+        for item, is_wrong in zip(right, mistaken, strict=True)
+    )
+    return tuple(dict.fromkeys(cited))
+
+
+def _verdict(succeeded: bool, random: np.random.Generator) -> float:
+    is_wrong = random.random() < WRONG_VERDICTS
+    return APPROVED if succeeded != is_wrong else FAILED

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.evaluation.dataset import Question
-from memory_agent.evaluation.learning.splits import SPLITS, SplitName, evidence_groups, make_split
+from ops.lab.histories import SPLITS, SplitName, evidence_groups, make_split
 
 
 def questions(evidence: list[set[int]]) -> list[Question]:
