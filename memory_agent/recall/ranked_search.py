@@ -122,7 +122,7 @@ class RankedSearch:
         return CandidateSearch(self._archive, self._inquiry, self._attempt, limit).find(self._vector, filter)
 
     def _weigh(self, found: Candidates) -> Scored:
-        return score(found, self._settings.alpha, self._date_boost(found.rows))
+        return score(found, self._settings.vector_weight, self._date_boost(found.rows))
 
     def _date_boost(self, rows: Rows) -> Scores:
         if not self._boosting or not rows.size:

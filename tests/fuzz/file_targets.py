@@ -101,7 +101,7 @@ LINES = (
     b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1}',
 )
 SETTINGS_FILES = (
-    b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nalpha = 0.5\n'
+    b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nvector_weight = 0.5\n'
     b'[relay.masking.patterns]\nmy = "x{3}"\n',
     b'[[relay.broker.tables]]\nname = "t"\npath = "p"\n[ingest]\nmin_text_chars = 3\n[daemon]\n',
 )
