@@ -334,7 +334,7 @@ class Memory:
             try:
                 return make_stats(self.user_id, self._archive)
             except IndexDamagedError:
-                self._archive.mend("lexicon")
+                self._archive.rebuild("lexicon")
                 return make_stats(self.user_id, self._archive)
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class CandidateSearch:
     def hits(self, rows: Rows) -> Hits:
         """Return (w, m) which of `rows` (m,) has which word of the query; none where the lexicon does not answer."""
         nothing = np.zeros((0, len(rows)), dtype=np.bool_)
-        return self._sides.ask("lexicon", lambda: self._archive.lexicon.hits(self._inquiry.query, rows), nothing)
+        return self._sides.ask("lexicon", lambda: self._archive.lexicon.word_hits(self._inquiry.query, rows), nothing)
 
     def widen(self, found: Candidates, vector: QueryVector | None, rows: Iterable[int]) -> Candidates:
         """Return the candidates with those of `rows` among them that pass the filter."""

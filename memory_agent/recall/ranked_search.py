@@ -28,8 +28,8 @@ from memory_agent.recall.scoring import Scored, joined, score, with_association,
 from memory_agent.recall.sides import Sides
 from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.conditions import spanned, unlike
-from memory_agent.storage.lexicon_rows import record_fingerprint
+from memory_agent.storage.filter_sql import spanned, unlike
+from memory_agent.storage.lexicon_schema import record_fingerprint
 from sona.engine import Adaptation
 
 _MOST_OF_A_TIME = 50

@@ -36,7 +36,7 @@ from memory_agent.recall.selection import Choice, Leader, choose, fold
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.conditions import spanned
+from memory_agent.storage.filter_sql import spanned
 from sona.engine import Adaptation
 
 _SPARE = 25

@@ -21,13 +21,13 @@ class Sides:
 
     def ask(self, side: Side, question: Callable[[], Answer], otherwise: Answer) -> Answer:
         """Return the answer of an index; `otherwise` when it is damaged, being built anew, or late, which is noted."""
-        if not self.archive.is_mending(side):
+        if not self.archive.is_rebuilding(side):
             try:
                 return question()
             except DeadlineExceededError:
                 self.attempt.degrade("deadline")
                 return otherwise
             except IndexDamagedError:
-                self.archive.mend_soon(side)
+                self.archive.rebuild_soon(side)
         self.attempt.degrade("index_rebuilding" if side == "index" else "lexicon_rebuilding")
         return otherwise

@@ -19,10 +19,10 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.fence import Role
-from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index import VectorIndex
 
 Side = Literal["index", "lexicon"]
 
@@ -37,7 +37,7 @@ class Archive:
         self._writing = threading.RLock()
         self._noting = threading.Lock()
         self._notes: dict[str, bytes] = {}
-        self._mending: dict[Side, threading.Thread] = {}
+        self._rebuilds: dict[Side, threading.Thread] = {}
         self._behind: set[Side] = set()  # being mended, and left out by batches and searches
 
     @classmethod
@@ -55,9 +55,9 @@ class Archive:
             raise
         archive = cls(store, index, lexicon)
         if not has_index:
-            archive._start_mending("index", is_damaged=False)
+            archive._start_rebuild("index", is_damaged=False)
         if not has_lexicon:
-            archive._start_mending("lexicon", is_damaged=False)
+            archive._start_rebuild("lexicon", is_damaged=False)
         return archive
 
     @contextmanager
@@ -68,9 +68,9 @@ class Archive:
                 for name, value in notes.items():
                     batch.set_blob(name, value)
                 yield batch
-            if not self.is_mending("index"):
+            if not self.is_rebuilding("index"):
                 derived.apply_to_index(self.store, self.index, batch.changes)
-            if not self.is_mending("lexicon"):
+            if not self.is_rebuilding("lexicon"):
                 derived.apply_to_lexicon(self.store, self.lexicon, batch.changes)
             if not self._behind:
                 with suppress(OSError):  # a cache; what stops the intake on a full disk is the next batch
@@ -81,17 +81,17 @@ class Archive:
         with self._noting:
             self._notes[name] = value
 
-    def mend_soon(self, side: Side) -> None:
+    def rebuild_soon(self, side: Side) -> None:
         """Build anew, in the background, what a search found damaged."""
-        self._start_mending(side, is_damaged=True)
+        self._start_rebuild(side, is_damaged=True)
 
-    def mend(self, side: Side) -> None:
+    def rebuild(self, side: Side) -> None:
         """Build an index anew from the store, or wait until that is done. What cannot be mended now is damaged at its
         next use, and says so."""
-        self.mend_soon(side)
-        self._mending[side].join()
+        self.rebuild_soon(side)
+        self._rebuilds[side].join()
 
-    def is_mending(self, side: Side) -> bool:
+    def is_rebuilding(self, side: Side) -> bool:
         """Say whether this index is being built anew, and answers nothing meanwhile."""
         return side in self._behind
 
@@ -100,22 +100,22 @@ class Archive:
 
         Raises `StoreError`, `IndexDamagedError`, `OSError`; whatever was done stays, and all may be done again.
         """
-        self._wait_for_mending()
+        self._wait_for_rebuilds()
         with self._writing:
             derived.build_anew(self.store, self.index, self.lexicon)
             derived.remove_set_aside(self.store)
             self.store.compact()
 
-    def _start_mending(self, side: Side, *, is_damaged: bool) -> None:
+    def _start_rebuild(self, side: Side, *, is_damaged: bool) -> None:
         with self._noting:
             if side not in self._behind:
                 self._behind.add(side)
-                self._mending[side] = threading.Thread(
-                    target=self._mend, args=(side, is_damaged), name=f"{side}-mending"
+                self._rebuilds[side] = threading.Thread(
+                    target=self._rebuild, args=(side, is_damaged), name=f"{side}-rebuild"
                 )
-                self._mending[side].start()
+                self._rebuilds[side].start()
 
-    def _mend(self, side: Side, is_damaged: bool) -> None:
+    def _rebuild(self, side: Side, is_damaged: bool) -> None:
         """Build from a snapshot, beside the batches, and follow what they did meanwhile once they stand still."""
         try:
             with suppress(MemoryAgentError, OSError):
@@ -151,7 +151,7 @@ class Archive:
 
     def close(self) -> None:
         """Write what waits, save the caches, close. Twice does no harm."""
-        self._wait_for_mending()
+        self._wait_for_rebuilds()
         with self._writing:
             # Only notes and caches: a store that is fenced, full or failed must close all the same.
             with suppress(MemoryAgentError, OSError):
@@ -163,14 +163,14 @@ class Archive:
 
     def abandon(self) -> None:
         """Close without writing: another owner works on these files by now."""
-        self._wait_for_mending()
+        self._wait_for_rebuilds()
         with self._writing:
             self.lexicon.close()
             self.store.close()
 
-    def _wait_for_mending(self) -> None:
+    def _wait_for_rebuilds(self) -> None:
         with self._noting:
-            threads = tuple(self._mending.values())
+            threads = tuple(self._rebuilds.values())
         for thread in threads:
             thread.join()
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreFullError
 from memory_agent.storage.changes import Changes
-from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index import VectorIndex
 from relay.cipher import Cipher
 
 INDEX_FILE = "index.usearch"

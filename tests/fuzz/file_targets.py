@@ -29,8 +29,8 @@ from memory_agent.learning import kept_learner, transfer
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
-from memory_agent.storage import codec, recall_notes, seal, trajectories
-from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
+from memory_agent.storage import codec, recall_notes, sqlite_file, trajectories
+from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
 from relay import (
     CurvePair,
     EncryptionKeyMissingError,
@@ -208,8 +208,8 @@ def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], Non
 def _seal_file(folder: Path) -> None:
     file = folder / "index.usearch"
     file.write_bytes(b"what is sealed")
-    seal.matches_seal(file)
-    seal.break_seal(file)
+    sqlite_file.is_cleanly_closed(file)
+    sqlite_file.take_clean_mark(file)
 
 
 def _pages(folder: Path) -> None:

@@ -16,7 +16,7 @@ from memory_agent.recall.filter_plan import STRATEGIES, Strategy
 from memory_agent.recall.inquiry import make_inquiry
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.records import Embedding, MemoryFilter, Mode
-from memory_agent.storage.conditions import spanned
+from memory_agent.storage.filter_sql import spanned
 
 COUNT = 3_000
 FILTERS = {

@@ -11,8 +11,8 @@ from samples import NDIM, exact_ranking, unit_vectors
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import Embedding
 from memory_agent.storage.changes import Change, Changes, Rows
-from memory_agent.storage.index import INT8_ERROR, VectorIndex
 from memory_agent.storage.nearest import small
+from memory_agent.storage.vector_index import INT8_ERROR, VectorIndex
 
 K = 10
 

@@ -54,10 +54,10 @@ def test_what_is_missing_at_open_is_built_while_the_store_is_in_use(closed: Path
     (closed / FILES[side]).unlink()
     archive = Archive.open(closed, GRAPH, "library")
     with archive._writing:  # the builder cannot end, so that the state in between is seen
-        assert archive.is_mending(side)
+        assert archive.is_rebuilding(side)
         assert archive.store.count == COUNT
-    archive._wait_for_mending()
-    assert not archive.is_mending(side)
+    archive._wait_for_rebuilds()
+    assert not archive.is_rebuilding(side)
     assert_right(archive)
     archive.close()
 
@@ -85,9 +85,9 @@ def test_batches_go_on_while_an_index_is_built_and_are_in_it_afterwards(
             batch.delete(row)
         batch.update(msgspec.structs.replace(batch.record(50), text="race changed"))
     assert archive.store.count == COUNT + 40 - 29
-    assert archive.is_mending(side)
+    assert archive.is_rebuilding(side)
     go_on.set()
-    archive._wait_for_mending()
+    archive._wait_for_rebuilds()
     assert_right(archive)
     assert archive.lexicon.search("changed", 5)[0].tolist() == [50]
     archive.close()
@@ -117,7 +117,7 @@ def test_another_embedder_while_the_index_is_built_ends_with_its_vectors(
         for row in range(1, COUNT + 1):
             batch.set_vector(row, vectors[row - 1])
     go_on.set()
-    archive._wait_for_mending()
+    archive._wait_for_rebuilds()
     assert archive.index.ndim == 8
     assert archive.index.search(vectors[3], 1)[0].tolist() == [4]
     archive.close()

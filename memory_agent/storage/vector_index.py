@@ -33,9 +33,8 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.records import Embedding
 from memory_agent.storage.changes import Change, Changes, Rows, Scores
 from memory_agent.storage.codec import unit_vector
-from memory_agent.storage.effort import reading_us, scanning_us
-from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
-from memory_agent.storage.nearest import SPARE, best, growth, least, small
+from memory_agent.storage.nearest import SPARE, best, growth, least, reading_us, scanning_us, small
+from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
 from relay.cipher import Cipher
 
 Keep = Callable[[Rows], Rows]
