@@ -1,4 +1,11 @@
-"""A `MemoryFilter` as an SQL condition over the lexicon's columns. Pure: values only ever travel as parameters."""
+"""A `MemoryFilter` as SQL over the lexicon's columns, and the rows that pass it. Pure: values travel as parameters.
+
+Functions that read take the lexicon's way of running a statement. Many rows travel as one parameter and come back as
+one text: SQLite bounds the parameters of a statement (250,000 here, 999 elsewhere), and a tuple for each row takes
+three times as long.
+
+n = number of rows.
+"""
 
 from __future__ import annotations
 
@@ -20,44 +27,44 @@ _NAMED = "(SELECT id FROM names WHERE name IN ({places}))"
 
 
 class Narrowed(MemoryFilter, frozen=True, kw_only=True):
-    """A filter that also asks for one of several spans of time, each (since, until) as in the filter, where there are
-    any, and leaves out what says the same as something (`lexicon_rows.record_fingerprint`)."""
+    """A filter narrowed further: to any of `spans`, each (since, until) as in the filter, where there are some; without
+    memories whose fingerprint (`lexicon_schema.record_fingerprint`) is among `unlike`."""
 
     spans: tuple[tuple[datetime | None, datetime | None], ...] = ()
     unlike: tuple[int, ...] = ()
 
 
 def spanned(chosen: MemoryFilter | None, spans: Iterable[tuple[datetime | None, datetime | None]]) -> Narrowed:
-    """Return `chosen` narrowed to what lies in one of `spans`."""
+    """Return `chosen` narrowed to memories in one of `spans`."""
     return Narrowed(**_fields(chosen) | {"spans": tuple(spans)})
 
 
 def unlike(chosen: MemoryFilter | None, fingerprints: Iterable[int]) -> Narrowed:
-    """Return `chosen` without what has one of these fingerprints."""
+    """Return `chosen` narrowed to memories with none of these fingerprints."""
     return Narrowed(**_fields(chosen) | {"unlike": tuple(fingerprints)})
 
 
 def condition(chosen: MemoryFilter | None, *, by_time: bool = True) -> Condition:
-    """Return a condition on `memories` and its parameters, true for exactly the memories that `chosen` lets through.
+    """Return a condition on `memories` with its parameters, true for exactly the memories that pass `chosen`.
 
-    For going through many rows. Not `by_time`: keep SQLite from looking each row up by its time, which is slower than
-    reading all where most are in the range. `min_score` is not among the columns and is left to the caller. Raises
-    `InvalidInputError` for a time without zone.
+    For scans of many rows. Without `by_time`, SQLite does not use the index on time, which is slower than a full scan
+    where most rows are in the range. `min_score` is not a column and is left to the caller. Raises `InvalidInputError`
+    for a time without zone.
     """
     if chosen is None:
         return "1", []
-    listing = chosen.session_id is None and chosen.run_id is None  # those narrow first, by an index
+    listing = chosen.session_id is None and chosen.run_id is None  # their indexes narrow first
     tagged = _tagged_rows(chosen.tags) if listing else _tagged_row(chosen.tags)
     return _joined([*_columns(chosen), tagged, *_times(chosen, "" if by_time else "+")])
 
 
 def condition_on_row(chosen: MemoryFilter) -> Condition:
-    """Return the same condition for rows that are looked up one by one: 5 ms less where 10,000 rows have the tag."""
+    """Return the same condition for rows looked up one by one: 5 ms less where 10,000 rows have the tag."""
     return _joined([*_columns(chosen), _tagged_row(chosen.tags), *_times(chosen, "+")])
 
 
 def indexed_sources(chosen: MemoryFilter) -> list[Condition]:
-    """Return what an index answers alone: table and condition of each, and what passes them all is in every one."""
+    """Return the parts of a filter that one index answers, each as table and condition; every match is in each."""
     named = [_equal("memories.session", chosen.session_id), _equal("memories.run", chosen.run_id)]
     sources = [(f"memories WHERE {sql}", values) for sql, values in filter(None, named)]
     if chosen.tags:
@@ -111,7 +118,7 @@ def _narrowing(chosen: Narrowed) -> Iterator[Condition]:
 
 
 def _in_one_of(spans: Iterable[tuple[datetime | None, datetime | None]]) -> Condition:
-    """True in any of the spans; there is at least one."""
+    """Return a condition that holds in any of the spans, of which there is at least one."""
     conditions = []
     for since, until in spans:
         ends = (_timed("memories.timestamp >= ?", since, "since"), _timed("memories.timestamp < ?", until, "until"))
@@ -135,7 +142,7 @@ def _equal(column: str, name: str | None) -> Condition | None:
 
 
 def _tagged_rows(tags: tuple[str, ...]) -> Condition | None:
-    """From the tags to the rows."""
+    """Return a condition that goes from the tags to the rows."""
     if not tags:
         return None
     named = _NAMED.format(places=_places(tags))
@@ -143,7 +150,7 @@ def _tagged_rows(tags: tuple[str, ...]) -> Condition | None:
 
 
 def _tagged_row(tags: tuple[str, ...]) -> Condition | None:
-    """From a row to its tags."""
+    """Return a condition that goes from a row to its tags."""
     if not tags:
         return None
     named = _NAMED.format(places=_places(tags))
@@ -159,7 +166,7 @@ def _storables(names: tuple[str, ...]) -> list[object]:
 
 
 def _storable(name: str) -> str | None:
-    """Names that are not valid Unicode match nothing, since none can be stored; NULL matches nothing either."""
+    """Return the name, or NULL, which matches nothing, for one that is not valid Unicode and so is never stored."""
     return None if any("\ud800" <= character <= "\udfff" for character in name) else name
 
 
@@ -167,11 +174,11 @@ Read = Callable[[str, list[object]], list[tuple[Any, ...]]]
 """Runs a statement with its parameters."""
 
 _REACH = 5_000
-"""How far an index is counted: .1 ms. What it leaves beyond is no reason to go by it."""
+"""Rows of an index that are counted at most (.1 ms); an index that leaves more does not narrow."""
 
 _LEAST_SAMPLE, _MOST_SAMPLE = 256, 1_000
-"""Rows of which a share is estimated, one in a hundred between these: .2 ms of 10,000, 1.5 ms of 100,000, where a share
-of .1 is then right within .01 and a search takes 10 ms and more."""
+"""Bounds of the sample from which a share is estimated, one row in a hundred: .2 ms of 10,000 rows, 1.5 ms of 100,000,
+where a share of .1 is right within .01 and a search takes 10 ms and more."""
 
 
 def matching_rows(read: Read, filter: MemoryFilter) -> Rows:
@@ -193,9 +200,9 @@ def passing(read: Read, rows: Rows, filter: MemoryFilter) -> Rows:
 
 
 def estimate_matching(read: Read, filter: MemoryFilter, total: int) -> tuple[int, int | None]:
-    """Return about how many of `total` memories pass, and how many an index leaves, None where none narrows.
+    """Estimate how many of `total` memories pass, and how many rows an index leaves, None where none narrows.
 
-    The latter is counted, and never exceeded by what passes; the former is from a sample where nothing narrows.
+    The second is counted and an upper bound of what passes; without it the first comes from a sample.
     """
     narrowed = _narrowed(read, filter)
     if narrowed is not None:
@@ -210,9 +217,9 @@ def estimate_matching(read: Read, filter: MemoryFilter, total: int) -> tuple[int
 
 
 def among(column: str, rows: Rows) -> tuple[str, list[object]]:
-    """Return a condition, with AND before it, that leaves only `rows` (n,) of a full-text table, n at least 1.
+    """Return a condition, with a leading AND, that keeps only `rows` (n,) of a full-text table, n at least 1.
 
-    The span is the engine's to use. The list is not (`+`): it would start its search anew for each row.
+    The engine may use the span, but not the list (`+`): it would restart its search for each row.
     """
     return (
         f"AND {column} BETWEEN ? AND ? AND +{column} IN (SELECT value FROM json_each(?))",
@@ -221,7 +228,7 @@ def among(column: str, rows: Rows) -> tuple[str, list[object]]:
 
 
 def _narrowed(read: Read, filter: MemoryFilter) -> int | None:
-    """Return the fewest rows that one of the indexes leaves."""
+    """Return the fewest rows that one of the indexes leaves, None where none narrows."""
     counts = [_count(read, source, values) for source, values in indexed_sources(filter)]
     least = min(counts, default=_REACH)
     return least if least < _REACH else None
@@ -232,13 +239,13 @@ def _count(read: Read, source: str, values: list[object]) -> int:
 
 
 def _is_narrow_in_time(read: Read, filter: MemoryFilter) -> bool:
-    """Whether to go by time: there is nothing else to look at, or few rows lie in the range."""
+    """Whether to use the index on time: nothing else is asked for, or few rows lie in the range."""
     times = MemoryFilter(since=filter.since, until=filter.until)
     return times == filter or _narrowed(read, times) is not None
 
 
 def _sample(last: int) -> Rows:
-    """Return rows from 1 to `last`, one from each of as many equal stretches, the same ones each time."""
+    """Return a stratified sample of the rows from 1 to `last`, the same one each time."""
     count = min(last, max(_LEAST_SAMPLE, min(last // 100, _MOST_SAMPLE)))
     if not count:
         return np.empty(0, dtype=np.int64)

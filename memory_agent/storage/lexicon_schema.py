@@ -1,7 +1,7 @@
-"""How one memory stands in the lexicon's tables. No engine: it is handed a connection, in a transaction.
+"""The lexicon's tables, and how a memory is written to them. Needs no engine: the caller passes a connection.
 
-The word table is contentless: words are taken out by telling it which they were. Told wrong ones, it would be damaged
-without a sign, so every change is checked against what is held first.
+The word table is contentless: words are removed by naming them, and wrong ones would damage it silently. So every
+change is checked against the held rows first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CREATE VIRTUAL TABLE words USING fts5 (title, text, tags, content='', {TOKENIZER
 
 
 class Connection(Protocol):
-    """The part of a database connection that is used here."""
+    """The part of a database connection used here."""
 
     def execute(self, sql: str, parameters: Any = ..., /) -> Any:
         """Run one statement."""
@@ -42,7 +42,7 @@ class Connection(Protocol):
 
 
 def follow(connection: Connection, change: Change) -> None:
-    """Bring one row from what it was to what it is. Raises `IndexDamagedError` when it is not what it should be."""
+    """Apply one change to its row. Raises `IndexDamagedError` when the row does not fit the change."""
     if change.op == "vector":
         return
     is_held = connection.execute("SELECT 1 FROM memories WHERE row = ?", (change.row,)).fetchone() is not None
@@ -58,13 +58,13 @@ def follow(connection: Connection, change: Change) -> None:
 
 
 def insert(connection: Connection, row: int, record: MemoryRecord) -> None:
-    """Add a memory that is not held."""
+    """Add a memory that is not yet held."""
     insert_words(connection, row, indexed_text(record))
     _insert_columns(connection, row, record)
 
 
 def insert_words(connection: Connection, row: int, words: IndexedText) -> None:
-    """Add the words alone."""
+    """Add the words of a memory, without its columns."""
     connection.execute(
         "INSERT INTO words (rowid, title, text, tags) VALUES (?, ?, ?, ?)",
         (row, words.title, words.text, " ".join(words.tags)),
@@ -72,25 +72,25 @@ def insert_words(connection: Connection, row: int, words: IndexedText) -> None:
 
 
 def applied_in(state: Mapping[str, str]) -> int:
-    """Return the change up to which a lexicon follows. Raises `IndexDamagedError`."""
+    """Return the last applied change. Raises `IndexDamagedError` when the state is damaged."""
     try:
         return int(state.get("applied", 0))
     except ValueError as error:
-        raise IndexDamagedError("the lexicon does not say how far it follows") from error
+        raise IndexDamagedError("the last applied change is damaged") from error
 
 
 def put_state(connection: Connection, name: str, value: str) -> None:
-    """Set one of the few facts about the lexicon as a whole."""
+    """Set a value of the lexicon's state."""
     connection.execute("REPLACE INTO state VALUES (?, ?)", (name, value))
 
 
 def record_fingerprint(record: MemoryRecord) -> int:
-    """Return a number that is the same for memories of one kind and title that say the same."""
+    """Return a number that is equal for memories of one kind and title whose texts say the same."""
     return fingerprint(record.kind, record.title or "", record.text)
 
 
 def _should_be_held(change: Change) -> bool:
-    """A row that came and went within one stretch has no words from before."""
+    """Whether the row was held before the change; one put and deleted within one stretch was not."""
     return change.before is not None if change.op == "delete" else change.op != "put"
 
 
@@ -137,7 +137,7 @@ def _remove_columns(connection: Connection, row: int, tags: tuple[str, ...]) -> 
 
 
 def _name(connection: Connection, name: str) -> int:
-    """Return the number of a name, a new one if need be. Names repeat; a number takes 3 bytes, a session id 26."""
+    """Return the id of a name, adding it if needed. Names repeat; an id takes 3 bytes, a session id 26."""
     found = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
     if found is not None:
         return int(found[0])

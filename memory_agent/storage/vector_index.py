@@ -1,16 +1,15 @@
-"""Nearest vectors of one user, exactly and approximately: a cache of the store's vectors, held by usearch.
+"""Nearest-neighbour search over one user's vectors, exact and approximate: a cache of the store, held by usearch.
 
-Up to a limit (20,000) usearch scans a flat table of bfloat16, which loses nothing, does not decay by deletes and takes
-.3 ms per 10,000 vectors; above, an HNSW graph over int8 finds candidates. In both the scores come from the store's own
-vectors, in float32, so they are the same on every path. Distances do not leave this file: a score is a cosine.
+Up to a limit (20,000) usearch scans a flat table of bfloat16: exact, unaffected by deletes, .3 ms per 10,000 vectors.
+Above it, an HNSW graph over int8 finds candidates. Both are scored by the store's own float32 vectors, so a score is
+the same on every path. Distances do not leave this file: a score is a cosine.
 
-Under a filter the graph is never asked, since it may miss: the rows that pass are read one by one, or all vectors are
-scanned, and the scan goes on until what it has not returned cannot belong to the best, its rounding included.
+Filtered searches never use the graph, since it may miss: matching rows are read one by one, or all vectors are scanned,
+until nothing unread can belong to the best, rounding included.
 
-What usearch does not do is done here (measured, see decision 0004): NaN is kept out, since it would rank first; one
-Python thread at a time; saved files carry our header and a checksum that is compared before usearch sees a byte, since
-a flipped bit in one kills the process. It does not decide when to be rebuilt from the store: that is `derived`.
-Rejected: float32 in numpy (twice the memory, slower above 10,000), and one graph for all sizes.
+Around usearch (measured, decision 0004): NaN is kept out, since it would rank first; one Python thread at a time; files
+carry our header and checksums. When to rebuild is decided by `derived`. Rejected: float32 in numpy (twice the memory,
+slower above 10,000), and one graph for all sizes.
 
 n = number of rows, d = dimensions.
 """
@@ -33,25 +32,25 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.records import Embedding
 from memory_agent.storage.changes import Change, Changes, Rows, Scores
 from memory_agent.storage.codec import unit_vector
-from memory_agent.storage.nearest import SPARE, best, growth, least, reading_us, scanning_us, small
+from memory_agent.storage.nearest import SPARE, best, least, quantize, reading_us, scanning_us, widening
 from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
 from relay.cipher import Cipher
 
 Keep = Callable[[Rows], Rows]
-"""Says which of some rows may answer."""
+"""Returns those of some rows that pass the filter."""
 
 _ENGINE = f"usearch {version('usearch')}"
 _CHUNK = 1_000  # vectors held in memory at a time while building
 _GRAPH_CHUNK = 16  # added to a graph while searches wait: about 5 ms
-_SLACK = 16  # candidates beyond the limit: the edge of the best lies among them, as a rule
-_BF16_ERROR = 0.004  # of a scanned cosine; the bound, since each component is off by 2^-9 of itself at most
+_SLACK = 16  # candidates beyond the limit, so that the last of the best is usually among them
+_BF16_ERROR = 0.004  # bound of a scanned cosine: each component is off by 2^-9 of itself at most
 INT8_ERROR = 0.012  # the same: 23 standard deviations for MiniLM, 5 where one component of many is large
-_WORN_SHARE = 0.3  # of removed slots: from there on a graph searches slower by factors
-_WORN_FROM = 1_000  # slots; below, wear costs nothing
+_WORN_SHARE = 0.3  # of removed slots; above, a graph searches several times slower
+_WORN_FROM = 1_000  # slots; below, removals cost nothing
 
 
 class VectorIndex:
-    """The vectors of one store. Threads may share it; changes are applied by one at a time."""
+    """The vectors of one store. Thread-safe; changes are applied one at a time."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class VectorIndex:
         exact_search_limit: int = 20_000,
         expansion_search: int = 128,
     ) -> None:
-        """`read_vectors` maps rows (n,) to the store's unit vectors (n, d), zeros where there is none."""
+        """Create an empty index; `read_vectors` maps rows (n,) to the store's unit vectors (n, d), zeros without one."""
         self.applied = 0
         self.stamp = ""
         self.lineage = ""
@@ -93,7 +92,7 @@ class VectorIndex:
         unit = unit_vector(query, self.ndim)
         if not self._is_graph:
             return self._scan(unit, limit, _keep_all) or (_no_rows(), _no_scores())
-        # Twice as many as wanted: it walks further then, and what int8 puts in another order is among them.
+        # Twice as many: the graph is walked further, and rows that int8 puts in another order are among them.
         return self._rank(unit, self._candidates(unit, 2 * (limit + _SLACK), exact=False)[0], limit)
 
     def score_rows(self, query: Embedding, rows: Rows) -> Scores:
@@ -105,7 +104,7 @@ class VectorIndex:
     def search_within(self, query: Embedding, rows: Rows, limit: int) -> tuple[Rows, Scores]:
         """Return the best `limit` of `rows` (n,) as `search` does; rows without a vector are left out.
 
-        As exact above the limit as below: the rows are read one by one, or found by scans where that costs less.
+        Exact at any size: the rows are read one by one, or found by scans where that costs less.
         """
         if not len(self) or not len(rows) or limit < 1:
             return _no_rows(), _no_scores()
@@ -122,19 +121,19 @@ class VectorIndex:
     def search_passing(
         self, query: Embedding, limit: int, keep: Keep, share: float = 1.0, budget_us: float = inf
     ) -> tuple[Rows, Scores] | None:
-        """Return the best `limit` of the rows that `keep` lets through, as `search` does; exact at any size.
+        """Return the best `limit` of the rows that pass `keep`, as `search` does; exact at any size.
 
-        `keep` is asked for the nearest rows first, for each once, and for more until enough have passed: `share` says
-        how many to expect. None when a further scan would cost more than `budget_us`: list the rows instead.
+        `keep` receives each row once, the nearest first, until enough have passed; `share` estimates how many pass.
+        Returns None when the next scan would cost more than `budget_us`: list the rows instead.
         """
         if not len(self) or limit < 1:
             return _no_rows(), _no_scores()
         return self._scan(unit_vector(query, self.ndim), limit, keep, share, budget_us)
 
     def apply(self, changes: Changes) -> None:
-        """Follow a stretch of the change log; what was followed before does no harm.
+        """Apply a stretch of the change log; idempotent.
 
-        Raises `IndexDamagedError` when changes between are missing, or when usearch fails: build it anew then.
+        Raises `IndexDamagedError` when earlier changes are missing or usearch fails; rebuild then.
         """
         with self._changing:
             if changes.through <= self.applied:
@@ -151,17 +150,16 @@ class VectorIndex:
     def rebuild(
         self, vectors: Iterable[tuple[Rows, Embedding]], count: int, *, through: int, stamp: str, lineage: str
     ) -> None:
-        """Start again from all vectors of a store, about `count`, as of change `through`. Searches go on meanwhile."""
+        """Rebuild from all vectors of a store, about `count`, as of change `through`. Searches continue meanwhile."""
         with self._changing:
             self._build(vectors, count)
             self.applied, self.stamp, self.lineage = through, stamp, lineage
 
     def save(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Keep the graph in a file, replaced as a whole; not fsynced, it is a cache.
+        """Write the graph to a file, atomically and not fsynced, encrypted with a `cipher`.
 
-        With a `cipher` it is encrypted. A flat table is read from the store instead (55 ms per 10,000), so none is
-        kept, and an old file is removed.
-        Raises `OSError`; the old file is kept then.
+        A flat table is read from the store at open (55 ms per 10,000) and not saved; an old file is removed. Raises
+        `OSError`; the old file is then kept.
         """
         with self._changing:
             if not self._is_graph:
@@ -173,7 +171,7 @@ class VectorIndex:
         write_index(path, header, body, cipher)
 
     def load(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Take over what `save` kept. Raises `IndexDamagedError` when it is missing or not exactly what was saved."""
+        """Load what `save` wrote. Raises `IndexDamagedError` when it is missing or differs from what was saved."""
         try:
             content = memoryview(path.read_bytes())
         except OSError as error:
@@ -192,7 +190,7 @@ class VectorIndex:
                 self._refit()
 
     def held(self) -> Iterator[tuple[Rows, Embedding]]:
-        """Go over what is held: rows (n,) and their vectors (n, d) as the engine keeps them, 1,000 at a time."""
+        """Iterate over the held rows (n,) and their vectors (n, d) at the engine's precision, 1,000 at a time."""
         if self._engine is None:
             return
         with self._using:
@@ -204,16 +202,16 @@ class VectorIndex:
             yield part, vectors.reshape(len(part), self.ndim)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all vectors."""
         with self._changing, self._using:
             self._engine = None
             self._is_graph = False
             self.applied, self.stamp, self.lineage, self.ndim = 0, "", "", 0
 
     def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> tuple[Rows, Scores, float]:
-        """Return the nearest rows, best first, their cosines as the engine sees them, and how far off those may be."""
+        """Return the nearest rows, best first, their cosines at the engine's precision, and the error bound of those."""
         with self._using, _translating():
-            matches = self._engine.search(small(unit) if self._is_graph else unit, count, exact=exact, threads=1)
+            matches = self._engine.search(quantize(unit) if self._is_graph else unit, count, exact=exact, threads=1)
             error = INT8_ERROR if self._is_graph else _BF16_ERROR
         keys: Rows = np.atleast_1d(matches.keys).astype(np.int64)
         return keys, 1.0 - np.atleast_1d(matches.distances).astype(np.float32), error
@@ -221,7 +219,7 @@ class VectorIndex:
     def _scan(
         self, unit: Embedding, limit: int, keep: Keep, share: float = 1.0, budget_us: float = inf
     ) -> tuple[Rows, Scores] | None:
-        """Return the best `limit` that `keep` lets through, by scans for more and more of the nearest."""
+        """Return the best `limit` that pass `keep`, by widening scans; None when one would exceed the budget."""
         total = len(self)
         count = min(total, ceil(SPARE * (limit + _SLACK) / max(share, 1.0 / total)))
         asked, kept = _no_rows(), _no_rows()
@@ -231,11 +229,11 @@ class VectorIndex:
             passed = np.isin(found, kept)
             first = found[passed][:limit]
             scores = self._score(unit, first)
-            floor = least(scores, limit) - error  # what the engine sees below it is not among the best
+            floor = least(scores, limit) - error  # a row that the engine scores below it is not among the best
             if len(found) < count or count >= total or near[-1] < floor:
                 rest = found[passed & (near >= floor)][limit:]
                 return best(np.concatenate([first, rest]), np.concatenate([scores, self._score(unit, rest)]), limit)
-            asked, count = found, min(total, ceil(count * growth(near, floor, limit / max(1, len(first)))))
+            asked, count = found, min(total, ceil(count * widening(near, floor, limit / max(1, len(first)))))
         return None
 
     def _rank(self, unit: Embedding, rows: Rows, limit: int) -> tuple[Rows, Scores]:
@@ -247,10 +245,10 @@ class VectorIndex:
 
     def _score_part(self, unit: Embedding, rows: Rows) -> Scores:
         vectors = self._read_vectors(rows)
-        if vectors.shape[1:] != unit.shape:  # the store has changed its embedder since
+        if vectors.shape[1:] != unit.shape:  # the store has another embedder since
             return np.full(len(rows), np.nan, dtype=np.float32)
-        lengths = np.linalg.norm(vectors, axis=1)  # float16 leaves them within .0005 of one
-        # Not `vectors @ unit`: there the last bit of a row's score depends on which rows stand beside it.
+        lengths = np.linalg.norm(vectors, axis=1)  # within .0005 of one after float16
+        # Not `vectors @ unit`: the last bit of a row's score would depend on the other rows.
         products = np.einsum("ij,j->i", vectors, unit)
         with np.errstate(invalid="ignore"):
             scores: Scores = (products / lengths).astype(np.float32)  # 0 / 0 is NaN: no vector
@@ -284,7 +282,7 @@ class VectorIndex:
         self._slots = max(self._slots, len(self))
 
     def _is_unfit(self) -> bool:
-        """Whether the engine is of the wrong form for its size, or worn by removals."""
+        """Whether the engine should be rebuilt: wrong form for its size, or too many removals."""
         if not self._is_graph and len(self) > self._limit:
             return True
         gone = self._slots - len(self)
@@ -292,18 +290,18 @@ class VectorIndex:
         return worn and self._slots > _WORN_FROM
 
     def _refit(self) -> None:
-        """Build anew from the store's vectors of the rows that are held."""
+        """Rebuild from the store's vectors of the held rows."""
         with self._using:
             rows: Rows = np.sort(self._engine.keys[:].astype(np.int64))
         parts = (rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK))
         self._build(((part, self._read_vectors(part)) for part in parts), len(rows))
 
     def _build(self, vectors: Iterable[tuple[Rows, Embedding]], count: int) -> None:
-        """Fill a new engine beside the one in use, then put it in its place."""
+        """Fill a new engine beside the one in use, then replace it."""
         is_graph = count > self._limit
         engine = None
         for rows, part in vectors:
-            present = part.any(axis=1)  # a row may have gone since it was listed
+            present = part.any(axis=1)  # a row may have been deleted since it was listed
             if engine is None:
                 engine = _graph(part.shape[1], self._expansion) if is_graph else _flat(part.shape[1])
             with _translating():
@@ -328,7 +326,7 @@ class VectorIndex:
 
 
 def _flat(ndim: int) -> Any:
-    """A table to scan. usearch always keeps a graph as well: the smallest one makes adding 20 times faster."""
+    """Return a table to scan. usearch always keeps a graph; the smallest one makes adding 20 times faster."""
     return Index(ndim=ndim, metric="cos", dtype="bf16", connectivity=2, expansion_add=1, expansion_search=1)
 
 
@@ -345,7 +343,7 @@ def _graph(ndim: int, expansion_search: int) -> Any:
 
 def _fill(engine: Any, rows: Rows, vectors: Embedding, is_graph: bool) -> None:
     if len(rows):
-        engine.add(rows.astype(np.uint64), small(vectors) if is_graph else vectors, threads=1)
+        engine.add(rows.astype(np.uint64), quantize(vectors) if is_graph else vectors, threads=1)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
-"""The saved form of the vector index: our header and checksums around what the engine wrote. Knows no engine.
+"""The file of the vector index: our header and checksums around the bytes of usearch. Not fsynced; it is a cache.
 
-The engine believes every byte of its file, and a flipped bit kills the process; so all checksums are compared before it
-sees one. Not fsynced, it is a cache.
+usearch trusts every byte of its file, and a flipped bit kills the process, so all checksums are compared first.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ _MAGIC = b"memory-agent index 2\n"  # 2: vectors are scaled before they become i
 
 
 class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What was saved: by which engine, of which state of which store, and the checksum of its body as it is kept.
+    """What was saved: the engine, the state of the store it belongs to, the size and checksum of the stored body.
 
-    `key_id` tells with whose key the body is encrypted; empty: it is not.
+    `key_id` names the key that encrypts the body; empty without encryption.
     """
 
     engine: str
@@ -37,9 +36,9 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_index(path: Path, header: IndexHeader, body: bytes, cipher: Cipher | None = None) -> None:
-    """Replace the file as a whole. Raises `OSError`; the old file is kept then.
+    """Replace the file atomically, encrypted with a `cipher`; size, checksum and key id are filled in here.
 
-    Size, checksum and key are put into the header here. With a `cipher`, the body is encrypted.
+    Raises `OSError`; the old file is then kept.
     """
     if cipher is not None:
         header = msgspec.structs.replace(header, key_id=cipher.key_id)
@@ -53,7 +52,7 @@ def write_index(path: Path, header: IndexHeader, body: bytes, cipher: Cipher | N
             file.write(body)
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # half a file helps nobody, least of all a full disk
+        temporary.unlink(missing_ok=True)  # do not leave half a file on a full disk
         raise
 
 
@@ -62,7 +61,7 @@ def parse_index(
 ) -> tuple[IndexHeader, memoryview]:
     """Return header and body of a saved file.
 
-    Raises `IndexDamagedError` unless it is whole, of this engine, and encrypted with this cipher, or with none.
+    Raises `IndexDamagedError` unless the file is intact, of this engine, and encrypted with this cipher, or with none.
     """
     start = len(_MAGIC)
     length = int.from_bytes(content[start + 8 : start + 12], "big")
@@ -98,7 +97,7 @@ def _opened(name: str, header: IndexHeader, body: memoryview, cipher: Cipher) ->
 
 
 def _cut(body: memoryview, size_bytes: int) -> list[memoryview]:
-    """Return the body in parts, one at least: no part would be one that nobody had to seal."""
+    """Return the body in parts, at least one, so that an empty body is authenticated too."""
     return [body[i : i + size_bytes] for i in range(0, max(1, len(body)), size_bytes)]
 
 
