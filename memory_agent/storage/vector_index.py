@@ -58,7 +58,7 @@ class VectorIndex:
         exact_search_limit: int = 20_000,
         expansion_search: int = 128,
     ) -> None:
-        """Create an empty index; `read_vectors` maps rows (n,) to the store's unit vectors (n, d), zeros without one."""
+        """Create an empty index; `read_vectors` maps rows (n,) to the store's unit vectors (n, d), zeros for none."""
         self.applied = 0
         self.stamp = ""
         self.lineage = ""
@@ -209,7 +209,7 @@ class VectorIndex:
             self.applied, self.stamp, self.lineage, self.ndim = 0, "", "", 0
 
     def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> tuple[Rows, Scores, float]:
-        """Return the nearest rows, best first, their cosines at the engine's precision, and the error bound of those."""
+        """Return the nearest rows, best first, their cosines at the engine's precision, and their error bound."""
         with self._using, _translating():
             matches = self._engine.search(quantize(unit) if self._is_graph else unit, count, exact=exact, threads=1)
             error = INT8_ERROR if self._is_graph else _BF16_ERROR
