@@ -38,8 +38,8 @@ from memory_agent.late_embedder import LateEmbedder
 from memory_agent.learning.bookkeeping import Bookkeeping
 from memory_agent.learning.hindsight import Hindsight
 from memory_agent.learning.teacher import Teacher
-from memory_agent.recall.inquiry import check_now, make_inquiry
-from memory_agent.recall.recollection import Recollection
+from memory_agent.recall.pipeline import RecallPipeline
+from memory_agent.recall.query import check_now, make_query
 from memory_agent.records import (
     IngestReport,
     Kind,
@@ -104,7 +104,7 @@ class Memory:
         self._teacher = Teacher(archive, learning_settings)
         self._intake = Intake(archive, embedder, reader, bookkeeping)
         self._forgetting = Forgetting(archive, bookkeeping, self._teacher)
-        self._recollection = Recollection(archive, embedder, recall_settings, self._teacher)
+        self._pipeline = RecallPipeline(archive, embedder, recall_settings, self._teacher)
         self._call = Turnstile(f"the memory of {user_id}")
         self.runs = Runs(user_id, archive, bookkeeping, self._take_in, self._call)
         self._hindsight = Hindsight(archive, bookkeeping, self._teacher, self._intake.embed)
@@ -215,12 +215,12 @@ class Memory:
         `degraded`. Raises `InvalidInputError` naming the argument that cannot be used.
         """
         moment = check_now(now)
-        inquiry = make_inquiry(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
+        asked = make_query(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
         with self._call():
-            result = self._recollection.answer(inquiry, moment)
+            result = self._pipeline.answer(asked, moment)
         self._log(
             "recall.answered",
-            mode=inquiry.mode,
+            mode=asked.mode,
             memories=len(result.memories),
             degraded=result.degraded,
             took_ms=round(result.took_ms, 2),

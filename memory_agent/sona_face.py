@@ -14,7 +14,7 @@ from memory_agent.learning.kept_learner import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
 from memory_agent.learning.teacher import Teacher
 from memory_agent.learning.transfer import pack, take_over
-from memory_agent.recall.inquiry import check_now
+from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import GateEvidence, SonaStatus
 

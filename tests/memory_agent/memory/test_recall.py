@@ -23,7 +23,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.recall.attempt import REASONS
+from memory_agent.recall.deadline import REASONS
 from memory_agent.records import Embedding, Mode
 
 

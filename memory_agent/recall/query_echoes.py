@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from memory_agent.recall.arms import Pick
 from memory_agent.recall.candidates import Candidates
-from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.interleaving import Pick
+from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.selection import Leader
 from memory_agent.records import MemoryRecord
@@ -43,15 +43,15 @@ _UNTOLD = STOP_WORDS - {"no", "nor", "not"}
 Load = Callable[[Iterable[int]], dict[int, MemoryRecord]]
 
 
-class Repeats:
+class QueryEchoes:
     """The repeats among the candidates of one recall, in whichever ranking they come."""
 
-    def __init__(self, archive: Archive, inquiry: Inquiry, vector: QueryVector | None) -> None:
+    def __init__(self, archive: Archive, query: Query, vector: QueryVector | None) -> None:
         """Who asks for users' messages and nothing else is shown all of them."""
         self._archive = archive
-        self._query = inquiry.query
+        self._text = query.text
         self._vector = vector
-        self._is_off = inquiry.filter is not None and inquiry.filter.sources == ("user_input",)
+        self._is_off = query.filter is not None and query.filter.sources == ("user_input",)
         self._seen: set[int] = set()
         self._rows: set[int] = set()
         self._words: set[str] = set()
@@ -78,7 +78,7 @@ class Repeats:
     ) -> list[Leader]:
         """Return the leaders with all repeats in one of them, save those that are needed to fill an answer of `top_k`.
 
-        Which one stands is decided once: two rankings that are woven must not show two.
+        Which one stands is decided once: two rankings that are interleave must not show two.
         """
         rows = found.rows
         surplus = self.surplus(found, leaders, records)
@@ -98,7 +98,7 @@ class Repeats:
         ]
 
     def _may_repeat(self, record: MemoryRecord) -> bool:
-        return record.source in _REQUESTING and len(record.text) <= 2 * len(self._query) + _LONGER_CHARS
+        return record.source in _REQUESTING and len(record.text) <= 2 * len(self._text) + _LONGER_CHARS
 
     def _look_at(self, records: Mapping[int, MemoryRecord]) -> None:
         """Find the repeats among these; begins first, since messages are known by their words.
@@ -107,7 +107,7 @@ class Repeats:
         """
         begins = self._begins({row: record for row, record in records.items() if record.source != "user_input"})
         self._rows.update(begins)
-        for text in [self._query] * (not self._words) + list(begins.values()):
+        for text in [self._text] * (not self._words) + list(begins.values()):
             self._words |= _telling(text)
             self._plain.update(text.casefold().split())
         messages = {row: one for row, one in records.items() if one.source == "user_input" and self._is_near(one.text)}
@@ -133,12 +133,12 @@ class Repeats:
             cosines = dict(zip(rows, (vectors @ self._vector.raw).tolist(), strict=True))
             self._same.update(row for row, cosine in cosines.items() if cosine >= SAME_COSINE)
             return [row for row, cosine in cosines.items() if cosine >= LIKE_COSINE]
-        said = said_words(self._query)
+        said = said_words(self._text)
         return [row for row in rows if said_words(records[row].text) == said]
 
     def _worth(self, row: int, record: MemoryRecord) -> tuple[bool, bool, float, float, int]:
         """What speaks for a repeat: no number that the query has not; being the same; how its run went; its time."""
-        others = _telling(record.text) - _telling(self._query)
+        others = _telling(record.text) - _telling(self._text)
         has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
         quality = -1.0 if record.quality_score is None else record.quality_score
         return has_its_numbers, row in self._same, quality, record.timestamp.timestamp(), row

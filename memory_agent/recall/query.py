@@ -16,8 +16,7 @@ from memory_agent.api import RecallOptions, check_deadline_ms, check_mode, check
 from memory_agent.config import RecallSettings
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.profiles import Fetch, fetch
-from memory_agent.records import Dates, MemoryFilter, Mode
+from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
@@ -28,7 +27,7 @@ _NAMES = ("session_id", "run_id", "channel_id", "agent_id")
 _LISTS = ("kinds", "sources", "tags", "provenance")
 
 
-class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A recall that can be answered.
 
     `floor` is the least raw cosine, None when any will do. One that the caller `insists` on leaves out what has no
@@ -37,7 +36,7 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     `by_run` is the run that asks.
     """
 
-    query: str
+    text: str
     top_k: int
     filter: MemoryFilter | None
     mode: Mode
@@ -51,7 +50,7 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     by_run: str | None = None
 
 
-def make_inquiry(
+def make_query(
     query: str,
     top_k: int | None,
     filter: MemoryFilter | Mapping[str, Any] | None,
@@ -60,17 +59,17 @@ def make_inquiry(
     options: RecallOptions,
     settings: RecallSettings,
     now: datetime,
-) -> Inquiry:
+) -> Query:
     """Return what is asked at `now`, with the profile and the settings where the caller says nothing."""
     said = check_options(options)
-    usual_fetch = fetch(said.get("profile"))
-    chosen = _with_kinds(check_filter(filter), usual_fetch)
+    defaults = profile_defaults(said.get("profile"))
+    chosen = _with_kinds(check_filter(filter), defaults)
     mode = check_mode(mode) or settings.mode
     asked = None if chosen is None else chosen.min_score
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
-    return Inquiry(
-        query=_check_query(query, settings.max_query_chars),
-        top_k=check_whole("top_k", usual_fetch.top_k if top_k is None else top_k, MOST_ANSWERS),
+    return Query(
+        text=_check_query(query, settings.max_query_chars),
+        top_k=check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
         floor=usual if asked is None else asked,
@@ -121,11 +120,11 @@ def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
     return different
 
 
-def _with_kinds(filter: MemoryFilter | None, usual: Fetch) -> MemoryFilter | None:
+def _with_kinds(filter: MemoryFilter | None, defaults: ProfileDefaults) -> MemoryFilter | None:
     """The filter, with the kinds of the profile where it names none."""
-    if not usual.kinds or (filter is not None and filter.kinds):
+    if not defaults.kinds or (filter is not None and filter.kinds):
         return filter
-    return msgspec.structs.replace(filter or _NO_FILTER, kinds=usual.kinds)
+    return msgspec.structs.replace(filter or _NO_FILTER, kinds=defaults.kinds)
 
 
 def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
@@ -164,3 +163,28 @@ def _of_filter(message: str) -> InvalidInputError:
     unknown = reason.partition("contains unknown field ")[2].strip("`")
     path = ".".join(part for part in ("filter", field, unknown) if part)
     return InvalidInputError(path, "there is no such field" if unknown else reason)
+
+
+class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What a profile fetches: how many, of which kinds (empty: all)."""
+
+    top_k: int
+    kinds: tuple[Kind, ...] = ()
+
+
+NO_PROFILE = ProfileDefaults(top_k=5)
+"""What is fetched without a profile."""
+
+PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
+    # New input, before anything is planned: whatever it resembles.
+    "before_planning": ProfileDefaults(top_k=5),
+    # A document comes into being: what is known, not what was said along the way.
+    "document": ProfileDefaults(top_k=3, kinds=("finding", "pattern")),
+    # A run has ended: how such runs were planned and how they ended, to learn from.
+    "trajectory": ProfileDefaults(top_k=5, kinds=("strategy", "pattern")),
+}
+
+
+def profile_defaults(profile: Profile | None) -> ProfileDefaults:
+    """Return what `profile` fetches."""
+    return NO_PROFILE if profile is None else PROFILE_DEFAULTS[profile]

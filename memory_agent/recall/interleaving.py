@@ -49,7 +49,7 @@ def learned_picks(scored: Scored, choices: Sequence[Choice], lifts: Sequence[Lif
     return [Pick(scored, choice, "learned", lift) for choice, lift in zip(choices, lifts, strict=True)]
 
 
-def woven(usual: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:
+def interleave(usual: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:
     """Return at most `limit` picks of two rankings of what is said, each said once; `key` decides who begins."""
     by_arm = {
         "baseline": {pick.choice.leader.fingerprint: pick for pick in usual},

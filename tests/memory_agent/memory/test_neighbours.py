@@ -13,8 +13,8 @@ from memory_samples import NOW, message, texts
 from memory_agent.config import RecallSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall import contiguity
-from memory_agent.recall.contiguity import REACH, Window
+from memory_agent.recall import boosts
+from memory_agent.recall.boosts import REACH, Window
 
 QUESTION = "Which paint did the landlord choose for the hallway?"
 ANSWER = "The warm grey one, two coats of it"
@@ -34,9 +34,9 @@ def windows(count: int) -> list[Window]:
 @given(scores, st.floats(0.01, 1))
 def test_only_the_best_lend_and_only_what_they_have_above_the_next(values: np.ndarray, share: float) -> None:
     rows = np.arange(len(values))
-    best = set(contiguity.lenders(values, rows))
-    made = contiguity.loans(values, rows, windows(len(values)), share)
-    assert len(best) == min(len(values), contiguity.LENDERS)
+    best = set(boosts.lenders(values, rows))
+    made = boosts.loans(values, rows, windows(len(values)), share)
+    assert len(best) == min(len(values), boosts.LENDERS)
     next_best = max((values[row] for row in set(rows.tolist()) - best), default=0.0)
     assert all(loan.lender in best and values[loan.lender] > next_best for loan in made)
     assert all(0 < loan.amount <= share * 0.6 * values.max() + 1e-9 for loan in made)
@@ -44,7 +44,7 @@ def test_only_the_best_lend_and_only_what_they_have_above_the_next(values: np.nd
 
 @given(scores, st.floats(0.01, 1))
 def test_a_neighbour_of_several_takes_the_best_offer_alone(values: np.ndarray, share: float) -> None:
-    made = contiguity.loans(values, np.arange(len(values)), windows(len(values)), share)
+    made = boosts.loans(values, np.arange(len(values)), windows(len(values)), share)
     borrowers = [loan.borrower for loan in made]
     assert len(borrowers) == len(set(borrowers))
     assert all(0 < abs(loan.lender - loan.borrower) <= REACH for loan in made)
@@ -52,7 +52,7 @@ def test_a_neighbour_of_several_takes_the_best_offer_alone(values: np.ndarray, s
 
 def test_the_next_one_gets_more_than_the_one_behind_it() -> None:
     values = np.array([1.0, 0.0, 0.0, 0.0])
-    made = contiguity.loans(values, np.arange(4), windows(4), 0.5)
+    made = boosts.loans(values, np.arange(4), windows(4), 0.5)
     assert [(loan.borrower, round(loan.amount, 3)) for loan in made] == [(1, 0.3), (2, 0.18)]
 
 

@@ -6,7 +6,11 @@ The reasons are words that callers may rely on; each stands in `RecallResult.deg
 from __future__ import annotations
 
 import time
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal, TypeVar, get_args
+
+from memory_agent.errors import DeadlineExceededError, IndexDamagedError
+from memory_agent.storage.archive import Archive, Side
 
 Reason = Literal[
     "no_model",  # no embedding model: lexical only
@@ -21,12 +25,12 @@ Reason = Literal[
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
-class Attempt:
+class Deadline:
     """The clock of one recall (monotonic), started now, and its reasons."""
 
     def __init__(self, deadline_ms: float) -> None:
         self._started_s = time.monotonic()
-        self.deadline_s = deadline_ms / 1000
+        self.limit_s = deadline_ms / 1000
         self.degraded: list[Reason] = []
 
     @property
@@ -37,14 +41,14 @@ class Attempt:
     @property
     def ends_at_s(self) -> float:
         """When the deadline is (monotonic)."""
-        return self._started_s + self.deadline_s
+        return self._started_s + self.limit_s
 
     @property
     def remaining_s(self) -> float:
         """Seconds until the deadline; negative after it."""
-        return self.deadline_s - self.elapsed_s
+        return self.limit_s - self.elapsed_s
 
-    def is_over(self) -> bool:
+    def expired(self) -> bool:
         """Say whether time is up, and note that it was missed."""
         if self.remaining_s > 0:
             return False
@@ -55,3 +59,27 @@ class Attempt:
         """Note what could not take part."""
         if reason not in self.degraded:
             self.degraded.append(reason)
+
+
+Answer = TypeVar("Answer")
+
+
+class Indexes:
+    """The indexes of one archive, asked during one recall."""
+
+    def __init__(self, archive: Archive, deadline: Deadline) -> None:
+        self.archive = archive
+        self.deadline = deadline
+
+    def ask(self, side: Side, question: Callable[[], Answer], otherwise: Answer) -> Answer:
+        """Return the answer of an index; `otherwise` when it is damaged, being built anew, or late, which is noted."""
+        if not self.archive.is_rebuilding(side):
+            try:
+                return question()
+            except DeadlineExceededError:
+                self.deadline.degrade("deadline")
+                return otherwise
+            except IndexDamagedError:
+                self.archive.rebuild_soon(side)
+        self.deadline.degrade("index_rebuilding" if side == "index" else "lexicon_rebuilding")
+        return otherwise

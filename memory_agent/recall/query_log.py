@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from memory_agent.learning.advice import Advice
-from memory_agent.recall.arms import Pick
-from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.interleaving import Pick
+from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.storage.codec import microseconds
 from memory_agent.storage.recall_notes import (
@@ -30,20 +30,20 @@ _SERVED: dict[str, Served] = {"baseline": "baseline", "learned": "learned", "int
 
 
 def note_of(
-    recall_id: str, inquiry: Inquiry, vector: QueryVector | None, advice: Advice, picked: Sequence[Pick], now: datetime
+    recall_id: str, query: Query, vector: QueryVector | None, advice: Advice, picked: Sequence[Pick], now: datetime
 ) -> RecallNote:
     """Return what is kept of an answered recall."""
-    filter = inquiry.filter
+    filter = query.filter
     return RecallNote(
         recall_id=recall_id,
         at_us=microseconds(now, "now"),
         session_id=None if filter is None else filter.session_id,
-        by_run=inquiry.by_run,
+        by_run=query.by_run,
         vector=vector_of_query(None if vector is None else vector.raw),
         stamp=None if vector is None else vector.stamp,
         shown=tuple(Shown(pick.row, _ARMS[pick.arm], pick.folded) for pick in picked),
         served=_SERVED[advice.route],
         is_contested=advice.route == "interleave",
-        request=request_digest(inquiry.query),
+        request=request_digest(query.text),
         size=len(picked),
     )

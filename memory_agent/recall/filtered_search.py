@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from memory_agent.recall.deadline import Indexes
 from memory_agent.recall.filter_plan import LISTED_WITHOUT_ASKING, FilterPlan, Strategy, bound_to, choose
-from memory_agent.recall.sides import Sides
 from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.storage.changes import Rows, Scores
 
@@ -36,14 +36,14 @@ _FEW = 2_000  # rows; so many are told to the full-text search one by one, more 
 _FURTHER = 8  # times as many, when too few of the best reach the floor
 
 
-class Sieve:
+class FilteredSearch:
     """Which memories may answer one query. Without filter and floor, all."""
 
     def __init__(
-        self, sides: Sides, filter: MemoryFilter | None, limit: int, *, strategy: Strategy | None = None
+        self, indexes: Indexes, filter: MemoryFilter | None, limit: int, *, strategy: Strategy | None = None
     ) -> None:
         """Plan for searches for `limit`; `strategy` is for comparing the two."""
-        self._sides = sides
+        self._indexes = indexes
         self._filter = filter
         self._limit = limit
         self._listed: Rows | None = None
@@ -78,11 +78,11 @@ class Sieve:
             "gave_up": self._gave_up,
         }
 
-    def shut(self) -> None:
+    def reject_all(self) -> None:
         """Let nothing through: better nothing than what was not asked for."""
         self._listed = _NO_ROWS
 
-    def raise_floor(self, raw: Embedding, floor: float, *, insists: bool) -> None:
+    def apply_floor(self, raw: Embedding, floor: float, *, insists: bool) -> None:
         """Leave out what has a cosine below `floor` with `raw` (d,), and what has no vector.
 
         Where the index does not answer, one that the caller `insists` on lets nothing through, and another one all.
@@ -102,9 +102,9 @@ class Sieve:
         """Return the best `limit` by cosine with `vector` (d,), best first; None when the index does not answer."""
         return self._reaching(lambda count: self._nearest(vector, count), limit)
 
-    def sharing_words(self, query: str, limit: int) -> Found:
+    def by_words(self, query: str, limit: int) -> Found:
         """Return the best `limit` by BM25, best first; nothing when the lexicon does not answer."""
-        return self._reaching(lambda count: self._sharing_words(query, count), limit) or NOTHING
+        return self._reaching(lambda count: self._by_words(query, count), limit) or NOTHING
 
     def passing(self, rows: Rows) -> Rows:
         """Return those of `rows` (n,) that may answer, ascending."""
@@ -116,7 +116,7 @@ class Sieve:
         return passing[self._reaches(passing)]
 
     def _make_plan(self, filter: MemoryFilter, strategy: Strategy | None) -> FilterPlan:
-        total = self._sides.archive.store.count
+        total = self._indexes.archive.store.count
         plan = choose(total, *self._estimate(filter, total), self._limit)
         return plan if strategy is None else bound_to(plan, strategy)
 
@@ -125,23 +125,23 @@ class Sieve:
             self._listed = self._list(filter)
             return len(self._listed), None
         nothing: Estimate = (0, 0)
-        return self._ask_columns(lambda: self._sides.archive.lexicon.estimate_matching(filter, total), nothing)
+        return self._ask_columns(lambda: self._indexes.archive.lexicon.estimate_matching(filter, total), nothing)
 
     def _list(self, filter: MemoryFilter) -> Rows:
-        return self._ask_columns(lambda: self._sides.archive.lexicon.matching_rows(filter), _NO_ROWS)
+        return self._ask_columns(lambda: self._indexes.archive.lexicon.matching_rows(filter), _NO_ROWS)
 
     def _nearest(self, vector: Embedding, limit: int) -> Found | None:
-        index, listed = self._sides.archive.index, self._listed
+        index, listed = self._indexes.archive.index, self._listed
         if listed is not None:
-            return self._sides.ask("index", lambda: index.search_within(vector, listed, limit), None)
+            return self._indexes.ask("index", lambda: index.search_within(vector, listed, limit), None)
         if self._filter is not None:
             return self._search_first(vector, limit, self._filter)
         if self._is_floored:  # a floor is a filter too, so the graph is not asked
-            return self._sides.ask("index", lambda: index.search_passing(vector, limit, lambda rows: rows), None)
-        return self._sides.ask("index", lambda: index.search(vector, limit), None)
+            return self._indexes.ask("index", lambda: index.search_passing(vector, limit, lambda rows: rows), None)
+        return self._indexes.ask("index", lambda: index.search(vector, limit), None)
 
     def _search_first(self, vector: Embedding, limit: int, filter: MemoryFilter) -> Found | None:
-        index, plan = self._sides.archive.index, self.plan
+        index, plan = self._indexes.archive.index, self.plan
         assert plan is not None
 
         def search() -> Found:
@@ -151,20 +151,20 @@ class Sieve:
             self._gave_up = found is None
             return found or NOTHING
 
-        found = self._sides.ask("index", search, None)
+        found = self._indexes.ask("index", search, None)
         if self._gave_up:
             self._listed = self._list(filter)
             return self._nearest(vector, limit)
         return found
 
-    def _sharing_words(self, query: str, limit: int) -> Found:
-        lexicon, listed = self._sides.archive.lexicon, self._listed
+    def _by_words(self, query: str, limit: int) -> Found:
+        lexicon, listed = self._indexes.archive.lexicon, self._listed
         if listed is not None and (self._is_floored or len(listed) <= _FEW):
-            return self._sides.ask("lexicon", lambda: lexicon.search(query, limit, rows=listed), NOTHING)
-        return self._sides.ask("lexicon", lambda: lexicon.search(query, limit, self._filter), NOTHING)
+            return self._indexes.ask("lexicon", lambda: lexicon.search(query, limit, rows=listed), NOTHING)
+        return self._indexes.ask("lexicon", lambda: lexicon.search(query, limit, self._filter), NOTHING)
 
     def _look_up(self, rows: Rows, filter: MemoryFilter) -> Rows:
-        return self._ask_columns(lambda: self._sides.archive.lexicon.passing(rows, filter), _NO_ROWS)
+        return self._ask_columns(lambda: self._indexes.archive.lexicon.passing(rows, filter), _NO_ROWS)
 
     def _reaching(self, find: Callable[[int], Found | None], limit: int) -> Found | None:
         """Return the best `limit` of what `find` finds that reach the floor: look further until there are enough."""
@@ -184,12 +184,12 @@ class Sieve:
             return np.ones(len(rows), dtype=np.bool_)
         raw, floor = self._floor
         nothing = np.full(len(rows), np.nan, dtype=np.float32)
-        scores = self._sides.ask("index", lambda: self._sides.archive.index.score_rows(raw, rows), nothing)
+        scores = self._indexes.ask("index", lambda: self._indexes.archive.index.score_rows(raw, rows), nothing)
         return scores >= floor
 
     def _ask_columns(self, question: Callable[[], Answer], otherwise: Answer) -> Answer:
         began_s = time.monotonic()
         try:
-            return self._sides.ask("lexicon", question, otherwise)
+            return self._indexes.ask("lexicon", question, otherwise)
         finally:
             self._took_s += time.monotonic() - began_s

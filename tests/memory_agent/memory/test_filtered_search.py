@@ -13,10 +13,9 @@ from filter_worlds import NDIM, START, World, open_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.deadline import Deadline, Indexes
 from memory_agent.recall.filter_plan import STRATEGIES, Strategy
-from memory_agent.recall.sides import Sides
-from memory_agent.recall.sieve import Found, Sieve
+from memory_agent.recall.filtered_search import FilteredSearch, Found
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter
 
 WAYS: tuple[Strategy | None, ...] = (*STRATEGIES, None)
@@ -96,8 +95,8 @@ def query_of(seed: int) -> Embedding:
     return vector / np.linalg.norm(vector)
 
 
-def sieve_of(world: World, chosen: MemoryFilter | None, limit: int, way: Strategy | None) -> Sieve:
-    return Sieve(Sides(world.archive, Attempt(600_000)), chosen, limit, strategy=way)
+def filtered_by(world: World, chosen: MemoryFilter | None, limit: int, way: Strategy | None) -> FilteredSearch:
+    return FilteredSearch(Indexes(world.archive, Deadline(600_000)), chosen, limit, strategy=way)
 
 
 def check_vectors(world: World, chosen: MemoryFilter, seed: int, limit: int, floor: float | None) -> None:
@@ -112,10 +111,10 @@ def check_vectors(world: World, chosen: MemoryFilter, seed: int, limit: int, flo
         allowed &= (raw_cosines >= floor) | near_floor
     found = []
     for way in WAYS:
-        sieve = sieve_of(world, chosen, limit, way)
+        filtered = filtered_by(world, chosen, limit, way)
         if floor is not None:
-            sieve.raise_floor(raw, floor, insists=True)
-        answer = sieve.nearest(searched, limit)
+            filtered.apply_floor(raw, floor, insists=True)
+        answer = filtered.nearest(searched, limit)
         assert answer is not None
         found.append(answer)
     if not near_floor.any():
@@ -135,7 +134,7 @@ def check_words(world: World, chosen: MemoryFilter, limit: int) -> None:
         rows, scores = world.archive.lexicon.search(query, 10**9)
         passed = world.passing(chosen)[rows]
         for way in WAYS:
-            found: Found = sieve_of(world, chosen, limit, way).sharing_words(query, limit)
+            found: Found = filtered_by(world, chosen, limit, way).by_words(query, limit)
             assert np.array_equal(found[0], rows[passed][:limit])
             assert np.array_equal(found[1], scores[passed][:limit])
 
@@ -145,7 +144,7 @@ def check_rows(world: World, chosen: MemoryFilter, seed: int) -> None:
     asked = np.random.default_rng(seed).permutation(len(world.vectors))[:50]
     right = np.sort(asked[world.passing(chosen)[asked]])
     for way in WAYS:
-        assert np.array_equal(sieve_of(world, chosen, LIMIT, way).passing(asked), right)
+        assert np.array_equal(filtered_by(world, chosen, LIMIT, way).passing(asked), right)
 
 
 @pytest.mark.parametrize("fields", ONE_FIELD_EACH, ids=str)
@@ -171,15 +170,15 @@ def test_a_floor_alone_is_exact(world: World, floor: float) -> None:
     raw = query_of(3)
     cosines = world.cosines(raw)
     for searched in (raw, query_of(4)):
-        sieve = sieve_of(world, None, LIMIT, None)
-        sieve.raise_floor(raw, floor, insists=True)
-        answer = sieve.nearest(searched, LIMIT)
+        filtered = filtered_by(world, None, LIMIT, None)
+        filtered.apply_floor(raw, floor, insists=True)
+        answer = filtered.nearest(searched, LIMIT)
         assert answer is not None
         right = np.sort(world.cosines(searched)[cosines >= floor])[::-1][:LIMIT]
         assert np.allclose(answer[1], right, rtol=0, atol=TOLERANCE)
         rows, scores = world.archive.lexicon.search("alpha", 10**9)
         reach = cosines[rows] >= floor
-        words = sieve.sharing_words("alpha", LIMIT)
+        words = filtered.by_words("alpha", LIMIT)
         assert np.array_equal(words[0], rows[reach][:LIMIT])
         assert np.array_equal(words[1], scores[reach][:LIMIT])
 
@@ -217,7 +216,7 @@ def test_fields_together_are_exact_over_100_000_memories(
 
 @pytest.mark.slow
 def test_three_of_100_000_are_listed_and_most_of_them_are_searched_first(large: World) -> None:
-    few, most = (sieve_of(large, MemoryFilter(**{name: value}), 200, None) for name, value in  # type: ignore[arg-type]
+    few, most = (filtered_by(large, MemoryFilter(**{name: value}), 200, None) for name, value in  # type: ignore[arg-type]
                  [("tags", ("three",)), ("channel_id", "c-0")])  # fmt: skip
     assert (few.plan.strategy, few.matching) == ("filter_first", 3)  # type: ignore[union-attr]
     assert (most.plan.strategy, most.matching) == ("search_first", None)  # type: ignore[union-attr]
@@ -229,35 +228,35 @@ def test_three_of_100_000_are_listed_and_most_of_them_are_searched_first(large: 
 def test_a_search_that_finds_too_little_lists_after_all(world: World, budget_us: float) -> None:
     """The estimate is wrong on purpose: whatever it says, the answer is right."""
     chosen = MemoryFilter(tags=("three",))
-    sieve = sieve_of(world, chosen, LIMIT, "search_first")
-    assert sieve.plan is not None
+    filtered = filtered_by(world, chosen, LIMIT, "search_first")
+    assert filtered.plan is not None
     total = len(world.records)
-    sieve.plan = msgspec.structs.replace(sieve.plan, estimated_matching=total, budget_us=budget_us)
-    rows, _ = sieve.nearest(query_of(1), LIMIT) or ([], [])
+    filtered.plan = msgspec.structs.replace(filtered.plan, estimated_matching=total, budget_us=budget_us)
+    rows, _ = filtered.nearest(query_of(1), LIMIT) or ([], [])
     right = world.passing(chosen) & ~np.isnan(world.cosines(query_of(1)))
     assert sorted(rows) == np.flatnonzero(right).tolist()
-    assert sieve.explanation is not None
+    assert filtered.explanation is not None
     if total > 1_000 or not budget_us:
-        assert sieve.explanation["gave_up"]
-        assert sieve.matching == world.passing(chosen).sum()
+        assert filtered.explanation["gave_up"]
+        assert filtered.matching == world.passing(chosen).sum()
 
 
 def test_what_is_shut_lets_nothing_through(world: World) -> None:
-    sieve = sieve_of(world, None, LIMIT, None)
-    sieve.shut()
-    assert sieve.passing(np.arange(1, 50)).tolist() == []
-    assert sieve.sharing_words("alpha", LIMIT)[0].tolist() == []
-    rows, _ = sieve.nearest(query_of(1), LIMIT) or ([1], [])
+    filtered = filtered_by(world, None, LIMIT, None)
+    filtered.reject_all()
+    assert filtered.passing(np.arange(1, 50)).tolist() == []
+    assert filtered.by_words("alpha", LIMIT)[0].tolist() == []
+    rows, _ = filtered.nearest(query_of(1), LIMIT) or ([1], [])
     assert list(rows) == []
 
 
 def test_the_explanation_says_what_was_estimated_and_what_was_found(world: World) -> None:
     chosen = MemoryFilter(tags=("three",))
-    said = sieve_of(world, chosen, LIMIT, "filter_first").explanation
+    said = filtered_by(world, chosen, LIMIT, "filter_first").explanation
     assert said is not None
     assert said["strategy"] == "filter_first"
     assert said["matching"] == world.passing(chosen).sum()
     assert said["estimated_matching"] >= 0
     assert {*said["cost_ms"]} == {*STRATEGIES}
     assert min(said["cost_ms"].values()) > 0
-    assert sieve_of(world, None, LIMIT, None).explanation is None
+    assert filtered_by(world, None, LIMIT, None).explanation is None
