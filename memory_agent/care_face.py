@@ -25,8 +25,8 @@ class CareFace:
         Recall answers meanwhile, by the other side, and says so; what comes in meanwhile is in both afterwards.
         """
         with self._call():
-            self._archive.mend("index")
-            self._archive.mend("lexicon")
+            self._archive.rebuild("index")
+            self._archive.rebuild("lexicon")
             self._archive.remove_set_aside()
             return self._archive.store.count
 

@@ -48,13 +48,16 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How memories are ranked. `alpha` is the weight of the vector side in the fusion; `contiguity` the share of their
-    score that the best matches lend to their neighbours in the session, `context_words` the weight of the query's words
-    that a memory and its neighbours hold between them; `dates` says what a time in the query does, `date_weight` how
-    much a memory of that time gains; `diversity` how much a memory loses by being like a better one. 0 is off."""
+    """How memories are ranked.
+
+    `vector_weight` is the weight of the vector side in the fusion, the words have the rest; `contiguity` the share of
+    their score that the best matches lend to their neighbours in the session; `context_words` the weight of the query's
+    words that a memory and its neighbours hold between them; `dates` says what a time in the query does, `date_weight`
+    how much a memory of that time gains; `diversity` how much a memory loses by being like a better one. 0 is off.
+    """
 
     mode: Mode = "hybrid"
-    alpha: Fraction = 0.6
+    vector_weight: Fraction = 0.6
     min_score: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = -1.0
     centering: bool = True
     candidates: Count = 200

@@ -31,8 +31,8 @@ from memory_agent.late_embedder import LateEmbedder
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
-from memory_agent.recall.inquiry import check_now, make_inquiry
-from memory_agent.recall.recollection import Recollection
+from memory_agent.recall.pipeline import RecallPipeline
+from memory_agent.recall.query import check_now, make_query
 from memory_agent.records import (
     IngestReport,
     Kind,
@@ -86,7 +86,7 @@ class Memory:
         self._learner = UserLearner(archive, settings.learning)
         self._intake = Intake(archive, embedder, reader, run_records)
         self._forgetting = Forgetting(archive, run_records, self._learner)
-        self._recollection = Recollection(archive, embedder, settings.recall, self._learner)
+        self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = Turnstile(f"the memory of {user_id}")
         self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
@@ -188,12 +188,12 @@ class Memory:
         `degraded`. Raises `InvalidInputError` naming the argument that cannot be used.
         """
         moment = check_now(now)
-        inquiry = make_inquiry(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
+        asked = make_query(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
         with self._call():
-            result = self._recollection.answer(inquiry, moment)
+            result = self._pipeline.answer(asked, moment)
         self._log(
             "recall.answered",
-            mode=inquiry.mode,
+            mode=asked.mode,
             memories=len(result.memories),
             degraded=result.degraded,
             took_ms=round(result.took_ms, 2),
@@ -307,7 +307,7 @@ class Memory:
             try:
                 return make_stats(self.user_id, self._archive)
             except IndexDamagedError:
-                self._archive.mend("lexicon")
+                self._archive.rebuild("lexicon")
                 return make_stats(self.user_id, self._archive)
 
     def close(self) -> None:

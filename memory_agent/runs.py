@@ -21,7 +21,7 @@ from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.learning.attribution import names_all, shown_row
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import to_trajectory
-from memory_agent.recall.inquiry import check_now
+from memory_agent.recall.query import check_now
 from memory_agent.records import IngestReport
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.recall_notes import RecallNote

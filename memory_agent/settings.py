@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -72,6 +73,9 @@ def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
 
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
+RENAMED = {"recall.alpha": "recall.vector_weight"}
+"""Settings by their former names, which are still read, with a warning."""
+
 _NOT_SETTINGS = frozenset(
     {"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE", "MEMORY_AGENT_TOKEN", "MEMORY_AGENT_KEY_FILE"}
 )
@@ -81,11 +85,13 @@ def load_settings(
     file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Any] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Settings:
     """Return the defaults, changed by `file`, then by the environment, then by `overrides`.
 
     A variable is `MEMORY_AGENT_` and the path of the setting with `__` between its parts, as in
-    `MEMORY_AGENT_RECALL__ALPHA=0.5`; an override is keyed `recall.alpha`. Raises `SettingsError` naming the setting.
+    `MEMORY_AGENT_RECALL__MODE=vector`; an override is keyed `recall.mode`. `warn` receives a message for each setting
+    given under a former name (`RENAMED`); by default it is a `FutureWarning`. Raises `SettingsError`.
     """
     tree = _read_toml(file) if file is not None else {}
     for name, text in environment.items():
@@ -93,10 +99,42 @@ def load_settings(
             _plant(tree, name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), _value(text))
     for name, value in (overrides or {}).items():
         _plant(tree, name.split("."), value)
+    rename_settings(tree, warn or _warn)
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(*_named(str(error))) from error
+
+
+def rename_settings(tree: dict[str, Any], warn: Callable[[str], None]) -> None:
+    """Move the settings that a tree of tables holds under former names to their present ones, warning of each.
+
+    Raises `SettingsError` where a setting is given under both names.
+    """
+    for former, present in RENAMED.items():
+        table, name = _table_of(tree, former)
+        if name not in table:
+            continue
+        present_table, present_name = _table_of(tree, present)
+        if present_name in present_table:
+            raise SettingsError(former, f"is the former name of {present}, which is set too; remove one of them")
+        warn(f"setting {former} was renamed {present}; the former name is still read")
+        _plant(tree, present.split("."), table.pop(name))
+
+
+def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
+    """Return the table that holds a setting, empty where there is none, and the setting's name in it."""
+    *tables, name = setting.split(".")
+    for table in tables:
+        branch = tree.get(table)
+        if not isinstance(branch, dict):
+            return {}, name
+        tree = branch
+    return tree, name
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, FutureWarning, stacklevel=4)  # shown by default, unlike DeprecationWarning
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from memory_agent.learning.export import export_runs, import_runs
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.learner_file import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
-from memory_agent.recall.inquiry import check_now
+from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import GateEvidence, SonaStatus
 

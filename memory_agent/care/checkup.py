@@ -17,13 +17,14 @@ from memory_agent.care.records_check import RecordsCheck
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE, index_cipher, lexicon_secret
-from memory_agent.storage.index import VectorIndex
-from memory_agent.storage.lexicon_look import HeldWords, look
+from memory_agent.storage.lexicon import LexiconContents, read_contents
 from memory_agent.storage.records_file import RECORDS_FOLDER, open_records
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
-from relay import JournalSettings, check_journal
+from memory_agent.storage.vector_index import VectorIndex
+from relay.checkup import check_journal
+from relay.config import JournalSettings
 
 PAGES = f"{RECORDS_FOLDER}/data.mdb"
 
@@ -99,9 +100,9 @@ def _truth_is_damaged(findings: Findings) -> bool:
     return any(finding.place not in (INDEX_FILE, LEXICON_FILE) for finding in findings.listed())
 
 
-def _look_at_words(path: Path, key: UserKey | None, findings: Findings) -> HeldWords | None:
+def _look_at_words(path: Path, key: UserKey | None, findings: Findings) -> LexiconContents | None:
     try:
-        return look(path, lexicon_secret(key))
+        return read_contents(path, lexicon_secret(key))
     except IndexDamagedError as error:
         findings.add(LEXICON_FILE, str(error))
         return None
@@ -110,7 +111,7 @@ def _look_at_words(path: Path, key: UserKey | None, findings: Findings) -> HeldW
 def _check_derived(
     folder: Path,
     transaction: Transaction,
-    words: HeldWords | None,
+    words: LexiconContents | None,
     form: tuple[StoreSettings, UserKey | None],
     findings: Findings,
     report: Report,

@@ -15,11 +15,11 @@ from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
 from memory_agent.records import Embedding
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
-from memory_agent.storage.index import VectorIndex
-from memory_agent.storage.lexicon_look import HeldWords
-from memory_agent.storage.lexicon_rows import record_fingerprint
+from memory_agent.storage.lexicon import LexiconContents
+from memory_agent.storage.lexicon_schema import record_fingerprint
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index import VectorIndex
 from sona.errors import DamagedStateError
 
 _LEAST_COSINE = 0.99  # of a vector and its int8 form; .9995 and more is usual
@@ -51,7 +51,7 @@ def check_index(snapshot: Snapshot, index: VectorIndex, findings: Findings, repo
     report(INDEX_FILE, total, total)
 
 
-def check_lexicon(snapshot: Snapshot, held: HeldWords, findings: Findings, report: Report) -> None:
+def check_lexicon(snapshot: Snapshot, held: LexiconContents, findings: Findings, report: Report) -> None:
     """Compare the lexicon's rows, and what they say, with the records."""
     if not _is_of_store(snapshot, held.lineage, LEXICON_FILE, findings):
         return

@@ -1,6 +1,6 @@
-"""`eval …`: what a memory finds of what it should, how fast, whether another run is better, and what is learnt.
+"""`eval …`: measures how much of what it should find a memory finds, how fast, and whether another run is better.
 
-The verbs that hold a trial differ in what they read; the rest is `evaluate_trial`.
+The commands that run a trial differ in the format they read; what they share is in `evaluate_trial`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any
 import click
 
 from memory_agent.cli.evaluate_compare import compare
-from memory_agent.cli.evaluate_sona import sona
 from memory_agent.cli.evaluate_trial import Trial, trial_options
 from memory_agent.evaluation.beam import read_beam
 from memory_agent.evaluation.dataset import Dataset
 from memory_agent.evaluation.jsonl import read_jsonl
 from memory_agent.evaluation.locomo import choose_conversations, read_locomo
+
+_MOVED = {"sona": "python -m ops.lab sona (from a checkout of the repository)"}
+"""Commands that were part of `eval`, and what runs them now."""
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -34,7 +36,18 @@ class Numbers(click.ParamType[tuple[int, ...]]):
             self.fail(f"{value!r} is no list of numbers and ranges such as 3,4 or 0-2", param, ctx)
 
 
-@click.group("eval")
+class EvaluationGroup(click.Group):
+    """The commands of `eval`; tells where a command went that is no longer one of them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _MOVED:
+            raise click.UsageError(f"'eval {args[0]}' moved out of the product; run: {_MOVED[args[0]]}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group("eval", cls=EvaluationGroup)
 def evaluate() -> None:
     """Measure on real inputs, and compare two measurements.
 
@@ -43,12 +56,10 @@ def evaluate() -> None:
       memory-agent eval locomo locomo10.json
       memory-agent eval locomo locomo10.json --embedded --mode vector --results vector.jsonl
       memory-agent eval compare hybrid.jsonl vector.jsonl
-      memory-agent eval sona locomo10.json --runs airline.json
     """
 
 
 evaluate.add_command(compare)
-evaluate.add_command(sona)
 
 
 @evaluate.command(short_help="Evidence found in long conversations.")

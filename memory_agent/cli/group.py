@@ -45,7 +45,27 @@ VERBS = {
 _INTERRUPTED = 130
 
 
-class VerbGroup(click.Group):
+class FailureGroup(click.Group):
+    """A group of commands whose errors end as one line on standard error, never as a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (MemoryAgentError, RelayError) as error:
+            raise Failure(error.code, str(error), error.retryable) from error
+        except click.UsageError as error:
+            if not ctx.meta.get(JSON_KEY):
+                raise  # click shows the usage too, for a person
+            raise Misuse("usage", error.format_message()) from error
+        except BrokenPipeError:
+            raise  # click ends quietly where nobody reads on
+        except OSError as error:
+            raise Failure("io", str(error)) from error
+        except (KeyboardInterrupt, click.Abort):
+            return ctx.exit(_INTERRUPTED)
+
+
+class VerbGroup(FailureGroup):
     """The verbs, loaded when they are named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,22 +84,6 @@ class VerbGroup(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except (MemoryAgentError, RelayError) as error:
-            raise Failure(error.code, str(error), error.retryable) from error
-        except click.UsageError as error:
-            if not ctx.meta.get(JSON_KEY):
-                raise  # click shows the usage too, for a person
-            raise Misuse("usage", error.format_message()) from error
-        except BrokenPipeError:
-            raise  # click ends quietly where nobody reads on
-        except OSError as error:
-            raise Failure("io", str(error)) from error
-        except (KeyboardInterrupt, click.Abort):
-            return ctx.exit(_INTERRUPTED)
 
 
 def _unknown(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from memory_agent.cli.failure import JSON_KEY
+from memory_agent.cli.failure import JSON_KEY, note
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
@@ -84,7 +84,7 @@ _COMMON = (
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
-        help="One setting for this command, as in --set recall.alpha=0.5. May be repeated.",
+        help="One setting for this command, as in --set recall.min_score=0.2. May be repeated.",
     ),
     click.option(
         "--json",
@@ -166,13 +166,13 @@ def given(option: str) -> bool:
 def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
     """Return the settings. A NAME=VALUE pair is the variable of that setting, for this command only."""
     variables = {name: text for name, text in os.environ.items() if name not in (TOKEN_VARIABLE, KEY_FILE_VARIABLE)}
-    return load_settings(config, variables | dict(map(_variable, pairs)))
+    return load_settings(config, variables | dict(map(_variable, pairs)), warn=note)
 
 
 def _variable(pair: str) -> tuple[str, str]:
     name, equals, value = pair.partition("=")
     if not name or not equals:
-        raise click.BadParameter(f"{pair!r} is not NAME=VALUE, as in recall.alpha=0.5", param_hint="--set")
+        raise click.BadParameter(f"{pair!r} is not NAME=VALUE, as in recall.min_score=0.2", param_hint="--set")
     return ENVIRONMENT_PREFIX + name.strip().replace(".", "__").upper(), value
 
 

@@ -15,8 +15,7 @@ from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import plain, print_document, print_memories, result_document
 from memory_agent.cli.values import Moment, read_text
 from memory_agent.recall.context import USUAL_TOKENS
-from memory_agent.recall.inquiry import MOST_ANSWERS
-from memory_agent.recall.profiles import fetch
+from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
 from memory_agent.records import (
     DATES,
     KINDS,
@@ -142,7 +141,7 @@ def _refuse_ignored(
 
 
 def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:
-    return filter if filter.kinds else msgspec.structs.replace(filter, kinds=fetch(profile).kinds)
+    return filter if filter.kinds else msgspec.structs.replace(filter, kinds=profile_defaults(profile).kinds)
 
 
 def _filter(session: str | None, run: str | None, **fields: Any) -> MemoryFilter:

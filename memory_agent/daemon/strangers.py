@@ -21,7 +21,7 @@ from memory_agent.api import check_whole
 from memory_agent.config import LearningSettings, RecallSettings
 from memory_agent.learning.export import RunsExport, framed
 from memory_agent.protocol import IdsParams, NoParams, RecallParams, decode, encode_result
-from memory_agent.recall.inquiry import make_inquiry
+from memory_agent.recall.query import make_query
 from memory_agent.records import MemoryStats, RecallResult
 from memory_agent.run_params import FeedbackParams, RunIdParams, RunListParams
 from memory_agent.runs import MOST_RUNS, check_name
@@ -58,7 +58,7 @@ class Strangers:
         if params.by_run is not None:
             return _PASS_ON
         began_s, now = time.monotonic(), datetime.now(UTC)
-        inquiry = make_inquiry(
+        asked = make_query(
             params.query,
             params.top_k,
             params.filter,
@@ -77,7 +77,7 @@ class Strangers:
             recall_id=str(ULID()),
             memories=(),
             took_ms=(time.monotonic() - began_s) * 1000,
-            context=None if inquiry.context_tokens is None else "",
+            context=None if asked.context_tokens is None else "",
         )
         self._recalls[result.recall_id] = None
         if len(self._recalls) > _KEPT_RECALLS:

@@ -18,7 +18,7 @@ from memory_agent.erasure.retention import RetentionRules, RetentionSchedule
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.forgetting import Forgetting
-from memory_agent.recall.inquiry import check_now
+from memory_agent.recall.query import check_now
 from memory_agent.records import MemoryFilter
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive

@@ -19,7 +19,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.plan import Run
 from memory_agent.evaluation.trial import Ranked
 from memory_agent.records import Mode
-from memory_agent.settings import Settings
+from memory_agent.settings import Settings, rename_settings
 from memory_agent.version import VERSION
 
 _Part = TypeVar("_Part")
@@ -121,6 +121,8 @@ def read_results(file: Path) -> Results:
     header = _decoded(file, 1, content[0] if content else b"", Header)
     if header.format != FORMAT:
         raise InvalidInputError(f"{file}:1", f"format: expected {FORMAT}, got {header.format}")
+    if header.settings is not None:
+        rename_settings(header.settings, lambda _: None)  # files of earlier versions stay comparable
     lines = tuple(_decoded(file, number, line, Line) for number, line in enumerate(content[1:], 2))
     return Results(file, header, lines)
 

@@ -111,7 +111,7 @@ class UseInference:
         try:
             found = [(case.run, _used(case, words)) for case in self._cases()]
         except IndexDamagedError:
-            self._archive.mend_soon("lexicon")
+            self._archive.rebuild_soon("lexicon")
             return 0
         if found:
             with self._archive.batch() as batch:

@@ -5,25 +5,30 @@ What this does not do: choose (`selection`); say what a score is made of (`expla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from memory_agent.learning.learner import Advice
-from memory_agent.recall.arms import Pick
-from memory_agent.recall.explanation import explain, number
-from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall import fusion
+from memory_agent.recall.fusion import Rows
+from memory_agent.recall.interleaving import Pick
+from memory_agent.recall.learned import Lift
+from memory_agent.recall.query import Query
+from memory_agent.recall.query_echoes import account
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranked_search import RankedSearch
-from memory_agent.recall.ranking import Rows
-from memory_agent.recall.repeats import account
 from memory_agent.recall.scoring import Scored
+from memory_agent.recall.selection import Choice
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Scores as CosineScores
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.lexicon import Lexicon, Saying
+from memory_agent.trajectory import Arm
 
 _MOST_ORIGINS = 8
 
@@ -37,14 +42,14 @@ class Answering:
         self,
         archive: Archive,
         search: RankedSearch,
-        inquiry: Inquiry,
+        query: Query,
         vector: QueryVector | None,
         dates: Sequence[UnderstoodDate],
         advice: Advice,
     ) -> None:
         self._archive = archive
         self._search = search
-        self._inquiry = inquiry
+        self._query = query
         self._vector = vector
         self._dates = dates
         self._advice = advice
@@ -54,7 +59,7 @@ class Answering:
         rows = [pick.row for pick in picked]
         records = self._search.load(rows)
         unmarked: dict[int, tuple[str, ...]] = dict.fromkeys(records, ())
-        marked = self._ask(lambda lexicon: lexicon.passages(self._inquiry.query, records), unmarked)
+        marked = self._ask(lambda lexicon: lexicon.passages(self._query.text, records), unmarked)
         raw = self._raw_cosines(np.array(rows, dtype=np.int64))
         said = self._said(picked)
         return tuple(
@@ -92,7 +97,7 @@ class Answering:
         return explain(
             scored,
             choice,
-            self._inquiry,
+            self._query,
             self._dates,
             centred=self._vector is not None and self._vector.centred is not self._vector.raw,
             lent_by=[record.id for record in self._search.load(lenders).values()],
@@ -109,10 +114,10 @@ class Answering:
         Under a floor, or where the lexicon does not answer, those that were found.
         """
         found = {pick.choice.leader.fingerprint: self._found_saying(pick) for pick in picked}
-        if self._inquiry.floor is not None:
+        if self._query.floor is not None:
             return found
         nothing: dict[int, Saying] = {}
-        return found | self._ask(lambda lexicon: lexicon.saying(found, self._inquiry.filter), nothing)
+        return found | self._ask(lambda lexicon: lexicon.saying(found, self._query.filter), nothing)
 
     def _found_saying(self, pick: Pick) -> Saying:
         leader = pick.choice.leader
@@ -140,14 +145,14 @@ class Answering:
         nothing = np.full(rows.shape, np.nan, dtype=np.float32)
         if vector is None:
             return nothing
-        return self._search.sides.ask("index", lambda: index.score_rows(vector.raw, rows), nothing)
+        return self._search.indexes.ask("index", lambda: index.score_rows(vector.raw, rows), nothing)
 
     def _ask(self, question: Callable[[Lexicon], Answer], otherwise: Answer) -> Answer:
-        return self._search.sides.ask("lexicon", lambda: question(self._archive.lexicon), otherwise)
+        return self._search.indexes.ask("lexicon", lambda: question(self._archive.lexicon), otherwise)
 
     def _whole(self, row: int, record: MemoryRecord) -> MemoryRecord:
         """Return the record with its vector, where that was asked for."""
-        if not self._inquiry.with_embedding:
+        if not self._query.with_embedding:
             return record
         return self._archive.store.records([row], True)[0] or record
 
@@ -162,3 +167,63 @@ def _retrieval(scored: Scored, place: int) -> Retrieval:
     if has_vector:
         return "hybrid" if has_words else "vector"
     return "lexical"
+
+
+_NO_CONDITIONS: tuple[object, ...] = (None, ())
+
+
+def explain(
+    scored: Scored,
+    choice: Choice,
+    query: Query,
+    dates: Sequence[UnderstoodDate],
+    *,
+    centred: bool,
+    lent_by: list[str],
+    like: str | None,
+    lift: Lift,
+    arm: Arm | None,
+    caused_by: list[dict[str, Any]],
+    repeats: dict[str, object] | None,
+) -> dict[str, Any]:
+    """Return the explanation of a chosen candidate. `lent_by` and `like` are ids of memories."""
+    found, place = scored.found, choice.place
+    return {
+        "vector": number(found.cosines[place]),
+        "lexical": float(fusion.lexical_share(found.bm25)[place]),
+        "alpha": scored.weight,
+        "centred": centred,
+        "fused": float(scored.fused[place]),
+        "date_boost": float(scored.dates[place]),
+        "context": float(scored.context[place]),
+        "contiguity": float(scored.lent[place]),
+        "lent_by": lent_by,
+        "learned": float(scored.association[place]) + lift.total,
+        "association": float(scored.association[place]),
+        "shift": lift.shift,
+        "outcome": lift.outcome,
+        "arm": arm,
+        "caused_by": caused_by,
+        "likeness": choice.likeness,
+        "like": like,
+        "repeats": repeats,
+        "filter": "none" if query.filter is None and query.floor is None else "exact",
+        "filters": filters(query),
+        "dates": [msgspec.to_builtins(date) for date in dates],
+        "dates_mode": query.dates,
+        "matching": found.filtered.matching,
+        "plan": found.filtered.explanation,
+    }
+
+
+def filters(query: Query) -> dict[str, Any]:
+    """Return the conditions that were set, by field."""
+    conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
+    if query.floor is not None:
+        conditions["min_score"] = query.floor
+    return {field: value for field, value in conditions.items() if value not in ([], *_NO_CONDITIONS)}
+
+
+def number(value: float) -> float | None:
+    """Return a score, or None for NaN: there is none."""
+    return None if math.isnan(value) else float(value)

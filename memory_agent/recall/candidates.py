@@ -1,7 +1,8 @@
 """The memories that may answer a query, from both sides, under a filter that holds exactly.
 
-A filter and a floor are a `Sieve`, which both sides and the neighbours go through. A side that is damaged is mended in
-the background, and the other one answers. What this does not do: weigh the sides against each other (`ranking`).
+A filter and a floor are a `FilteredSearch`, which both sides and the neighbours go through. A side that is damaged is
+rebuilt
+in the background, and the other one answers. What this does not do: weigh the sides against each other (`ranking`).
 
 Shapes: n candidates.
 """
@@ -14,15 +15,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.recall import ranking
-from memory_agent.recall.attempt import Attempt
-from memory_agent.recall.contiguity import REACH, Window
-from memory_agent.recall.coverage import Hits
+from memory_agent.recall import fusion
+from memory_agent.recall.boosts import REACH, Hits, Window
+from memory_agent.recall.deadline import Deadline, Indexes
 from memory_agent.recall.filter_plan import Strategy
-from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.filtered_search import NOTHING, FilteredSearch, Found
+from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.sides import Sides
-from memory_agent.recall.sieve import NOTHING, Found, Sieve
 from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Rows, Scores
@@ -32,23 +31,23 @@ class Candidates(msgspec.Struct, frozen=True):
     """Rows (n,) ascending and their scores.
 
     `cosines` are those with the searched vector, NaN where there is none; `bm25` is 0 where no word is shared.
-    `sieve` says what may be among them. `more`: a side has more than were asked for.
+    `filtered` says what may be among them. `more`: a side has more than were asked for.
     """
 
     rows: Rows
-    cosines: ranking.Scores
-    bm25: ranking.Scores
-    sieve: Sieve
+    cosines: fusion.Scores
+    bm25: fusion.Scores
+    filtered: FilteredSearch
     more: bool = False
 
 
 def merge(one: Candidates, other: Candidates) -> Candidates:
     """Return the candidates of two searches by the same query; `one` says which rows pass."""
-    rows = ranking.unite(one.rows, other.rows)
-    cosines = ranking.spread(rows, one.rows, one.cosines, missing=np.nan)
-    others = ranking.spread(rows, other.rows, other.cosines, missing=np.nan)
-    bm25 = [ranking.spread(rows, side.rows, side.bm25, missing=0.0) for side in (one, other)]
-    return Candidates(rows, np.where(np.isnan(cosines), others, cosines), np.maximum(*bm25), one.sieve, one.more)
+    rows = fusion.unite(one.rows, other.rows)
+    cosines = fusion.spread(rows, one.rows, one.cosines, missing=np.nan)
+    others = fusion.spread(rows, other.rows, other.cosines, missing=np.nan)
+    bm25 = [fusion.spread(rows, side.rows, side.bm25, missing=0.0) for side in (one, other)]
+    return Candidates(rows, np.where(np.isnan(cosines), others, cosines), np.maximum(*bm25), one.filtered, one.more)
 
 
 def join(one: Candidates, other: Candidates, order: npt.NDArray[np.intp]) -> Candidates:
@@ -68,72 +67,72 @@ class CandidateSearch:
     """Finds the candidates of one recall."""
 
     def __init__(
-        self, archive: Archive, inquiry: Inquiry, attempt: Attempt, limit: int, strategy: Strategy | None = None
+        self, archive: Archive, query: Query, deadline: Deadline, limit: int, strategy: Strategy | None = None
     ) -> None:
         """Take at most `limit` candidates from each side; a `strategy` for filters is given to compare the two."""
         self._archive = archive
-        self._sides = Sides(archive, attempt)
-        self._inquiry = inquiry
-        self._attempt = attempt
+        self._indexes = Indexes(archive, deadline)
+        self._query = query
+        self._deadline = deadline
         self._limit = limit
         self._strategy = strategy
 
     def find(self, vector: QueryVector | None, filter: MemoryFilter | None = None) -> Candidates:
         """Return the candidates for the query, and for its vector where there is one; under `filter`, if given."""
-        sieve = self._sieve(self._inquiry.filter if filter is None else filter, vector)
+        filtered = self._filtered(self._query.filter if filter is None else filter, vector)
         by_vector = None
-        if vector is not None and self._inquiry.mode != "lexical":
-            by_vector = sieve.nearest(vector.centred, self._limit)
-        by_words = self._by_words(sieve) if by_vector is None or self._inquiry.mode != "vector" else NOTHING
-        rows = ranking.unite((by_vector or NOTHING)[0], by_words[0])
-        cosines = ranking.spread(rows, *(by_vector or NOTHING), missing=np.nan)
+        if vector is not None and self._query.mode != "lexical":
+            by_vector = filtered.nearest(vector.centred, self._limit)
+        by_words = self._by_words(filtered) if by_vector is None or self._query.mode != "vector" else NOTHING
+        rows = fusion.unite((by_vector or NOTHING)[0], by_words[0])
+        cosines = fusion.spread(rows, *(by_vector or NOTHING), missing=np.nan)
         if vector is not None and by_vector is not None:
             unscored = np.isnan(cosines)
             cosines[unscored] = self.cosines(vector.centred, rows[unscored])
-        bm25 = ranking.spread(rows, *by_words, missing=0.0)
+        bm25 = fusion.spread(rows, *by_words, missing=0.0)
         more = max(len((by_vector or NOTHING)[0]), len(by_words[0])) >= self._limit
-        return Candidates(rows, cosines, bm25, sieve, more)
+        return Candidates(rows, cosines, bm25, filtered, more)
 
     def windows(self, centres: Iterable[int]) -> list[Window]:
         """Return each of `centres` among its neighbours in its session; alone, where it has none."""
         wanted = list(centres)
         nothing: list[tuple[int, ...]] = []
-        around = self._sides.ask("lexicon", lambda: self._archive.lexicon.around(wanted, REACH), nothing)
+        around = self._indexes.ask("lexicon", lambda: self._archive.lexicon.around(wanted, REACH), nothing)
         return [Window(centre, rows) for centre, rows in zip(wanted, around, strict=False)]
 
     def hits(self, rows: Rows) -> Hits:
         """Return (w, m) which of `rows` (m,) has which word of the query; none where the lexicon does not answer."""
         nothing = np.zeros((0, len(rows)), dtype=np.bool_)
-        return self._sides.ask("lexicon", lambda: self._archive.lexicon.hits(self._inquiry.query, rows), nothing)
+        return self._indexes.ask("lexicon", lambda: self._archive.lexicon.word_hits(self._query.text, rows), nothing)
 
     def widen(self, found: Candidates, vector: QueryVector | None, rows: Iterable[int]) -> Candidates:
         """Return the candidates with those of `rows` among them that pass the filter."""
-        new = found.sieve.passing(np.setdiff1d(np.fromiter(rows, dtype=np.int64), found.rows))
+        new = found.filtered.passing(np.setdiff1d(np.fromiter(rows, dtype=np.int64), found.rows))
         if not new.size:
             return found
-        united = ranking.unite(found.rows, new)
-        cosines = ranking.spread(united, found.rows, found.cosines, missing=np.nan)
+        united = fusion.unite(found.rows, new)
+        cosines = fusion.spread(united, found.rows, found.cosines, missing=np.nan)
         if vector is not None and np.isfinite(found.cosines).any():
             cosines[np.isin(united, new)] = self.cosines(vector.centred, new)
-        bm25 = ranking.spread(united, found.rows, found.bm25, missing=0.0)
-        return Candidates(united, cosines, bm25, found.sieve, found.more)
+        bm25 = fusion.spread(united, found.rows, found.bm25, missing=0.0)
+        return Candidates(united, cosines, bm25, found.filtered, found.more)
 
     def cosines(self, vector: Embedding, rows: Rows) -> Scores:
         """Return (n,) the cosine of each row with `vector`; NaN where there is none."""
         nothing = np.full(len(rows), np.nan, dtype=np.float32)
-        return self._sides.ask("index", lambda: self._archive.index.score_rows(vector, rows), nothing)
+        return self._indexes.ask("index", lambda: self._archive.index.score_rows(vector, rows), nothing)
 
-    def _sieve(self, filter: MemoryFilter | None, vector: QueryVector | None) -> Sieve:
-        sieve = Sieve(self._sides, filter, self._limit, strategy=self._strategy)
-        if self._inquiry.floor is not None:
+    def _filtered(self, filter: MemoryFilter | None, vector: QueryVector | None) -> FilteredSearch:
+        filtered = FilteredSearch(self._indexes, filter, self._limit, strategy=self._strategy)
+        if self._query.floor is not None:
             if vector is not None:
-                sieve.raise_floor(vector.raw, self._inquiry.floor, insists=self._inquiry.insists)
-            elif self._inquiry.insists:
-                sieve.shut()
-        return sieve
+                filtered.apply_floor(vector.raw, self._query.floor, insists=self._query.insists)
+            elif self._query.insists:
+                filtered.reject_all()
+        return filtered
 
-    def _by_words(self, sieve: Sieve) -> Found:
-        if self._attempt.remaining_s <= 0:
-            self._attempt.degrade("deadline")
+    def _by_words(self, filtered: FilteredSearch) -> Found:
+        if self._deadline.remaining_s <= 0:
+            self._deadline.degrade("deadline")
             return NOTHING
-        return sieve.sharing_words(self._inquiry.query, self._limit)
+        return filtered.by_words(self._query.text, self._limit)

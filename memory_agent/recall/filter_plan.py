@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from memory_agent.storage.effort import reading_us, scanning_us
+from memory_agent.storage.nearest import reading_us, scanning_us
 
 Strategy = Literal["filter_first", "search_first"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 
 from memory_agent.config import LearningSettings
-from memory_agent.recall import ranking
-from memory_agent.recall.ranking import Rows, Scores
+from memory_agent.recall import fusion
+from memory_agent.recall.fusion import Rows, Scores
 from memory_agent.records import Embedding, MemoryRecord
 from sona.association import Reached
 from sona.engine import Adaptation
@@ -39,7 +39,7 @@ _STEEPNESS = 6
 def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: LearningSettings) -> Scores:
     """Return (n,) what candidates in `rows` (ascending), worth `totals`, gain by having been used."""
     reached = adaptation.reached
-    places, known = ranking.places_of(rows, reached.memories)
+    places, known = fusion.places_of(rows, reached.memories)
     places, reach, support = places[known], reached.amounts[known], reached.support[known]
     gained = np.zeros(rows.shape)
     gained[places] = settings.association * reach * _own(totals)[places]
@@ -57,7 +57,7 @@ def recurring(reached: Reached, rows: Rows, settings: LearningSettings) -> Rows:
     supported = np.flatnonzero(reached.support * settings.recurrence >= _WORTH_READING)
     if not supported.size:
         return reached.memories[:0]
-    new = supported[~ranking.places_of(rows, reached.memories[supported])[1]]
+    new = supported[~fusion.places_of(rows, reached.memories[supported])[1]]
     best = new[np.argsort(-reached.support[new], kind="stable")[:_MOST_RECURRING]]
     return np.sort(reached.memories[best])
 

@@ -15,7 +15,7 @@ import msgspec
 from memory_agent.embedders import comparable
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.late_embedder import LateEmbedder
-from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.deadline import Deadline
 from memory_agent.records import Embedding
 from memory_agent.storage.archive import Archive
 from sona.centering import QueryCentering
@@ -47,24 +47,24 @@ class QueryVectors:
         self._learner: QueryCentering | None = None
         self._stamp = ""
 
-    def make(self, text: str, attempt: Attempt) -> QueryVector | None:
-        """Return the vector of `text`, or None with the reason noted in `attempt`."""
-        timeout_s = attempt.remaining_s - min(_REST_SHARE * attempt.deadline_s, _MOST_REST_S)
+    def make(self, text: str, deadline: Deadline) -> QueryVector | None:
+        """Return the vector of `text`, or None with the reason noted in `deadline`."""
+        timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
         if timeout_s <= 0:
-            attempt.degrade("deadline")
+            deadline.degrade("deadline")
             return None
         try:
             embedder = self._embedder.get(timeout_s)
             vector = embedder.embed_query(text, timeout_s)
             stamp = embedder.info.stamp
         except EmbedderUnavailableError:
-            attempt.degrade("embedder_timeout")
+            deadline.degrade("embedder_timeout")
             return None
         except ModelError:
-            attempt.degrade("no_model")
+            deadline.degrade("no_model")
             return None
         if not comparable(self._archive.store.stamp or stamp, stamp):
-            attempt.degrade("model_changed")
+            deadline.degrade("model_changed")
             return None
         return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector, stamp)
 

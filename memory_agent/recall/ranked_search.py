@@ -13,23 +13,20 @@ import msgspec
 import numpy as np
 
 from memory_agent.config import LearningSettings, RecallSettings
-from memory_agent.recall import contiguity
-from memory_agent.recall.attempt import Attempt
+from memory_agent.recall import boosts
+from memory_agent.recall.boosts import Window, coverage, nearness
 from memory_agent.recall.candidates import Candidates, CandidateSearch, merge
-from memory_agent.recall.contiguity import Window
-from memory_agent.recall.coverage import coverage
-from memory_agent.recall.date_boost import nearness
-from memory_agent.recall.inquiry import Inquiry
+from memory_agent.recall.deadline import Deadline, Indexes
+from memory_agent.recall.fusion import Rows, Scores
 from memory_agent.recall.learned import associations, recurring
+from memory_agent.recall.query import Query
+from memory_agent.recall.query_echoes import QueryEchoes
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.ranking import Rows, Scores
-from memory_agent.recall.repeats import Repeats
 from memory_agent.recall.scoring import Scored, joined, score, with_association, with_context, with_loans
-from memory_agent.recall.sides import Sides
 from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.conditions import spanned, unlike
-from memory_agent.storage.lexicon_rows import record_fingerprint
+from memory_agent.storage.filter_sql import spanned, unlike
+from memory_agent.storage.lexicon_schema import record_fingerprint
 from sona.engine import Adaptation
 
 _MOST_OF_A_TIME = 50
@@ -43,36 +40,36 @@ class RankedSearch:
         self,
         archive: Archive,
         settings: RecallSettings,
-        inquiry: Inquiry,
-        attempt: Attempt,
+        query: Query,
+        deadline: Deadline,
         vector: QueryVector | None,
         dates: Sequence[UnderstoodDate],
     ) -> None:
-        """Search by `vector` and words. A filter by `dates` is in the inquiry already."""
+        """Search by `vector` and words. A filter by `dates` is in the query already."""
         self.records: dict[int, MemoryRecord] = {}
-        self.sides = Sides(archive, attempt)
-        self.repeats = Repeats(archive, inquiry, vector)
+        self.indexes = Indexes(archive, deadline)
+        self.repeats = QueryEchoes(archive, query, vector)
         self._archive = archive
         self._settings = settings
-        self._inquiry = inquiry
-        self._attempt = attempt
+        self._query = query
+        self._deadline = deadline
         self._vector = vector
         self._said: dict[int, int] = {}
-        self._boosting = dates if inquiry.dates == "boost" and inquiry.mode == "hybrid" else ()
+        self._boosting = dates if query.dates == "boost" and query.mode == "hybrid" else ()
 
     def find(self, limit: int) -> Scored:
         """Return the candidates, at most about `limit` from each side, and what they are worth."""
-        search = CandidateSearch(self._archive, self._inquiry, self._attempt, limit)
+        search = CandidateSearch(self._archive, self._query, self._deadline, limit)
         found = search.find(self._vector)
         if self._boosting:
-            narrowed = spanned(self._inquiry.filter, [(date.since, date.until) for date in self._boosting])
+            narrowed = spanned(self._query.filter, [(date.since, date.until) for date in self._boosting])
             found = merge(found, self._narrower(narrowed, min(limit, _MOST_OF_A_TIME)))
         return self._worth(search, found)
 
     def find_more(self, before: Scored, said: Iterable[int], limit: int) -> Scored:
         """Return the candidates of `before` with others that say something else than these fingerprints."""
-        search = CandidateSearch(self._archive, self._inquiry, self._attempt, limit)
-        others = self._narrower(unlike(self._inquiry.filter, said), limit)
+        search = CandidateSearch(self._archive, self._query, self._deadline, limit)
+        others = self._narrower(unlike(self._query.filter, said), limit)
         return self._worth(search, msgspec.structs.replace(merge(before.found, others), more=others.more))
 
     def fingerprints(self, rows: Rows) -> dict[int, int]:
@@ -80,7 +77,7 @@ class RankedSearch:
         new = np.array([row for row in rows.tolist() if row not in self._said], dtype=np.int64)
         if new.size:
             nothing: dict[int, int] = {}
-            known = self.sides.ask("lexicon", lambda: self._archive.lexicon.fingerprints(new), nothing)
+            known = self.indexes.ask("lexicon", lambda: self._archive.lexicon.fingerprints(new), nothing)
             unknown = self.load(row for row in new.tolist() if row not in known)
             self._said |= known | {row: record_fingerprint(record) for row, record in unknown.items()}
         return {row: self._said[row] for row in rows.tolist() if row in self._said}
@@ -95,17 +92,17 @@ class RankedSearch:
         """Add memories that were no candidates, as far as they pass the filter and have a vector."""
         if self._vector is None:
             return scored
-        new = scored.found.sieve.passing(rows)
-        search = CandidateSearch(self._archive, self._inquiry, self._attempt, len(new))
+        new = scored.found.filtered.passing(rows)
+        search = CandidateSearch(self._archive, self._query, self._deadline, len(new))
         cosines = search.cosines(self._vector.centred, new).astype(np.float64)
         known = np.isfinite(cosines)
         nothing = np.zeros(int(known.sum()))
-        found = Candidates(new[known], cosines[known], nothing, scored.found.sieve)
+        found = Candidates(new[known], cosines[known], nothing, scored.found.filtered)
         return joined(scored, Scored(found, scored.weight, scored.weight * cosines[known], *(nothing,) * 4))
 
     def _worth(self, search: CandidateSearch, found: Candidates) -> Scored:
         scored = self._weigh(found)
-        if self._inquiry.mode != "hybrid" or scored.weight == 0.0 or self._attempt.is_over():
+        if self._query.mode != "hybrid" or scored.weight == 0.0 or self._deadline.expired():
             return scored  # by words alone, what shares none with the query has no part in it
         return self._in_context(search, scored)
 
@@ -119,16 +116,16 @@ class RankedSearch:
         return {row: self.records[row] for row in wanted if row in self.records}
 
     def _narrower(self, filter: MemoryFilter, limit: int) -> Candidates:
-        return CandidateSearch(self._archive, self._inquiry, self._attempt, limit).find(self._vector, filter)
+        return CandidateSearch(self._archive, self._query, self._deadline, limit).find(self._vector, filter)
 
     def _weigh(self, found: Candidates) -> Scored:
-        return score(found, self._settings.alpha, self._date_boost(found.rows))
+        return score(found, self._settings.vector_weight, self._date_boost(found.rows))
 
     def _date_boost(self, rows: Rows) -> Scores:
         if not self._boosting or not rows.size:
             return np.zeros(rows.shape)
         nothing: dict[int, int] = {}
-        times = self.sides.ask("lexicon", lambda: self._archive.lexicon.times(rows), nothing)
+        times = self.indexes.ask("lexicon", lambda: self._archive.lexicon.times(rows), nothing)
         known = np.array([times.get(row, 0) for row in rows.tolist()], dtype=np.int64)
         return self._settings.date_weight * nearness(known, self._boosting)
 
@@ -136,14 +133,14 @@ class RankedSearch:
         """See the best among their neighbours; a memory without neighbours says what it says."""
         if not (self._settings.contiguity or self._settings.context_words):
             return alone
-        windows = search.windows(contiguity.lenders(alone.total, alone.rows))
+        windows = search.windows(boosts.lenders(alone.total, alone.rows))
         around = {row for window in windows for row in window.rows}
         if all(len(window.rows) == 1 for window in windows):
             return alone
         scored = self._weigh(search.widen(alone.found, self._vector, around))
         if self._settings.context_words:
             scored = self._with_context_words(search, scored, windows, around)
-        loans = contiguity.loans(scored.total, scored.rows, windows, self._settings.contiguity)
+        loans = boosts.loans(scored.total, scored.rows, windows, self._settings.contiguity)
         said = self.fingerprints(np.array(sorted(around), dtype=np.int64))  # a copy of itself tells nothing of a memory
         apart = [loan for loan in loans if said.get(loan.lender) != said.get(loan.borrower)]
         return with_loans(scored, apart, alone.rows)

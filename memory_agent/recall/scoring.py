@@ -16,10 +16,10 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from memory_agent.recall import ranking
+from memory_agent.recall import fusion
+from memory_agent.recall.boosts import Loan
 from memory_agent.recall.candidates import Candidates, join, keep
-from memory_agent.recall.contiguity import Loan
-from memory_agent.recall.ranking import Rows, Scores
+from memory_agent.recall.fusion import Rows, Scores
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -50,22 +50,22 @@ class Scored(msgspec.Struct, frozen=True):
 
 def score(found: Candidates, alpha: float, dates: Scores) -> Scored:
     """Return what the candidates are worth by themselves, with what they gain by their time."""
-    weight = ranking.vector_weight(found.cosines, found.bm25, alpha)
+    weight = fusion.vector_weight(found.cosines, found.bm25, alpha)
     nothing = np.zeros(found.rows.shape)
-    fused = ranking.fuse(found.cosines, found.bm25, weight)
+    fused = fusion.fuse(found.cosines, found.bm25, weight)
     return Scored(found, weight, fused, dates, nothing, nothing, nothing)
 
 
 def with_context(scored: Scored, rows: Rows, amounts: Scores) -> Scored:
     """Add what some of them gain by the words around them."""
-    return msgspec.structs.replace(scored, context=ranking.spread(scored.rows, rows, amounts, missing=0.0))
+    return msgspec.structs.replace(scored, context=fusion.spread(scored.rows, rows, amounts, missing=0.0))
 
 
 def with_loans(scored: Scored, loans: Iterable[Loan], own: Rows) -> Scored:
     """Add what neighbours lend, one loan each; leave out who is lent nothing and is no candidate of its `own`."""
     made = tuple(loans)
     borrowers = np.array([loan.borrower for loan in made], dtype=np.int64)
-    lent = ranking.spread(scored.rows, borrowers, np.array([loan.amount for loan in made]), missing=0.0)
+    lent = fusion.spread(scored.rows, borrowers, np.array([loan.amount for loan in made]), missing=0.0)
     kept = (lent > 0) | np.isin(scored.rows, own)
     return Scored(
         found=keep(scored.found, kept),

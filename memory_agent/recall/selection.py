@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from memory_agent.recall.ranking import Scores
+from memory_agent.recall.fusion import Scores
 from memory_agent.records import Embedding
 
 LIKE_COSINE = 0.8

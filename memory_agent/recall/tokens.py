@@ -17,7 +17,7 @@ from memory_agent.errors import EmbedderUnavailableError, ModelError
 if TYPE_CHECKING:
     from memory_agent.embedders import Embedder
     from memory_agent.late_embedder import LateEmbedder
-    from memory_agent.recall.attempt import Attempt
+    from memory_agent.recall.deadline import Deadline
 
 _NO_PAIR = {
     "b": "dgjkpqvwxz", "c": "fgjnqvwx", "d": "gjknqvwxz", "e": "q", "f": "dghjnqvwxz", "g": "djkqvwxz",
@@ -76,11 +76,11 @@ def estimate_tokens(text: str) -> int:
 
 
 class TokenCounter:
-    """Counts tokens for one recall: by the model until that is late, estimated from then on, which `attempt` notes."""
+    """Counts tokens for one recall: by the model until that is late, estimated from then on, which `deadline` notes."""
 
-    def __init__(self, embedder: LateEmbedder, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._rest_s = min(_REST_SHARE * attempt.deadline_s, _MOST_REST_S)
+    def __init__(self, embedder: LateEmbedder, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._rest_s = min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
         self._embedder = self._ready(embedder)
 
     def __call__(self, text: str) -> int:
@@ -90,25 +90,25 @@ class TokenCounter:
 
     def _ready(self, embedder: LateEmbedder) -> Embedder | None:
         """Return the embedder, unless it is not there, or was waited for already."""
-        if "embedder_timeout" in self._attempt.degraded:
+        if "embedder_timeout" in self._deadline.degraded:
             return None
         try:
             return embedder.get(0)
         except EmbedderUnavailableError:
-            self._attempt.degrade("embedder_timeout")
+            self._deadline.degrade("embedder_timeout")
         except ModelError:
             pass  # there is no model: nothing is late
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:
-        timeout_s = self._attempt.remaining_s - self._rest_s
+        timeout_s = self._deadline.remaining_s - self._rest_s
         try:
             if timeout_s > 0:
                 return embedder.count_tokens(text, timeout_s)
-            self._attempt.degrade("deadline")
+            self._deadline.degrade("deadline")
         except EmbedderUnavailableError:
-            self._attempt.degrade("embedder_timeout")
+            self._deadline.degrade("embedder_timeout")
         except ModelError:
-            self._attempt.degrade("no_model")
+            self._deadline.degrade("no_model")
         self._embedder = None
         return None

@@ -1,9 +1,8 @@
-"""One user's store and the two indexes derived from it, as one: they are opened, written, mended and closed together.
+"""One user's store with the two indexes derived from it: opened, written, rebuilt and closed together.
 
-A batch is durable first and then followed by the indexes, one batch at a time, so that readers meet them in the order
-of the store. An index that is missing or in doubt when it is opened, or that a reader finds damaged, is built anew in
-the background, while the other side answers and batches go on: it follows their changes from the change log in the end.
-What this does not do: know what a memory means, embed, rank.
+A batch is durable first and then applied to the indexes, one batch at a time, so that readers see the order of the
+store. An index that is missing or untrusted at open, or found damaged by a reader, is rebuilt in the background: the
+other side answers, batches continue, and the rebuilt index catches up from the change log.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.fence import Role
-from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index import VectorIndex
 
 Side = Literal["index", "lexicon"]
 
 
 class Archive:
-    """The records of one user, searchable. Any number of threads may read, and write one after another."""
+    """The records of one user, searchable. Thread-safe; writes are serialized."""
 
     def __init__(self, store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
         self.store = store
@@ -37,12 +36,12 @@ class Archive:
         self._writing = threading.RLock()
         self._noting = threading.Lock()
         self._notes: dict[str, bytes] = {}
-        self._mending: dict[Side, threading.Thread] = {}
-        self._behind: set[Side] = set()  # being mended, and left out by batches and searches
+        self._rebuilds: dict[Side, threading.Thread] = {}
+        self._behind: set[Side] = set()  # being rebuilt; skipped by batches and searches
 
     @classmethod
     def open(cls, folder: Path, settings: StoreSettings, role: Role, key: UserKey | None = None) -> Self:
-        """Open or create the archive in `folder`; an index that has to be built from many memories is built meanwhile.
+        """Open or create the archive in `folder`; an index that takes long to rebuild is rebuilt in the background.
 
         Raises as `Store.open` does.
         """
@@ -55,68 +54,67 @@ class Archive:
             raise
         archive = cls(store, index, lexicon)
         if not has_index:
-            archive._start_mending("index", is_damaged=False)
+            archive._start_rebuild("index", is_damaged=False)
         if not has_lexicon:
-            archive._start_mending("lexicon", is_damaged=False)
+            archive._start_rebuild("lexicon", is_damaged=False)
         return archive
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Give a batch: durable, and followed by the indexes, when the block ends. Raises as `Store.batch` does."""
+        """Yield a batch, durable and applied to the indexes when the block ends. Raises as `Store.batch` does."""
         with self._writing:
             with self._taking_notes() as notes, self.store.batch() as batch:
                 for name, value in notes.items():
                     batch.set_blob(name, value)
                 yield batch
-            if not self.is_mending("index"):
+            if not self.is_rebuilding("index"):
                 derived.apply_to_index(self.store, self.index, batch.changes)
-            if not self.is_mending("lexicon"):
+            if not self.is_rebuilding("lexicon"):
                 derived.apply_to_lexicon(self.store, self.lexicon, batch.changes)
             if not self._behind:
-                with suppress(OSError):  # a cache; what stops the intake on a full disk is the next batch
+                with suppress(OSError):  # a cache; on a full disk the next batch stops the intake
                     derived.save_if_due(self.store, self.index, self.lexicon)
 
     def note(self, name: str, value: bytes) -> None:
-        """Keep a blob for the next batch, or for `close`: what may be lost with the process costs no flush."""
+        """Keep a blob for the next batch or `close`. Not durable until then, and costs no flush."""
         with self._noting:
             self._notes[name] = value
 
-    def mend_soon(self, side: Side) -> None:
-        """Build anew, in the background, what a search found damaged."""
-        self._start_mending(side, is_damaged=True)
+    def rebuild_soon(self, side: Side) -> None:
+        """Rebuild an index that a search found damaged, in the background."""
+        self._start_rebuild(side, is_damaged=True)
 
-    def mend(self, side: Side) -> None:
-        """Build an index anew from the store, or wait until that is done. What cannot be mended now is damaged at its
-        next use, and says so."""
-        self.mend_soon(side)
-        self._mending[side].join()
+    def rebuild(self, side: Side) -> None:
+        """Rebuild an index from the store and wait for it. A failed rebuild shows as damage at the next use."""
+        self.rebuild_soon(side)
+        self._rebuilds[side].join()
 
-    def is_mending(self, side: Side) -> bool:
-        """Say whether this index is being built anew, and answers nothing meanwhile."""
+    def is_rebuilding(self, side: Side) -> bool:
+        """Return whether this index is being rebuilt and cannot answer."""
         return side in self._behind
 
     def purge(self) -> None:
-        """Leave nothing of deleted memories in any file: the change log, both indexes, files set aside, free pages.
+        """Remove every trace of deleted memories: from the change log, both indexes, files set aside and free pages.
 
-        Raises `StoreError`, `IndexDamagedError`, `OSError`; whatever was done stays, and all may be done again.
+        Idempotent. Raises `StoreError`, `IndexDamagedError`, `OSError`; completed parts stay done.
         """
-        self._wait_for_mending()
+        self._wait_for_rebuilds()
         with self._writing:
-            derived.build_anew(self.store, self.index, self.lexicon)
+            derived.rebuild(self.store, self.index, self.lexicon)
             derived.remove_set_aside(self.store)
             self.store.compact()
 
-    def _start_mending(self, side: Side, *, is_damaged: bool) -> None:
+    def _start_rebuild(self, side: Side, *, is_damaged: bool) -> None:
         with self._noting:
             if side not in self._behind:
                 self._behind.add(side)
-                self._mending[side] = threading.Thread(
-                    target=self._mend, args=(side, is_damaged), name=f"{side}-mending"
+                self._rebuilds[side] = threading.Thread(
+                    target=self._rebuild, args=(side, is_damaged), name=f"{side}-rebuild"
                 )
-                self._mending[side].start()
+                self._rebuilds[side].start()
 
-    def _mend(self, side: Side, is_damaged: bool) -> None:
-        """Build from a snapshot, beside the batches, and follow what they did meanwhile once they stand still."""
+    def _rebuild(self, side: Side, is_damaged: bool) -> None:
+        """Rebuild from a snapshot while batches continue, then apply their changes with writing paused."""
         try:
             with suppress(MemoryAgentError, OSError):
                 if is_damaged and side == "index":
@@ -137,12 +135,14 @@ class Archive:
             derived.catch_up_lexicon(self.store, self.lexicon)
 
     def remove_set_aside(self) -> None:
-        """Remove damaged files that were kept beside their successors: they hold words."""
+        """Remove damaged files that were set aside: they hold words of memories."""
         derived.remove_set_aside(self.store)
 
     def compact(self) -> tuple[int, int]:
-        """Give back the room of what was deleted, in the store and the lexicon; return the store's size before and
-        after. Raises as `Store.compact`."""
+        """Free the room of deleted memories in store and lexicon; return the store's bytes before and after.
+
+        Raises as `Store.compact` does.
+        """
         with self._writing:
             sizes = self.store.compact()
             with suppress(MemoryAgentError, OSError):
@@ -150,10 +150,10 @@ class Archive:
             return sizes
 
     def close(self) -> None:
-        """Write what waits, save the caches, close. Twice does no harm."""
-        self._wait_for_mending()
+        """Write kept blobs, save the caches and close. Idempotent."""
+        self._wait_for_rebuilds()
         with self._writing:
-            # Only notes and caches: a store that is fenced, full or failed must close all the same.
+            # Blobs and caches only: a store that is fenced, full or failed must still close.
             with suppress(MemoryAgentError, OSError):
                 if self._notes:
                     with self.batch():
@@ -162,21 +162,21 @@ class Archive:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without writing: another owner works on these files by now."""
-        self._wait_for_mending()
+        """Close without writing, since another owner has the files by now."""
+        self._wait_for_rebuilds()
         with self._writing:
             self.lexicon.close()
             self.store.close()
 
-    def _wait_for_mending(self) -> None:
+    def _wait_for_rebuilds(self) -> None:
         with self._noting:
-            threads = tuple(self._mending.values())
+            threads = tuple(self._rebuilds.values())
         for thread in threads:
             thread.join()
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, bytes]]:
-        """Hand over the notes that wait; they wait again when the block raises."""
+        """Yield the kept blobs; keep them again when the block raises."""
         with self._noting:
             taken, self._notes = self._notes, {}
         try:

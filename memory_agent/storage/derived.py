@@ -1,8 +1,8 @@
-"""Keeps the vector index and the lexicon in step with the store: opens them, lets them follow, builds them anew.
+"""Keeps the vector index and the lexicon in step with the store: opens, updates and rebuilds them.
 
-Neither is ever needed to recover, and neither is trusted: what is missing, damaged, of another store or embedder, or
-further behind than the change log reaches, is built from the store, without being asked. Only the store's own damage is
-an error here. Each function may be called again at any time.
+Neither is needed for recovery, and neither is trusted: an index that is missing, damaged, of another store or embedder,
+or further behind than the change log reaches is rebuilt from the store. Only damage of the store itself is an error.
+All functions are idempotent.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreFullError
 from memory_agent.storage.changes import Changes
-from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index import VectorIndex
 from relay.crypto import Cipher
 
 INDEX_FILE = "index.usearch"
@@ -28,12 +28,12 @@ _SAVE_EVERY = 10_000  # changes; saving 100,000 vectors takes .2 s
 
 
 def index_cipher(key: UserKey | None) -> Cipher | None:
-    """Return what the index's file of a user is encrypted with. Raises `EncryptionKeyMissingError`."""
+    """Return the cipher of a user's vector index file. Raises `EncryptionKeyMissingError`."""
     return None if key is None else key.cipher("index")
 
 
 def lexicon_secret(key: UserKey | None) -> bytes | None:
-    """Return what the lexicon's file of a user is encrypted with. Raises `EncryptionKeyMissingError`."""
+    """Return the secret of a user's lexicon file. Raises `EncryptionKeyMissingError`."""
     return None if key is None else key.cipher("lexicon").file_key
 
 
@@ -46,7 +46,7 @@ def open_index(store: Store, settings: StoreSettings) -> VectorIndex:
 
 
 def begin_index(store: Store, settings: StoreSettings) -> tuple[VectorIndex, bool]:
-    """Return the vector index, and whether it is up to date: a graph that takes seconds is left to `catch_up_index`."""
+    """Return the vector index and whether it is up to date; building a graph is left to `catch_up_index`."""
     index = VectorIndex(store.vectors, settings.exact_search_limit, settings.expansion_search)
     with suppress(IndexDamagedError):
         index.load(_index_path(store), index_cipher(store.key))
@@ -68,8 +68,9 @@ def open_lexicon(store: Store) -> Lexicon:
 
 
 def begin_lexicon(store: Store) -> tuple[Lexicon, bool]:
-    """Return the lexicon, and whether it is up to date: what takes longer than a moment, or room that is not there, is
-    left to `catch_up_lexicon`. A damaged file is set aside."""
+    """Return the lexicon and whether it is up to date; a long build, or one on a full disk, is left to
+    `catch_up_lexicon`. A damaged file is set aside.
+    """
     path, secret = store.folder / LEXICON_FILE, lexicon_secret(store.key)
     lexicon = Lexicon(path, secret)
     try:
@@ -89,39 +90,39 @@ def begin_lexicon(store: Store) -> tuple[Lexicon, bool]:
 
 
 def catch_up(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Bring both to the store's last change. Call it after an `IndexDamagedError` from either, too."""
+    """Bring both to the store's last change, also after an `IndexDamagedError` from either."""
     catch_up_index(store, index)
     catch_up_lexicon(store, lexicon)
 
 
 def catch_up_index(store: Store, index: VectorIndex) -> None:
-    """Bring the vector index to the store's last change, by the change log if that will do."""
+    """Bring the vector index to the store's last change, from the change log where that reaches."""
     with store.snapshot() as snapshot:
         if not _index_follows(snapshot, index):
             _rebuild_index(snapshot, index)
 
 
 def catch_up_lexicon(store: Store, lexicon: Lexicon) -> None:
-    """Bring the lexicon to the store's last change, by the change log if that will do."""
+    """Bring the lexicon to the store's last change, from the change log where that reaches."""
     with store.snapshot() as snapshot:
         if not _lexicon_follows(snapshot, lexicon):
             _rebuild_lexicon(snapshot, lexicon)
 
 
 def repair_lexicon(store: Store, lexicon: Lexicon) -> None:
-    """Build the lexicon anew after a search said that it is damaged; the file is set aside."""
+    """Rebuild a lexicon that a search found damaged; the file is set aside."""
     lexicon.reset()
     catch_up_lexicon(store, lexicon)
 
 
 def apply(store: Store, index: VectorIndex, lexicon: Lexicon, changes: Changes) -> None:
-    """Let both follow a batch that was committed; one that cannot is caught up."""
+    """Apply a committed batch to both; an index that cannot follow is caught up."""
     apply_to_index(store, index, changes)
     apply_to_lexicon(store, lexicon, changes)
 
 
 def apply_to_index(store: Store, index: VectorIndex, changes: Changes) -> None:
-    """Let the vector index follow a batch that was committed, or catch up where it cannot."""
+    """Apply a committed batch to the vector index, or catch up where it does not fit."""
     try:
         index.apply(changes)
         index.stamp = store.stamp or ""
@@ -130,7 +131,7 @@ def apply_to_index(store: Store, index: VectorIndex, changes: Changes) -> None:
 
 
 def apply_to_lexicon(store: Store, lexicon: Lexicon, changes: Changes) -> None:
-    """Let the lexicon follow a batch that was committed, or catch up where it cannot."""
+    """Apply a committed batch to the lexicon, or catch up where it does not fit."""
     try:
         lexicon.apply(changes)
     except IndexDamagedError:
@@ -138,10 +139,10 @@ def apply_to_lexicon(store: Store, lexicon: Lexicon, changes: Changes) -> None:
 
 
 def save(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Save what is worth it and drop the part of the change log that nobody needs any more.
+    """Save the graph and drop the applied part of the change log.
 
-    The flat table is read from the store at each open, and the lexicon keeps itself; so only the graph is saved. An
-    `OSError` leaves the old file and the whole change log.
+    A flat table is read from the store at open, and the lexicon is its own file. An `OSError` leaves the old file and
+    the whole change log.
     """
     index.save(_index_path(store), index_cipher(store.key))
     followed = min(index.applied, lexicon.applied)
@@ -149,10 +150,10 @@ def save(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
         store.forget_changes_through(followed)
 
 
-def build_anew(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Build both from the records alone and save them, so that nothing that was deleted is in their files.
+def rebuild(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
+    """Rebuild both from the records and save them, so that no deleted memory is left in their files.
 
-    A flat table holds nothing that was deleted, and has no file.
+    A flat table has no file and holds no deleted memory.
     """
     with store.snapshot() as snapshot:
         if index.is_approximate:
@@ -164,7 +165,7 @@ def build_anew(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
 
 
 def remove_files(folder: Path) -> None:
-    """Remove all derived files of a user's folder that nobody has open, those set aside too. Raises `OSError`."""
+    """Remove all derived files of a user's folder, also those set aside; none may be open. Raises `OSError`."""
     for name in (INDEX_FILE, LEXICON_FILE):
         for path in folder.glob(f"{name}*"):
             path.unlink(missing_ok=True)
@@ -177,13 +178,13 @@ def remove_set_aside(store: Store) -> None:
 
 
 def save_if_due(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Save when the change log has grown long. Call it after batches."""
+    """Save when the change log has grown long; to be called after batches."""
     if store.log_length >= _SAVE_EVERY:
         save(store, index, lexicon)
 
 
 def _is_close(snapshot: Snapshot, side: VectorIndex | Lexicon) -> bool:
-    """Whether a few changes bring it up to date."""
+    """Whether applying a few changes brings the index up to date."""
     return side.lineage == snapshot.state.lineage and snapshot.state.last_change - side.applied <= _FOLLOWED_AT_ONCE
 
 

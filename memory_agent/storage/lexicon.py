@@ -1,14 +1,16 @@
-"""The words of one user's memories, and the columns that filters ask for: a cache of the store's records, in SQLite.
+"""The words of one user's memories and the columns that filters need: a cache of the store's records, in SQLite.
 
-FTS5 ranks by BM25 over stems; plain columns answer every field of a `MemoryFilter`, exactly. The index holds no text
-(contentless, a third of the size): to take a memory's words out again it must be told them, so changes carry the words
-as they were, and passages are marked in the records that the caller passes.
+FTS5 ranks by BM25 over stems; plain columns answer every field of a `MemoryFilter` exactly. The index is contentless
+(a third of the size): removing a memory's words needs those words, so changes carry the text as it was, and passages
+are marked in the records that the caller passes.
 
-It is never fsynced while in use. WAL keeps it whole when the process dies. When it is closed, a checksum of the file is
-put beside it; a file without one, from before the machine restarted, is not believed. Whatever SQLite says against the
-file, or against a stretch of changes that does not fit, becomes `IndexDamagedError`; `derived` builds it anew then.
+Nothing is fsynced while the file is in use; WAL keeps it consistent when the process dies. Closing writes a
+clean-shutdown mark with the file's checksum. A file without a mark from before the last reboot is not trusted. Every
+SQLite failure, and every change that does not fit, becomes `IndexDamagedError`; `derived` then rebuilds the file.
 
-Rejected: filters on arrays in memory (40 bytes per memory and per column set, all read at each open).
+Rejected: filters on arrays in memory (40 bytes per memory and set of columns, all read at each open).
+
+w = number of words, n = number of rows.
 """
 
 from __future__ import annotations
@@ -29,26 +31,39 @@ import numpy.typing as npt
 
 from memory_agent.errors import DeadlineExceededError, IndexDamagedError, InvalidInputError, StoreFullError
 from memory_agent.records import MemoryFilter, MemoryRecord
-from memory_agent.storage import filtered_rows, word_rows
-from memory_agent.storage.changes import Changes, Rows, Scores
+from memory_agent.storage import filter_sql
+from memory_agent.storage.changes import Changes, Rows, Scores, indexed_text
 from memory_agent.storage.codec import time_of
-from memory_agent.storage.conditions import condition
-from memory_agent.storage.database import (
+from memory_agent.storage.lexicon_schema import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    TOKENIZER,
+    applied_in,
+    follow,
+    insert,
+    insert_words,
+    put_state,
+)
+from memory_agent.storage.sqlite_file import (
     Connection,
+    boot_id,
     connect,
     connect_in_memory,
+    copy_in_memory,
     engine_version,
+    is_cleanly_closed,
     remove,
     set_aside,
+    take_clean_mark,
     translating,
+    write_clean_mark,
 )
-from memory_agent.storage.lexicon_rows import SCHEMA, SCHEMA_VERSION, applied_in, follow, insert, put_state
-from memory_agent.storage.passages import mark_passages
-from memory_agent.storage.seal import boot_id, break_seal, put_seal
 from memory_agent.storage.terms import match_expression, query_words
 
 _BUILD_CHUNK = 1_000  # memories per transaction while building
-_STEPS = 10_000  # of SQLite between two looks at the clock: 1 ms or less, and no cost that can be measured
+_STEPS = 10_000  # SQLite steps between two deadline checks: 1 ms or less, without measurable cost
+_PASSAGE_TOKENS = 24
+_MARK = "**"
 
 _BESIDE = (
     "SELECT centre.row, beside.row FROM json_each(?) CROSS JOIN memories AS centre ON centre.row = json_each.value "
@@ -69,7 +84,7 @@ _SAYING = (
 
 
 class Saying(NamedTuple):
-    """Memories that say the same: how many, the first and last time in microseconds, and the newest rows of them."""
+    """Memories with the same fingerprint: their number, first and last time in microseconds, and newest rows."""
 
     number: int
     first_us: int
@@ -77,33 +92,65 @@ class Saying(NamedTuple):
     rows: list[int]
 
 
+class LexiconContents(NamedTuple):
+    """What a lexicon file holds as of change `applied`: the fingerprint of each row, and the rows that have words."""
+
+    applied: int
+    lineage: str
+    fingerprints: dict[int, int]
+    worded: frozenset[int]
+
+
+def read_contents(path: Path, secret: bytes | None = None) -> LexiconContents:
+    """Read a lexicon file without changing it, for comparison with the records.
+
+    A file in use, or left by a process that died, has no clean-shutdown mark and is read as it is. Raises
+    `IndexDamagedError` when the file is missing, inconsistent or differs from its mark.
+    """
+    if not path.exists():
+        raise IndexDamagedError(f"{path.name} is missing")
+    if is_cleanly_closed(path) is False:
+        raise IndexDamagedError(f"{path.name} changed since it was closed")
+    with translating(path), closing(copy_in_memory(path, secret)) as copy:
+        if copy.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise IndexDamagedError(f"{path.name} is not consistent")
+        copy.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+        state = dict(copy.execute("SELECT name, value FROM state"))
+        return LexiconContents(
+            applied=applied_in(state),
+            lineage=state.get("lineage", ""),
+            fingerprints=dict(copy.execute("SELECT row, fingerprint FROM memories")),
+            worded=frozenset(row for (row,) in copy.execute("SELECT id FROM words_docsize")),
+        )
+
+
 class Lexicon:
-    """The lexicon of one store. Threads may share it: a search does not wait while changes are applied."""
+    """The lexicon of one store. Thread-safe: searches do not wait while changes are applied."""
 
     def __init__(self, path: Path, secret: bytes | None = None) -> None:
-        """Connect to the file, which must be whole; see `open` and `fresh`."""
+        """Name the file without opening it; see `open` and `fresh`."""
         self.path = path
         self._secret = secret
-        # What must be the same for the file to be usable: another SQLite may split words in another way.
+        # A file of another identity is not usable: another SQLite may split words differently.
         self._identity = f"{SCHEMA_VERSION} {engine_version(secret)}"
         self._reading = threading.Lock()
         self._writing = threading.RLock()
         self._patience = threading.local()
         self._reader: Connection | None = None
         self._writer: Connection | None = None
-        self._left_by: str | None = None  # the run of the machine in which it was last in use
+        self._left_by: str | None = None  # boot id of the process that last used the file
         self.applied = 0
         self.lineage = ""
 
     @classmethod
     def open(cls, path: Path, secret: bytes | None = None) -> Self:
-        """Open the lexicon. With a `secret` of 32 bytes the file is encrypted with it.
+        """Open an existing lexicon. A `secret` of 32 bytes decrypts the file.
 
-        Raises `IndexDamagedError` when it is missing, or cannot be believed: also when it is encrypted otherwise.
+        Raises `IndexDamagedError` when the file is missing, untrusted or encrypted with another secret.
         """
         if not path.exists():
             raise IndexDamagedError(f"{path.name} is missing")
-        was_closed = break_seal(path)
+        was_closed = take_clean_mark(path)
         lexicon = cls(path, secret)
         try:
             lexicon._connect()
@@ -116,13 +163,13 @@ class Lexicon:
 
     @classmethod
     def fresh(cls, path: Path, secret: bytes | None = None) -> Self:
-        """Create a lexicon that has still to be built; what was there is set aside, as `reset` does."""
+        """Create an empty lexicon to be built; an existing file is set aside, as by `reset`."""
         lexicon = cls(path, secret)
         lexicon.reset()
         return lexicon
 
     def reset(self) -> None:
-        """Set the file aside, adding `.damaged` to its name, and start an empty one. Reads raise until `rebuild`."""
+        """Rename the file to `….damaged` and start an empty one. Reads raise `IndexDamagedError` until `rebuild`."""
         with self._writing, self._reading:
             self._disconnect()
             set_aside(self.path)
@@ -139,16 +186,16 @@ class Lexicon:
     ) -> tuple[Rows, Scores]:
         """Return at most `limit` rows that share a word with the query and pass the filter, best first, and their BM25.
 
-        Any text is a query, and is taken as words only. A score is above 0; of equal ones the later row comes first.
-        With `rows` (n,), only these are scored, which leaves their scores as they are.
+        Any text is a valid query; it is taken as words only. Scores are above 0; of equal scores the later row comes
+        first. With `rows` (n,), only these are searched; their scores are the same as without.
         """
         words = query_words(query_text)
         if not words or limit < 1 or (rows is not None and not len(rows)):
             return _rows(()), np.empty(0, dtype=np.float32)
-        where, values = condition(filter)
-        among, bounds = ("", []) if rows is None else filtered_rows.among("words.rowid", rows)
-        # CROSS JOIN fixes the order: the words first. The other way FTS5 would start anew for each row. The columns
-        # cost a fifth of the search, so they are left out where nothing asks for them.
+        where, values = filter_sql.condition(filter)
+        among, bounds = ("", []) if rows is None else filter_sql.among("words.rowid", rows)
+        # CROSS JOIN fixes the order: words first. The other way round, FTS5 restarts for each row. The columns cost a
+        # fifth of the search, so they are joined only under a filter.
         columns = "" if filter is None else "CROSS JOIN memories ON memories.row = words.rowid"
         found = self._read(
             f"SELECT words.rowid, -bm25(words) AS score FROM words {columns} "
@@ -157,37 +204,52 @@ class Lexicon:
         )
         return _rows(found), np.array([score for _, score in found], dtype=np.float32)
 
-    def hits(self, query_text: str, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return (w, n): which of `rows` (n,) has which of the query's words; a quarter of what a search costs."""
-        return word_rows.hits(self._read, query_words(query_text), rows)
+    def word_hits(self, query_text: str, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return (w, n): which of `rows` (n,) has which of the query's words.
+
+        Costs a quarter of a search. Words are read one at a time, so that other readers wait for one at most: .1 ms,
+        7 ms for a word that all of 100,000 memories have. Rejected: `fts5vocab`, which reads the same lists to count.
+        """
+        words = query_words(query_text)
+        found = np.zeros((len(words), rows.size), dtype=np.bool_)
+        if not rows.size:
+            return found
+        position = {row: place for place, row in enumerate(rows.tolist())}
+        among, bounds = filter_sql.among("words.rowid", rows)
+        sql = f"SELECT rowid FROM words WHERE words MATCH ? {among}"
+        for number, word in enumerate(words):
+            with_word = self._read(sql, [match_expression([word]), *bounds])
+            found[number, [position[row] for (row,) in with_word]] = True
+        return found
 
     def having(self, words: Iterable[str]) -> dict[str, int]:
-        """Return how many memories have each of `words`, letters and digits only, however inflected."""
-        return word_rows.having(self._read, words)
+        """Return how many memories have each of `words` (letters and digits only), in any inflection."""
+        sql = "SELECT count(*) FROM words WHERE words MATCH ?"
+        return {word: int(self._read(sql, [match_expression([word])])[0][0]) for word in words}
 
     def matching_rows(self, filter: MemoryFilter) -> Rows:
-        """Return exactly the rows that pass the filter, ascending. `min_score` is the caller's to apply."""
-        return filtered_rows.matching_rows(self._read, filter)
+        """Return exactly the rows that pass the filter, ascending. `min_score` is left to the caller."""
+        return filter_sql.matching_rows(self._read, filter)
 
     def passing(self, rows: Rows, filter: MemoryFilter) -> Rows:
-        """Return exactly those of `rows` that pass the filter, ascending: 1 to 2 microseconds for each."""
-        return filtered_rows.passing(self._read, rows, filter)
+        """Return exactly those of `rows` that pass the filter, ascending; 1 to 2 microseconds per row."""
+        return filter_sql.passing(self._read, rows, filter)
 
     def estimate_matching(self, filter: MemoryFilter, total: int) -> tuple[int, int | None]:
-        """Return about how many of `total` memories pass the filter, and how many rows an index leaves to look at.
+        """Estimate how many of `total` memories pass the filter, and how many rows an index leaves to read.
 
-        The latter, None where no index narrows, is never exceeded by what passes; the former is from a sample, the same
-        one each time. For choosing a way only: neither decides what is found.
+        The second is counted and is an upper bound of what passes, or None where no index narrows; then the first comes
+        from a fixed sample. Used to choose a search plan; never decides what is found.
         """
-        return filtered_rows.estimate_matching(self._read, filter, total)
+        return filter_sql.estimate_matching(self._read, filter, total)
 
     def count_matching(self, filter: MemoryFilter | None = None) -> int:
-        """Return how many memories pass the filter; without one, how many there are."""
-        where, values = condition(filter)
+        """Return how many memories pass the filter, all without one."""
+        where, values = filter_sql.condition(filter)
         return int(self._read(f"SELECT count(*) FROM memories WHERE {where}", values)[0][0])
 
     def around(self, rows: Iterable[int], reach: int) -> list[tuple[int, ...]]:
-        """Return for each of `rows` itself and at most `reach` before and after it in its session, in order of time."""
+        """Return for each row itself with at most `reach` neighbours before and after it in its session, by time."""
         centres = list(rows)
         around: dict[int, list[int]] = {row: [row] for row in centres}
         for centre, row in self._read(_BEFORE, [json.dumps(centres), reach]):
@@ -197,23 +259,23 @@ class Lexicon:
         return [tuple(around[row]) for row in centres]
 
     def times(self, rows: Rows) -> dict[int, int]:
-        """Return when each of `rows` happened, microseconds since 1970; rows that are not held are left out."""
+        """Return the time of each row, in microseconds since 1970; unknown rows are left out."""
         sql = "SELECT row, timestamp FROM json_each(?) CROSS JOIN memories ON row = json_each.value"
         return dict(self._read(sql, [json.dumps(rows.tolist())]))
 
     def fingerprints(self, rows: Rows) -> dict[int, int]:
-        """Return the fingerprint of each row (`lexicon_rows.record_fingerprint`); rows not held are left out."""
+        """Return the fingerprint of each row (`lexicon_schema.record_fingerprint`); unknown rows are left out."""
         sql = "SELECT row, fingerprint FROM json_each(?) CROSS JOIN memories ON row = json_each.value"
         return dict(self._read(sql, [json.dumps(rows.tolist())]))
 
     def saying(
         self, fingerprints: Iterable[int], filter: MemoryFilter | None = None, newest: int = 9
     ) -> dict[int, Saying]:
-        """Return by fingerprint what is known of the memories that say so and pass the filter; absent where none does.
+        """Return, by fingerprint, the memories that have it and pass the filter; without such a memory no entry.
 
-        `newest` bounds the rows that are named, not the count.
+        `newest` bounds the rows that are listed, not the count.
         """
-        where, values = condition(filter)
+        where, values = filter_sql.condition(filter)
         found = self._read(_SAYING.format(where=where), [json.dumps(list(fingerprints)), *values, newest])
         said: dict[int, Saying] = {}
         for fingerprint, row, number, first, last in found:
@@ -222,7 +284,7 @@ class Lexicon:
         return said
 
     def count_by(self, column: str) -> dict[str, int]:
-        """Return how many memories there are of each `kind` or each `source`."""
+        """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
         if column not in ("kind", "source"):
             raise InvalidInputError("column", f"{column!r} is neither kind nor source")
         return dict(
@@ -232,16 +294,16 @@ class Lexicon:
         )
 
     def time_span(self) -> tuple[datetime | None, datetime | None]:
-        """Return when the oldest and the newest memory happened; None when there are none."""
+        """Return the times of the oldest and the newest memory, None without memories."""
         oldest, newest = self._read("SELECT min(timestamp), max(timestamp) FROM memories", [])[0]
         return (None, None) if oldest is None else (time_of(oldest), time_of(newest))
 
     @contextmanager
     def until(self, end_s: float) -> Iterator[None]:
-        """Have this thread's reads end at `end_s` (monotonic): one that is not through raises `DeadlineExceededError`.
+        """Give this thread's reads a deadline at `end_s` (monotonic); a late one raises `DeadlineExceededError`.
 
-        So does one that still waits for another thread's. A word search of 100,000 memories, .5 s at the most, is over
-        1.5 ms later, 8 at the most. Short reads, of what was found already, are answered later as well.
+        So does a read that still waits for another thread's. A word search over 100,000 memories (.5 s at most) ends
+        within 1.5 ms of the deadline, 8 ms at most. Short reads may still be answered after it.
         """
         self._patience.end_s = end_s
         try:
@@ -250,14 +312,30 @@ class Lexicon:
             self._patience.end_s = inf
 
     def passages(self, query_text: str, records: Mapping[int, MemoryRecord]) -> dict[int, tuple[str, ...]]:
-        """Return for each row its best passage for the query, words **marked**; nothing where no word is shared."""
+        """Return each row's best passage for the query, words **marked**; an empty tuple where no word is shared.
+
+        The lexicon holds no text, so the given records are indexed in memory, with the same tokenizer.
+        """
+        words = query_words(query_text)
+        if not words or not records:
+            return dict.fromkeys(records, ())
         with translating(self.path), closing(connect_in_memory()) as connection:
-            return mark_passages(connection, query_text, records)
+            connection.execute(f"CREATE VIRTUAL TABLE words USING fts5 (title, text, tags, {TOKENIZER})")
+            connection.execute("BEGIN")  # one transaction: half the time
+            for row, record in records.items():
+                insert_words(connection, row, indexed_text(record))
+            found = dict(
+                connection.execute(
+                    "SELECT rowid, snippet(words, -1, ?, ?, '…', ?) FROM words WHERE words MATCH ?",
+                    (_MARK, _MARK, _PASSAGE_TOKENS, match_expression(words)),
+                )
+            )
+        return {row: (found[row],) if row in found else () for row in records}
 
     def apply(self, changes: Changes) -> None:
-        """Follow a stretch of the change log, in one transaction.
+        """Apply a stretch of the change log, in one transaction; idempotent.
 
-        Raises `IndexDamagedError` when it does not fit what is held: changes between are missing, or partly followed.
+        Raises `IndexDamagedError` when it does not continue what was applied.
         """
         with self._writing:
             if changes.through <= self.applied:
@@ -271,9 +349,9 @@ class Lexicon:
             self.applied = changes.through
 
     def rebuild(self, records: Iterable[tuple[int, MemoryRecord]], *, through: int, lineage: str) -> None:
-        """Start again from all records of a store as of change `through`, in a new file that replaces the old one.
+        """Rebuild from all records of a store as of change `through`, in a new file that replaces the old one.
 
-        Searches of a lexicon that works go on meanwhile.
+        Searches continue on the old file meanwhile.
         """
         with self._writing:
             path = self.path.with_name(self.path.name + ".new")
@@ -284,16 +362,16 @@ class Lexicon:
                 self._disconnect()
                 remove(self.path)
                 path.replace(self.path)
-                remove(path)  # its seal
+                remove(path)  # its clean-shutdown mark
                 self._connect()
 
     def compact(self) -> None:
-        """Merge what FTS5 keeps in parts, so that words that were taken out leave the file as well."""
+        """Merge the FTS5 segments, so that removed words leave the file too."""
         with self._writing, self._transaction() as connection:
             connection.execute("INSERT INTO words (words) VALUES ('optimize')")
 
     def close(self) -> None:
-        """Close and seal. Twice does no harm; a damaged file is left without seal, and so not believed at `open`."""
+        """Close, with a clean-shutdown mark unless the file is damaged. Idempotent."""
         with self._writing, self._reading:
             if self._writer is None:
                 return
@@ -305,8 +383,8 @@ class Lexicon:
                 self._disconnect()
                 return
             self._disconnect()
-            with suppress(OSError):  # without it the file is looked at more closely, and no more
-                put_seal(self.path)
+            with suppress(OSError):  # without a mark the next open checks the file more closely
+                write_clean_mark(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -325,7 +403,7 @@ class Lexicon:
             put_state(self._writer, "boot", boot_id() or "")
 
     def _check(self) -> None:
-        """Look closely at a file that was left by a process that died."""
+        """Check a file that a process left without closing it."""
         if not self._left_by or self._left_by != boot_id():
             raise IndexDamagedError(f"{self.path.name} was in use when the machine stopped")
         assert self._writer is not None
@@ -353,7 +431,7 @@ class Lexicon:
     def _reading_before(self, end_s: float) -> Iterator[None]:
         patience_s = -1.0 if end_s == inf else max(0.0, end_s - time.monotonic())
         if not self._reading.acquire(timeout=patience_s):
-            raise DeadlineExceededError("others were still reading")
+            raise DeadlineExceededError("other reads were still running")
         try:
             yield
         finally:
@@ -361,7 +439,7 @@ class Lexicon:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """Give the writer in a transaction, which is undone when the block raises."""
+        """Yield the writing connection in a transaction, rolled back when the block raises."""
         if self._writer is None:
             raise IndexDamagedError(f"{self.path.name} is closed")
         with translating(self.path):

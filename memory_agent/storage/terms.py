@@ -1,8 +1,8 @@
-"""A text as words: a query that can be nothing but words, and what tells whether two texts say the same. Pure.
+"""Text as words: the words of a query, and a fingerprint that is equal for texts that say the same. Pure.
 
-Whatever is typed, pasted or attacked with (query syntax, SQL, NUL, a megabyte) ends as quoted words joined by OR. Words
-are split as the index's tokenizer splits them, at everything that is neither letter nor digit. No spelling help and no
-phrases: a recall gets whole messages, in which neither is meant.
+Any input (query syntax, SQL, NUL, a megabyte) becomes quoted words joined by OR. Words are split as the index's
+tokenizer splits them, at everything that is neither letter nor digit. Spelling and phrases are ignored: a query is a
+whole message, which means neither.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import dropwhile
 import xxhash
 
 _WORD = re.compile(r"[^\W_]+")
-_LONGEST_WORD = 64  # characters; longer runs are digests and base64, which nobody recalls by
-_MOST_WORDS = 64  # distinct; the time of a search grows with each
+_LONGEST_WORD = 64  # characters; longer runs are digests and base64
+_MOST_WORDS = 64  # distinct; search time grows with each
 _READ_CHARS = 100_000
 
 _STOP_WORDS = """
@@ -29,26 +29,26 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 _PUNCTUATION = ".,;:!\"'“”‘’…`"
 _ARTICLES = frozenset({"an", "the"})  # "a" is a name as well: plan A
 _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure thanks well".split())  # noqa: SIM905
-"""Words that say nothing where a text begins or ends with them; within it they do: "not sure", "works so well"."""
+"""Words without meaning at the start or end of a text; within it they count: "not sure", "works so well"."""
 
 
 def query_words(text: str) -> list[str]:
-    """Return the distinct words to search for, in order, lower case; stop words only if there is nothing else."""
+    """Return the distinct words to search for, in order, lower case; stop words only where there are no others."""
     words = dict.fromkeys(word.lower() for word in _WORD.findall(text[:_READ_CHARS]) if len(word) <= _LONGEST_WORD)
     telling = [word for word in words if word not in STOP_WORDS]
     return (telling or list(words))[:_MOST_WORDS]
 
 
 def match_expression(words: list[str]) -> str:
-    """Return the FTS5 expression for any of `words`, each quoted."""
+    """Return the FTS5 expression that matches any of `words`."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
 def said_words(text: str) -> list[str]:
-    """Return what `text` says: its words in order, without case, punctuation at their ends, articles and courtesies.
+    """Return the words of `text` in order, without case, surrounding punctuation, articles and courtesies.
 
     Signs, symbols, question marks, emoji and every other word stay: "succeeded" and "almost succeeded", "-5" and "5",
-    "from A to B" and "from B to A" say different things. Of a text of nothing else, all of it.
+    "from A to B" and "from B to A" differ. A text of nothing else is returned whole.
     """
     words = [word.strip(_PUNCTUATION) for word in unicodedata.normalize("NFC", text).casefold().split()]
     words = [word for word in words if word]
@@ -59,6 +59,6 @@ def said_words(text: str) -> list[str]:
 
 
 def fingerprint(*texts: str) -> int:
-    """Return a number that is the same for texts that say the same, one by one: 63 bits of XXH3."""
+    """Return 63 bits of XXH3 over what the texts say, equal where `said_words` of each is."""
     said = "\0".join(" ".join(said_words(text)) for text in texts)
     return xxhash.xxh3_64_intdigest(said.encode("utf-8", "surrogatepass")) >> 1

@@ -26,10 +26,9 @@ import msgspec
 import numpy as np
 
 from memory_agent.config import RecallSettings, StoreSettings
-from memory_agent.recall.attempt import Attempt
+from memory_agent.recall.deadline import Deadline, Indexes
 from memory_agent.recall.filter_plan import STRATEGIES, Strategy
-from memory_agent.recall.sides import Sides
-from memory_agent.recall.sieve import Sieve
+from memory_agent.recall.filtered_search import FilteredSearch
 from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.storage.archive import Archive
 from ops.bench.synthetic import START, SyntheticTexts, SyntheticVectors, synthetic_record
@@ -119,23 +118,23 @@ def _compare(archive: Archive, vectors: Embedding, name: str, chosen: MemoryFilt
     ways["chosen"] = None
     taken_ms: dict[str, list[float]] = {way: [] for way in ways}
     right, words_ms = [], []
-    sieve = _sieve(archive, chosen, None)
+    filtered = _filtered(archive, chosen, None)
     for query in SyntheticVectors(seed=1).draw(_QUERIES, seed=4):
         best = np.sort(vectors[allowed - 1] @ query)[::-1][:_LIMIT]
         for way, strategy in ways.items():
             took_ms, (rows, scores) = _timed(lambda s=strategy, q=query: _nearest(archive, chosen, s, q))
             taken_ms[way].append(took_ms)
             right.append(_recall(scores, best) if set(rows.tolist()) <= set(allowed.tolist()) else 0.0)
-        words_ms.append(_timed(lambda: sieve.sharing_words(_COMMON, _LIMIT))[0])
-    assert sieve.plan is not None
+        words_ms.append(_timed(lambda: filtered.by_words(_COMMON, _LIMIT))[0])
+    assert filtered.plan is not None
     return {
         "filter": name,
         "matching": len(allowed),
-        "estimated": sieve.plan.estimated_matching,
-        "strategy": sieve.plan.strategy,
+        "estimated": filtered.plan.estimated_matching,
+        "strategy": filtered.plan.strategy,
         "recall": min(right),
         "words_ms": round(statistics.median(words_ms), 3),
-        "estimated_ms": sieve.plan.costs_ms,
+        "estimated_ms": filtered.plan.costs_ms,
     } | {f"{way}_ms": round(statistics.median(taken), 3) for way, taken in taken_ms.items()}
 
 
@@ -146,12 +145,12 @@ def _recall(scores: np.typing.NDArray[np.float32], best: np.typing.NDArray[np.fl
     return float(np.mean(np.abs(scores - best) < _TOLERANCE)) if len(best) else 1.0
 
 
-def _sieve(archive: Archive, chosen: MemoryFilter, strategy: Strategy | None) -> Sieve:
-    return Sieve(Sides(archive, Attempt(600_000)), chosen, _LIMIT, strategy=strategy)
+def _filtered(archive: Archive, chosen: MemoryFilter, strategy: Strategy | None) -> FilteredSearch:
+    return FilteredSearch(Indexes(archive, Deadline(600_000)), chosen, _LIMIT, strategy=strategy)
 
 
 def _nearest(archive: Archive, chosen: MemoryFilter, strategy: Strategy | None, query: Embedding) -> Any:
-    return _sieve(archive, chosen, strategy).nearest(query, _LIMIT)
+    return _filtered(archive, chosen, strategy).nearest(query, _LIMIT)
 
 
 def constants(size: int) -> dict[str, float]:

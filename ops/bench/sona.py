@@ -1,6 +1,6 @@
 """What is learnt from how runs end, as a page: the figures of a measurement, and what they do and do not show.
 
-    memory-agent eval sona LOCOMO_FILE --runs AIRLINE_FILE --plot ops/bench/sona.png --json > report.json
+    python -m ops.lab sona LOCOMO_FILE --runs AIRLINE_FILE --plot ops/bench/sona.png --json > report.json
     python -m ops.bench.sona report.json          a second; writes ops/bench/sona.md
 
 The prose is fixed, the figures come from the report. What this does not do: measure.
@@ -15,17 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.cli.evaluate_sona_render import figures, tables
 from memory_agent.cli.render import shown
-from memory_agent.evaluation.learning.report import LearningReport
 from ops.bench.machine import describe_machine
+from ops.lab.report import LearningReport
+from ops.lab.tables import figures, tables
 
 PAGE = Path(__file__).with_name("sona.md")
 
 _HEAD = """\
 # What is learnt from how runs end
 
-Written by `python -m ops.bench.sona` on {date:%Y-%m-%d} from a report of `memory-agent eval sona`. Everything was asked
+Written by `python -m ops.bench.sona` on {date:%Y-%m-%d} from a report of `python -m ops.lab sona`. Everything was asked
 of the real `Memory`, embedded, on copies of one store; no ranking was copied. Half of the questions taught, the other
 half tested; intervals hold 95 % of 10,000 resamples of whole conversations (airline: of whole tasks).
 

@@ -23,9 +23,9 @@ import psutil
 from memory_agent.config import StoreSettings
 from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.storage import derived
-from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
+from memory_agent.storage.vector_index import VectorIndex
 from ops.bench.synthetic import SyntheticTexts, SyntheticVectors, synthetic_record
 
 SIZES = (10_000,)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from memory_agent.settings import Settings
+from memory_agent.settings import RENAMED, Settings
 
 _OPEN_ENDED = {">= 0": "0 or more", "> 0": "above 0"}
 
@@ -36,13 +36,13 @@ def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> 
         "Made by `python -m ops.documents`; change `ops/documents/meanings.toml`, not this page.",
         "",
         "Defaults, then the TOML file of `--config`, then variables, then `--set NAME=VALUE`: the later wins.",
-        "The variable of `recall.alpha` is `MEMORY_AGENT_RECALL__ALPHA`. A name that does not exist and a value out of",
+        "The variable of `recall.mode` is `MEMORY_AGENT_RECALL__MODE`. A name that does not exist and a value out of",
         "its bounds are refused by name. Sizes are bytes, durations seconds (`_s`) or milliseconds (`_ms`). Read",
         "once, when a program starts; a daemon keeps its own.",
         "",
         "```toml",
         "[recall]",
-        "alpha = 0.6",
+        "vector_weight = 0.6",
         "",
         "[relay.broker]",
         'pub_bind = ["tcp://127.0.0.1:5555"]',
@@ -55,6 +55,14 @@ def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> 
             lines += _head(part)
             table = part
         lines.append(f"| `{name}` | {setting.type} | {setting.default} | {meanings[setting.name]} |")
+    lines += [
+        "",
+        "## Renamed settings",
+        "",
+        "Former names are still read, with a warning; both together are an error.",
+    ]
+    lines += ["", "| former name | name |", "|---|---|"]
+    lines += [f"| `{former}` | `{present}` |" for former, present in RENAMED.items()]
     lines += ["", "## Variables that are no settings", "", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in variables.items()]
     return "\n".join(lines) + "\n"

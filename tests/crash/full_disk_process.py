@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.storage import database
+from memory_agent.storage import sqlite_file
 from memory_agent.storage.environment import Environment as RecordEnvironment
 from relay import RelayError
 from relay.disk import Environment as JournalEnvironment
@@ -91,15 +91,15 @@ def _records(folder: Path) -> Engine:
 
 def _lexicon(folder: Path) -> Engine:
     file = folder / "lexicon.sqlite"
-    connection = database.connect(file)
+    connection = sqlite_file.connect(file)
     connection.execute("CREATE TABLE texts (text BLOB)")
 
     def write(value: bytes) -> None:
-        with database.translating(file):
+        with sqlite_file.translating(file):
             connection.execute("INSERT INTO texts VALUES (?)", (value,))
 
     def read(value: bytes) -> bool:
-        with database.translating(file):
+        with sqlite_file.translating(file):
             return connection.execute("SELECT count(*) FROM texts WHERE text = ?", (value,)).fetchone() == (1,)
 
     return Engine(file.name, write, read)

@@ -145,7 +145,7 @@ def _first(memory: Memory, text: str) -> str:
         result = memory.recall(text, 1, deadline_ms=30_000.0)
         if not result.degraded:
             break
-        memory._archive._wait_for_mending()
+        memory._archive._wait_for_rebuilds()
     return result.memories[0].record.id if result.memories else ""
 
 

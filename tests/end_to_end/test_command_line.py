@@ -101,7 +101,7 @@ def test_stats_show_every_part_with_its_memory(daemon: DaemonProcess) -> None:
 
 
 def test_a_setting_for_a_running_daemon_is_told_to_have_no_effect(daemon: DaemonProcess) -> None:
-    done = run("recall", "x", "--set", "recall.alpha=0.1", "--data-dir", str(daemon.data_dir))
+    done = run("recall", "x", "--set", "recall.vector_weight=0.1", "--data-dir", str(daemon.data_dir))
     assert done.returncode == 0
     assert "note: the daemon keeps its own settings" in done.stderr
 

@@ -40,9 +40,9 @@ from memory_agent.signals.reader import EventReader
 from memory_agent.signals.runs import read_run_sign
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec
-from memory_agent.storage.database import Connection, connect_in_memory
-from memory_agent.storage.filtered_rows import estimate_matching, matching_rows
-from memory_agent.storage.lexicon_rows import SCHEMA
+from memory_agent.storage.filter_sql import estimate_matching, matching_rows
+from memory_agent.storage.lexicon_schema import SCHEMA
+from memory_agent.storage.sqlite_file import Connection, connect_in_memory
 from memory_agent.trajectory import SonaStatus, Trajectory
 from relay import MalformedEventError, decode_event
 

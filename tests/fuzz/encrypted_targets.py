@@ -25,10 +25,10 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.learning import learner_file
 from memory_agent.storage.encrypted import Encrypted
 from memory_agent.storage.environment import Environment
-from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
 from memory_agent.storage.records_file import RECORDS_FOLDER, open_records, own_records
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
 from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
 from relay.access.key_file import ensure_local_key, keys_path, read_keys
 from relay.crypto import KeyRing, key_ring

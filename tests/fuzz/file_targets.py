@@ -29,8 +29,8 @@ from memory_agent.learning import export, learner_file
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
-from memory_agent.storage import codec, recall_notes, seal, trajectories
-from memory_agent.storage.index_file import IndexHeader, parse_index, write_index
+from memory_agent.storage import codec, recall_notes, sqlite_file, trajectories
+from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
 from relay import CurvePair, EncryptionKeyMissingError, Journal, entries, event_from_mapping, read_key_file
 from relay import load_settings as load_relay_settings
 from relay.access import key_file
@@ -94,7 +94,7 @@ LINES = (
     b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1}',
 )
 SETTINGS_FILES = (
-    b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nalpha = 0.5\n'
+    b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nvector_weight = 0.5\n'
     b'[relay.masking.patterns]\nmy = "x{3}"\n',
     b'[[relay.broker.tables]]\nname = "t"\npath = "p"\n[ingest]\nmin_text_chars = 3\n[daemon]\n',
 )
@@ -201,8 +201,8 @@ def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], Non
 def _seal_file(folder: Path) -> None:
     file = folder / "index.usearch"
     file.write_bytes(b"what is sealed")
-    seal.matches_seal(file)
-    seal.break_seal(file)
+    sqlite_file.is_cleanly_closed(file)
+    sqlite_file.take_clean_mark(file)
 
 
 def _pages(folder: Path) -> None:

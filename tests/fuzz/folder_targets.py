@@ -28,9 +28,9 @@ from memory_agent.moving import finish_moving
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings, load_settings
 from memory_agent.signals.table import SignalTable
-from memory_agent.storage import derived, seal
+from memory_agent.storage import derived, sqlite_file
 from memory_agent.storage.folders import STAGE, user_folder
-from memory_agent.storage.lexicon_look import look
+from memory_agent.storage.lexicon import read_contents
 from memory_agent.storage.owners import Owners, encrypt_owners, run_keys
 from memory_agent.storage.ownership import ORDER, PAIRS, UNSEALED, seal_owner
 from memory_agent.storage.store import Store
@@ -68,10 +68,10 @@ def _lexicon(key: UserKey | None, data: bytes) -> None:
         other.unlink()
     path.write_bytes(file)
     if how[0] & 1:
-        seal.put_seal(path)
+        sqlite_file.write_clean_mark(path)
     if how[0] & 2:
         path.with_name(f"{path.name}-wal").write_bytes(data)
-    refused(look, path, derived.lexicon_secret(key))
+    refused(read_contents, path, derived.lexicon_secret(key))
     lexicon = derived.open_lexicon(store)
     try:
         try:

@@ -28,7 +28,7 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "invalid_input": errors.InvalidInputError("query", "is empty"),
     "user_not_allowed": errors.UserNotAllowedError("user_id", "is another"),
     "unhandled_event": errors.UnhandledEventError("e-1", "no text"),
-    "settings": errors.SettingsError("recall.alpha", "above 1"),
+    "settings": errors.SettingsError("recall.vector_weight", "above 1"),
     "store_full": errors.StoreFullError("users/a", 1024),
     "store_owned_elsewhere": errors.StoreOwnedElsewhereError("users/a", "process 7"),
     "fenced": errors.FencedError("users/a", 1, 2),

@@ -14,7 +14,7 @@ from memory_agent import Memory, MemoryClient, MemoryProvider
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.dates import describe
-from memory_agent.recall.inquiry import MOST_VALUES
+from memory_agent.recall.query import MOST_VALUES
 from memory_agent.records import MemoryFilter
 
 TOKYO = timezone(timedelta(hours=9))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from memory_agent.errors import SettingsError
-from memory_agent.settings import Settings, load_settings
+from memory_agent.settings import RENAMED, Settings, load_settings
 
 
 def written(folder: Path, text: str) -> Path:
@@ -21,10 +22,10 @@ def test_nothing_given_is_the_defaults() -> None:
 
 
 def test_later_sources_win_one_setting_at_a_time(tmp_path: Path) -> None:
-    file = written(tmp_path, "[recall]\nalpha = 0.1\ncandidates = 50\nmin_score = 0.3\n")
-    environment = {"MEMORY_AGENT_RECALL__ALPHA": "0.2", "MEMORY_AGENT_RECALL__CANDIDATES": "60", "HOME": "/x"}
-    recall = load_settings(file, environment, {"recall.alpha": 0.4}).recall
-    assert (recall.alpha, recall.candidates, recall.min_score) == (0.4, 60, 0.3)
+    file = written(tmp_path, "[recall]\nvector_weight = 0.1\ncandidates = 50\nmin_score = 0.3\n")
+    environment = {"MEMORY_AGENT_RECALL__VECTOR_WEIGHT": "0.2", "MEMORY_AGENT_RECALL__CANDIDATES": "60", "HOME": "/x"}
+    recall = load_settings(file, environment, {"recall.vector_weight": 0.4}).recall
+    assert (recall.vector_weight, recall.candidates, recall.min_score) == (0.4, 60, 0.3)
 
 
 def test_a_variable_may_hold_a_list_or_plain_text() -> None:
@@ -37,9 +38,9 @@ def test_a_variable_may_hold_a_list_or_plain_text() -> None:
 @pytest.mark.parametrize(
     ("text", "setting"),
     [
-        ("[recal]\nalpha = 0.1\n", "recal"),
+        ("[recal]\nvector_weight = 0.1\n", "recal"),
         ("[recall]\nalhpa = 0.1\n", "recall.alhpa"),
-        ("[recall]\nalpha = 2.0\n", "recall.alpha"),
+        ("[recall]\nvector_weight = 2.0\n", "recall.vector_weight"),
         ('[recall]\nmode = "psychic"\n', "recall.mode"),
         ("[relay.journal]\nretention_age_s = -1\n", "relay.journal.retention_age_s"),
         ('[relay.encryption]\nkeys_folder = "/keys"\n', "relay.encryption"),
@@ -65,6 +66,40 @@ def test_what_is_wrong_in_the_environment_is_named(variable: str, setting: str) 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         load_settings(tmp_path / "none.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "overrides"),
+    [
+        ("[recall]\nalpha = 0.25\n", {}, {}),
+        ("", {"MEMORY_AGENT_RECALL__ALPHA": "0.25"}, {}),
+        ("", {"MEMORY_AGENT_RECALL": "{alpha = 0.25}"}, {}),
+        ("", {}, {"recall.alpha": 0.25}),
+        ("[recall]\nalpha = 0.1\n", {"MEMORY_AGENT_RECALL__ALPHA": "0.2"}, {"recall.alpha": 0.25}),
+    ],
+)
+def test_a_former_name_is_read_with_a_warning(
+    tmp_path: Path, text: str, environment: dict[str, str], overrides: dict[str, float]
+) -> None:
+    with pytest.warns(FutureWarning, match=r"recall\.alpha was renamed recall\.vector_weight") as caught:
+        recall = load_settings(written(tmp_path, text), environment, overrides).recall
+    assert recall.vector_weight == 0.25
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+
+
+def test_a_former_name_beside_the_present_one_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, "[recall]\nalpha = 0.25\n")
+    with pytest.raises(SettingsError, match=r"former name of recall\.vector_weight") as caught:
+        load_settings(file, {"MEMORY_AGENT_RECALL__VECTOR_WEIGHT": "0.25"})
+    assert caught.value.setting == "recall.alpha"
+
+
+def test_every_renamed_setting_leads_to_one_that_exists() -> None:
+    for former, present in RENAMED.items():
+        tree = msgspec.to_builtins(Settings())
+        for name in present.split("."):
+            tree = tree[name]
+        assert former not in RENAMED.values()
 
 
 def test_an_override_cannot_reach_into_a_value() -> None:

@@ -1,4 +1,4 @@
-"""Lets these tests import `ops`, which is no part of the distribution."""
+"""Puts `ops`, which is not part of the distribution, and the samples of the evaluation's tests on the import path."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for folder in (ROOT, ROOT / "tests" / "memory_agent" / "evaluation"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))

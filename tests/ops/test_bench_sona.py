@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from memory_agent.evaluation.learning.arms import CITE, OFF
-from memory_agent.evaluation.learning.course import Figures, Heard
-from memory_agent.evaluation.learning.protocol import Evidence, Protocol
-from memory_agent.evaluation.learning.report import LearningReport, summarise
-from memory_agent.evaluation.learning.trials import STAGES, Answered, Report
 from memory_agent.settings import Settings
 from ops.bench.sona import page
+from ops.lab.arms import CITE, OFF
+from ops.lab.course import Figures, Heard
+from ops.lab.protocol import Evidence, Protocol
+from ops.lab.report import LearningReport, summarise
+from ops.lab.trials import STAGES, Answered, Report
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -20,7 +20,7 @@ from memory_agent.config import StoreSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.seal import put_seal
+from memory_agent.storage.sqlite_file import write_clean_mark
 from memory_agent.storage.trajectories import StoredUse
 
 
@@ -135,7 +135,7 @@ def test_a_lexicon_that_says_nonsense_of_how_far_it_follows_is_found_and_built_a
 ) -> None:
     with closing(sqlite3.connect(filled / "lexicon.sqlite", isolation_level=None)) as connection:
         connection.execute("UPDATE state SET value = CAST(? AS TEXT) WHERE name = 'applied'", (applied,))
-    put_seal(filled / "lexicon.sqlite")
+    write_clean_mark(filled / "lexicon.sqlite")
     assert places(check(filled)) == {"lexicon.sqlite"}
     archive = Archive.open(filled, GRAPH, "library")
     assert len(archive.lexicon) == len(list(archive.store.scan()))

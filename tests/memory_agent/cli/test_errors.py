@@ -37,9 +37,9 @@ FULL_DEVICE = Path("/dev/full")
         (["recall", "x", "--since", "yesterday"], 2, "--since"),
         (["recall", "x", "--since", "99999999d"], 2, "'99999999d' is longer ago than the calendar goes back"),
         (["recall", "x", "--min-quality", "7"], 2, "--min-quality"),
-        (["recall", "x", "--set", "recall.alpha"], 2, "NAME=VALUE"),
+        (["recall", "x", "--set", "recall.vector_weight"], 2, "NAME=VALUE"),
         (["recall", "x", "--set", "recall.alpah=1"], 1, "setting recall.alpah: there is no such setting"),
-        (["recall", "x", "--set", "recall.alpha=3"], 1, "setting recall.alpha"),
+        (["recall", "x", "--set", "recall.vector_weight=3"], 1, "setting recall.vector_weight"),
         (["recall", "x", "--config", "absent.toml"], 1, "absent.toml"),
         (["recall", "x", "--user", "../x"], 1, "user_id: '../x' is unsafe"),
         (["stats", "--user", ""], 1, "user_id: is missing"),
@@ -146,7 +146,7 @@ def test_only_settings_that_were_typed_are_said_not_to_reach_a_daemon(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "settings.toml"
-    config.write_text("[recall]\nalpha = 0.5\n")
+    config.write_text("[recall]\nvector_weight = 0.5\n")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(tmp_path / "s"))
         silent.listen()

@@ -211,10 +211,19 @@ def test_stats_count_what_is_there(run: Run, run_json: RunJson, deploy: None) ->
 
 
 def test_a_setting_of_the_environment_yields_to_a_flag(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMORY_AGENT_RECALL__ALPHA", "7")
+    monkeypatch.setenv("MEMORY_AGENT_RECALL__VECTOR_WEIGHT", "7")
     refused = run("recall", "x")
-    assert (refused.exit_code, refused.stderr.split(":")[:2]) == (1, ["error", " setting recall.alpha"])
-    assert run("recall", "x", "--set", "recall.alpha=0.5").exit_code == 0
+    assert (refused.exit_code, refused.stderr.split(":")[:2]) == (1, ["error", " setting recall.vector_weight"])
+    assert run("recall", "x", "--set", "recall.vector_weight=0.5").exit_code == 0
+
+
+def test_a_setting_under_its_former_name_is_noted_and_followed(run: Run, run_json: RunJson) -> None:
+    noted = run("recall", "x", "--set", "recall.alpha=0.5", "--json")
+    assert noted.exit_code == 0
+    assert "note: setting recall.alpha was renamed recall.vector_weight" in noted.stderr
+    assert json.loads(noted.stdout)
+    both = run("recall", "x", "--set", "recall.alpha=0.5", "--set", "recall.vector_weight=0.5")
+    assert (both.exit_code, both.stderr.split(":")[:2]) == (1, ["error", " setting recall.alpha"])
 
 
 def test_a_file_of_settings_is_read_and_a_typo_in_it_is_named(run: Run, tmp_path: Path) -> None:

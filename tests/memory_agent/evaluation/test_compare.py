@@ -36,7 +36,7 @@ def results(
         embedded=True,
         version="1",
         model="m",
-        settings={"recall": {"alpha": 0.6}},
+        settings={"recall": {"vector_weight": 0.6}},
         left_out=(),
     )
     lines = tuple(

@@ -96,7 +96,7 @@ def test_results_are_kept_question_by_question_without_any_text(tmp_path: Path) 
     report = evaluate("locomo", file, "--results", kept, "--top-k", "10")
     header, *lines = lines_of(kept)
     assert (header["dataset"], header["mode"], header["top_k"], header["users"]) == ("locomo", "hybrid", 10, ["0"])
-    assert (header["settings"]["recall"]["alpha"], header["left_out"]) == (0.6, ["0:3"])
+    assert (header["settings"]["recall"]["vector_weight"], header["left_out"]) == (0.6, ["0:3"])
     assert header["model"].startswith("all-MiniLM-L6-v2|")
     assert [line["id"] for line in lines] == ["0:0", "0:1", "0:2"]
     assert lines[0]["ranked"][0] == ["D1:3", "session_1"]
@@ -232,3 +232,10 @@ def test_without_a_question_that_has_evidence_nothing_is_measured(tmp_path: Path
         assert result.exit_code == 1
         assert "has no question with evidence" in " ".join(result.stderr.split())
         assert result.stdout == ""
+
+
+def test_a_command_that_moved_says_where_it_went() -> None:
+    result = run("sona", "locomo10.json", "--quick")
+    assert result.exit_code == 2
+    assert "python -m ops.lab sona" in result.stderr
+    assert "sona" not in run("--help").stdout

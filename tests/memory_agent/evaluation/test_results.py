@@ -50,7 +50,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
 
 def test_settings_that_rank_are_kept_and_paths_are_not() -> None:
     settings = Settings(
-        recall=RecallSettings(alpha=0.25),
+        recall=RecallSettings(vector_weight=0.25),
         embedder=EmbedderSettings(folder="/srv/model", max_tokens=64),
         ingest=IngestSettings(signals="/srv/table.toml", min_text_chars=9),
     )
@@ -63,6 +63,15 @@ def test_settings_that_rank_are_kept_and_paths_are_not() -> None:
 def test_the_settings_of_somebody_elses_daemon_are_not_claimed_to_be_known(tmp_path: Path) -> None:
     write_results(run_of(settings_known=False), tmp_path / "kept.jsonl")
     assert read_results(tmp_path / "kept.jsonl").header.settings is None
+
+
+def test_settings_are_read_under_their_former_names_too(tmp_path: Path) -> None:
+    file = tmp_path / "kept.jsonl"
+    write_results(run_of(), file)
+    now = read_results(file)
+    file.write_text(file.read_text().replace('"vector_weight"', '"alpha"'))
+    assert now.header.settings is not None
+    assert read_results(file).header.settings == now.header.settings
 
 
 def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:

@@ -64,16 +64,16 @@ def with_recall(plan: Plan, recall: RecallSettings) -> Plan:
 
 def test_every_run_starts_from_the_state_that_ingest_left(prepared: Prepared, plan: Plan) -> None:
     first = prepared.ask(plan, quiet)
-    prepared.ask(with_recall(plan, RecallSettings(alpha=0.1)), quiet)
+    prepared.ask(with_recall(plan, RecallSettings(vector_weight=0.1)), quiet)
     assert answers(prepared.ask(plan, quiet)) == answers(first)
     assert first.memories == 2 * len(TEXTS)
 
 
 def test_the_settings_of_the_run_rank_it(prepared: Prepared, plan: Plan) -> None:
     shipped = prepared.ask(plan, quiet)
-    words_only = prepared.ask(with_recall(plan, RecallSettings(alpha=0.0, contiguity=0.0)), quiet)
+    words_only = prepared.ask(with_recall(plan, RecallSettings(vector_weight=0.0, contiguity=0.0)), quiet)
     assert answers(words_only) != answers(shipped)
-    assert words_only.plan.settings.recall.alpha == 0.0
+    assert words_only.plan.settings.recall.vector_weight == 0.0
 
 
 def test_a_run_may_choose_histories_mode_and_depth(prepared: Prepared, plan: Plan) -> None:

@@ -10,13 +10,13 @@ import pytest
 from filter_worlds import NDIM, START, World, open_world
 
 from memory_agent.config import RecallSettings
-from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.candidates import Candidates, CandidateSearch
+from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.filter_plan import STRATEGIES, Strategy
-from memory_agent.recall.inquiry import make_inquiry
+from memory_agent.recall.query import make_query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.records import Embedding, MemoryFilter, Mode
-from memory_agent.storage.conditions import spanned
+from memory_agent.storage.filter_sql import spanned
 
 COUNT = 3_000
 FILTERS = {
@@ -44,8 +44,8 @@ QUERY = QueryVector(vector(1), vector(2), "model")
 
 
 def search(world: World, chosen: MemoryFilter | None, way: Strategy | None, mode: Mode = "hybrid") -> CandidateSearch:
-    inquiry = make_inquiry("alpha word5", 5, chosen, mode, 60_000, {}, RecallSettings(), START)
-    return CandidateSearch(world.archive, inquiry, Attempt(60_000), 50, way)
+    query = make_query("alpha word5", 5, chosen, mode, 60_000, {}, RecallSettings(), START)
+    return CandidateSearch(world.archive, query, Deadline(60_000), 50, way)
 
 
 def check_same(one: Candidates, other: Candidates) -> None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from memory_samples import NOW, message, texts
 
 from memory_agent.memory import Memory
-from memory_agent.recall.contiguity import REACH, Window
-from memory_agent.recall.coverage import coverage
+from memory_agent.recall.boosts import REACH, Window, coverage
 
 hits = st.integers(1, 5).flatmap(
     lambda words: st.lists(st.lists(st.booleans(), min_size=words, max_size=words), min_size=1, max_size=12)

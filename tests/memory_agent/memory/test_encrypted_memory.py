@@ -24,7 +24,7 @@ from memory_agent.errors import (
 from memory_agent.learning.learner_file import load_learner
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
-from memory_agent.storage.nearest import small
+from memory_agent.storage.nearest import quantize
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from relay import Journal
@@ -76,7 +76,7 @@ def fill(memory: Memory) -> dict[str, bytes]:
     vector = np.array(known.embedding, dtype=np.float32)
     marks = {name: word.encode() for name, word in WORDS.items()}
     marks |= {"id": record.id.encode(), "stem": WORDS["text"][:-1].encode(), "float16": vector.astype("<f2").tobytes()}
-    return marks | {"float32": vector.tobytes(), "int8": small(vector).tobytes()}
+    return marks | {"float32": vector.tobytes(), "int8": quantize(vector).tobytes()}
 
 
 def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:

@@ -24,7 +24,7 @@ from memory_agent.storage.archive import Archive
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 SECRET = "zanzibarquokka"
 OTHER = "The deploy of the billing service failed because of a stale lock"
-STEPS = ("write_intent", "forget", "build_anew", "remove_set_aside", "compact", "close_intent")
+STEPS = ("write_intent", "forget", "rebuild", "remove_set_aside", "compact", "close_intent")
 
 
 def files_with(text: str, folder: Path) -> list[str]:
@@ -187,7 +187,7 @@ def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
     place: dict[str, tuple[object, str]] = {
         "write_intent": (eraser, "write_intent"),
         "forget": (Forgetting, "memories"),
-        "build_anew": (archive.derived, "build_anew"),
+        "rebuild": (archive.derived, "rebuild"),
         "remove_set_aside": (archive.derived, "remove_set_aside"),
         "compact": (Store, "compact"),
         "close_intent": (eraser, "close_intent"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.recall.filter_plan import LISTED_WITHOUT_ASKING, STRATEGIES, FilterPlan, bound_to, choose
-from memory_agent.storage.effort import reading_us, scanning_us
+from memory_agent.storage.nearest import reading_us, scanning_us
 
 totals = st.integers(0, 200_000)
 limits = st.integers(1, 1_000)

@@ -12,7 +12,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
-from memory_agent.recall.profiles import FETCHES
+from memory_agent.recall.query import PROFILE_DEFAULTS
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import KINDS, PROFILES, MemoryFilter, Profile
 
@@ -28,13 +28,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iter
 
 
 def test_every_profile_has_its_fetch() -> None:
-    assert tuple(FETCHES) == PROFILES == get_args(Profile)
+    assert tuple(PROFILE_DEFAULTS) == PROFILES == get_args(Profile)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_says_how_many_of_which_kinds(filled: Memory, profile: Profile) -> None:
     found = filled.recall("how do we release", profile=profile).memories
-    fetch = FETCHES[profile]
+    fetch = PROFILE_DEFAULTS[profile]
     assert len(found) == fetch.top_k
     assert {memory.record.kind for memory in found} <= set(fetch.kinds or KINDS)
 

@@ -23,7 +23,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.recall.attempt import REASONS
+from memory_agent.recall.deadline import REASONS
 from memory_agent.records import Embedding, Mode
 
 
@@ -297,11 +297,11 @@ def test_a_side_that_is_being_built_anew_is_left_out_and_comes_back(
         memory.ingest([message(number) for number in range(8)], now=NOW)
         archive = memory._archive
         with archive._writing:  # the builder has to wait, so that the state in between can be seen
-            archive.mend_soon(side)  # type: ignore[arg-type]
+            archive.rebuild_soon(side)  # type: ignore[arg-type]
             result = memory.recall("sourdough", top_k=1)
             assert texts(result) == [f"{SUBJECTS[3]}, part 3"]
             assert result.degraded == (f"{side}_rebuilding",)
-        archive._wait_for_mending()
+        archive._wait_for_rebuilds()
         result = memory.recall("sourdough", top_k=8)
         assert (len(result.memories), result.degraded) == (8, ())
         assert result.memories[0].retrieval == "hybrid"
@@ -313,7 +313,7 @@ def test_a_damaged_lexicon_is_found_out_by_a_recall_and_built_anew(tmp_path: Pat
         memory._archive.lexicon._disconnect()
         result = memory.recall("sourdough", top_k=1)
         assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ("lexicon_rebuilding",))
-        memory._archive._wait_for_mending()
+        memory._archive._wait_for_rebuilds()
         assert memory.recall("sourdough", top_k=1, mode="lexical").degraded == ()
 
 

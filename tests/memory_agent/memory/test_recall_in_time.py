@@ -22,7 +22,7 @@ def test_while_the_lexicon_is_taken_the_vectors_answer_at_the_deadline(tmp_path:
         assert sorted(texts(late)) == sorted(texts(whole))
         assert late.degraded == ("deadline",)
         assert {found.retrieval for found in late.memories} == {"vector"}
-        assert not memory._archive.is_mending("lexicon")
+        assert not memory._archive.is_rebuilding("lexicon")
         assert memory.recall("sourdough bread", top_k=2, deadline_ms=PATIENT_MS).degraded == ()
 
 

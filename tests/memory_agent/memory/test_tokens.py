@@ -15,8 +15,8 @@ from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, Progress
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.late_embedder import LateEmbedder
 from memory_agent.memory import Memory
-from memory_agent.recall.attempt import Attempt
 from memory_agent.recall.context import context_block
+from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
 from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory
 
@@ -129,27 +129,27 @@ def late(embedder: object) -> LateEmbedder:
 
 
 def test_an_embedder_that_stops_answering_is_asked_once_more_and_no_more(embedder: Embedder) -> None:
-    failing, attempt = Failing(embedder, answers=2), Attempt(60_000)
-    count = TokenCounter(late(failing), attempt)
+    failing, deadline = Failing(embedder, answers=2), Deadline(60_000)
+    count = TokenCounter(late(failing), deadline)
     block = context_block(answer(*["tag, build, announce"] * 9), 400, now=NOW, count_tokens=count)
-    assert (failing.asked, attempt.degraded) == (3, ["embedder_timeout"])
+    assert (failing.asked, deadline.degraded) == (3, ["embedder_timeout"])
     assert block.count("tag, build") == 9
     assert embedder.count_tokens(block) <= 400
 
 
 def test_what_was_counted_when_time_is_up_is_kept(embedder: Embedder) -> None:
-    attempt = Attempt(60_000)
-    count = TokenCounter(late(embedder), attempt)
+    deadline = Deadline(60_000)
+    count = TokenCounter(late(embedder), deadline)
     exact = count("tunnel maintenance")
-    attempt.deadline_s = 0.0
+    deadline.limit_s = 0.0
     assert count("tunnel maintenance") == estimate_tokens("tunnel maintenance") > exact
-    assert attempt.degraded == ["deadline"]
+    assert deadline.degraded == ["deadline"]
 
 
 def test_an_embedder_that_was_waited_for_is_not_waited_for_again(embedder: Embedder) -> None:
-    failing, attempt = Failing(embedder, answers=0), Attempt(60_000)
-    attempt.degrade("embedder_timeout")
-    assert TokenCounter(late(failing), attempt)("a text") == estimate_tokens("a text")
+    failing, deadline = Failing(embedder, answers=0), Deadline(60_000)
+    deadline.degrade("embedder_timeout")
+    assert TokenCounter(late(failing), deadline)("a text") == estimate_tokens("a text")
     assert failing.asked == 0
 
 
@@ -167,7 +167,7 @@ class Dawdling(Failing):
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         assert timeout_s is not None
-        deadline = Attempt(timeout_s * 1000 + 100)
+        deadline = Deadline(timeout_s * 1000 + 100)
         while deadline.remaining_s > 0:
             super().count_tokens(text)
         return super().count_tokens(text)

@@ -10,10 +10,10 @@ from samples import NDIM, SMALL, exact_ranking, memory, unit_vectors
 
 from memory_agent.records import MemoryFilter
 from memory_agent.storage import derived
-from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index import VectorIndex
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
 COUNT = 120

@@ -11,8 +11,8 @@ from samples import NDIM, exact_ranking, unit_vectors
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import Embedding
 from memory_agent.storage.changes import Change, Changes, Rows
-from memory_agent.storage.index import INT8_ERROR, VectorIndex
-from memory_agent.storage.nearest import small
+from memory_agent.storage.nearest import quantize
+from memory_agent.storage.vector_index import INT8_ERROR, VectorIndex
 
 K = 10
 
@@ -207,7 +207,7 @@ def test_scaled_to_int8_a_cosine_keeps_within_the_error_that_is_reckoned_with(pe
     rng = np.random.default_rng(1)
     drawn = rng.standard_cauchy(size=(3_000, 96)) if peaky else rng.normal(size=(3_000, 96))
     vectors = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
-    scaled = small(vectors).astype(np.float64)
+    scaled = quantize(vectors).astype(np.float64)
     scaled /= np.linalg.norm(scaled, axis=1, keepdims=True)
     assert np.abs(scaled @ scaled[:50].T - vectors @ vectors[:50].T).max() < INT8_ERROR
 

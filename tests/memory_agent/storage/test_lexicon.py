@@ -159,7 +159,7 @@ def test_of_equal_scores_the_later_row_comes_first(tmp_path: Path) -> None:
 def test_no_query_does_harm(lexicon: Lexicon, query: str) -> None:
     rows, scores = lexicon.search(query, 10)
     assert len(rows) == len(scores)
-    assert lexicon.hits(query, np.array([1, 3])).shape[1] == 2
+    assert lexicon.word_hits(query, np.array([1, 3])).shape[1] == 2
     assert list(lexicon.passages(query, {7: memory("a race")})) == [7]
     assert len(lexicon) == 4
 
@@ -189,9 +189,9 @@ def test_hits_say_which_row_has_which_word_whatever_its_form(tmp_path: Path) -> 
     ]
     with built(tmp_path, memories) as lexicon:
         rows = np.array([1, 2, 4])
-        assert lexicon.hits("the auth races", rows).tolist() == [[False, True, False], [True, True, True]]
-        assert lexicon.hits("", rows).shape == (0, 3)
-        assert lexicon.hits("auth", np.array([], dtype=np.int64)).shape == (1, 0)
+        assert lexicon.word_hits("the auth races", rows).tolist() == [[False, True, False], [True, True, True]]
+        assert lexicon.word_hits("", rows).shape == (0, 3)
+        assert lexicon.word_hits("auth", np.array([], dtype=np.int64)).shape == (1, 0)
 
 
 def test_words_are_counted_in_all_memories_whatever_their_form(tmp_path: Path) -> None:

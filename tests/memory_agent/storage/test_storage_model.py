@@ -17,10 +17,10 @@ from samples import SMALL, exact_ranking, memory, new_key, unit_vectors
 
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage import derived
-from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_index import VectorIndex
 
 SETTINGS = msgspec.structs.replace(SMALL, exact_search_limit=12)
 WORDS = ("auth", "race", "mutex", "token", "retry")

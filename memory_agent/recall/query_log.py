@@ -1,0 +1,49 @@
+"""What is kept of a recall, so that feedback and its run can be told what it was: no words, only ids and vectors.
+
+What this does not do: keep it (`storage/recall_notes`), read it again (`learning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from memory_agent.learning.learner import Advice
+from memory_agent.recall.interleaving import Pick
+from memory_agent.recall.query import Query
+from memory_agent.recall.query_vectors import QueryVector
+from memory_agent.storage.codec import microseconds
+from memory_agent.storage.recall_notes import (
+    BASELINE,
+    LEARNED,
+    NO_ARM,
+    RecallNote,
+    Served,
+    Shown,
+    request_digest,
+    vector_of_query,
+)
+from memory_agent.trajectory import Arm
+
+_ARMS: dict[Arm | None, int] = {None: NO_ARM, "baseline": BASELINE, "learned": LEARNED}
+_SERVED: dict[str, Served] = {"baseline": "baseline", "learned": "learned", "interleave": "interleaved"}
+
+
+def note_of(
+    recall_id: str, query: Query, vector: QueryVector | None, advice: Advice, picked: Sequence[Pick], now: datetime
+) -> RecallNote:
+    """Return what is kept of an answered recall."""
+    filter = query.filter
+    return RecallNote(
+        recall_id=recall_id,
+        at_us=microseconds(now, "now"),
+        session_id=None if filter is None else filter.session_id,
+        by_run=query.by_run,
+        vector=vector_of_query(None if vector is None else vector.raw),
+        stamp=None if vector is None else vector.stamp,
+        shown=tuple(Shown(pick.row, _ARMS[pick.arm], pick.folded) for pick in picked),
+        served=_SERVED[advice.route],
+        is_contested=advice.route == "interleave",
+        request=request_digest(query.text),
+        size=len(picked),
+    )

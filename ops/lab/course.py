@@ -1,0 +1,180 @@
+"""One arm at work on a copy of one user's store: it is taught question by question, and asked in between.
+
+Teaching is on-policy: the memory is asked, the run says what it used of what was shown and how it ended, and the next
+question finds what was learnt. Asking happens on a copy of the copy, so that it teaches nothing. Time is made up, an
+hour from question to question, and no clock is read: the same seed gives the same course.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple, Unpack
+
+import msgspec
+import numpy as np
+
+from memory_agent.api import RecallOptions
+from memory_agent.embedders import Embedder
+from memory_agent.evaluation.dataset import History, Question, event_id
+from memory_agent.evaluation.metrics import Place
+from memory_agent.evaluation.runs import opener
+from memory_agent.evaluation.trial import Examiner
+from memory_agent.memory import Memory
+from memory_agent.records import MemoryFilter, MemoryRecord, Mode, RecallResult
+from memory_agent.trajectory import FeedbackReport, SonaStatus
+from ops.lab.arms import Arm, account_for
+from ops.lab.rocchio import Rocchio
+from ops.lab.stores import Stores, copied
+
+ASKED = 10
+"""Memories that a test question is answered with."""
+
+_START = datetime(2025, 1, 6, tzinfo=UTC)
+_APART = timedelta(hours=1)
+_METRICS = ("recall@1", "recall@5", "recall@10", "mrr")
+
+Watch = Callable[[int, Memory], None]
+"""Called with (how many questions were taught, the memory)."""
+
+
+class Figures(NamedTuple):
+    """What came back for one question: shares of its evidence, and one over the place of the first of it."""
+
+    recall_at_1: float
+    recall_at_5: float
+    recall_at_10: float
+    mrr: float
+
+
+class Heard(msgspec.Struct, kw_only=True):
+    """What became of feedback: how many memories were named and credited, and why others were not. Grows."""
+
+    feedbacks: int = 0
+    named: int = 0
+    credited: int = 0
+    not_credited: dict[str, int] = {}
+
+    def note(self, named: int, report: FeedbackReport) -> None:
+        """Count one feedback that named so many memories."""
+        self.feedbacks += 1
+        self.named += named
+        self.credited += len(report.credited)
+        for reason in report.not_credited.values():
+            self.not_credited[reason] = self.not_credited.get(reason, 0) + 1
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a course works with. `shown` memories are the answer to a question that teaches."""
+
+    stores: Stores
+    embedder: Embedder
+    shown: int = 10
+
+
+@contextmanager
+def course(bench: Bench, arm: Arm, history: History, random: np.random.Generator) -> Iterator[Course]:
+    """Give a course on a copy of the store of `history.user`; gone afterwards."""
+    with copied(bench.stores.folder, history.user) as folder:
+        yield Course(bench, arm, history, random, folder)
+
+
+class Course:
+    """An arm and the copy of a store that it learns on. `history` has the items that questions are about."""
+
+    def __init__(self, bench: Bench, arm: Arm, history: History, random: np.random.Generator, folder: Path) -> None:
+        self.heard = Heard()
+        self._bench = bench
+        self._arm = arm
+        self._history = history
+        self._random = random
+        self._folder = folder
+        self._settings = arm.settings(bench.stores.settings)
+        self._mode: Mode = arm.mode or self._settings.recall.mode
+        self._rocchio = Rocchio()
+        self._now = _START
+
+    def teach(self, questions: Sequence[Question], watch: Watch = lambda _taught, _memory: None) -> SonaStatus:
+        """Ask the questions in their order and say after each what was used; return what the learner says of itself."""
+        with self._open(self._folder, self._bench.embedder) as memory:
+            for taught, (question, other) in enumerate(_with_others(questions), 1):
+                self._teach(memory, question, other)
+                watch(taught, memory)
+            return memory.sona.status()
+
+    def ask(self, questions: Sequence[Question]) -> dict[str, Figures]:
+        """Return what the memory finds for each question, by its id, and leave no trace."""
+        history = msgspec.structs.replace(self._history, questions=tuple(questions))
+        embedder = self._bench.embedder
+        if self._arm.moves:
+            embedder = self._rocchio.moving(embedder)
+        with copied(self._folder, history.user) as folder, self._open(folder, embedder) as memory:
+            asked = _AtTime(memory, self._now)
+            examiner = Examiner(history, history.user, asked, lambda ids: map(memory.get, ids), self._mode, ASKED)
+            answers = examiner.ask_all(lambda: None)
+        return {answer.question.id: Figures(*(answer.metrics[name] for name in _METRICS)) for answer in answers}
+
+    def _teach(self, memory: Memory, question: Question, other: Question) -> None:
+        self._now += _APART
+        result = memory.recall(
+            question.text, self._bench.shown, mode=self._mode, now=self._now, reference_time=question.asked_at
+        )
+        if self._arm.signal is None:
+            return
+        shown = self._places(result, memory)
+        account = account_for(self._arm.signal, question.relevant, other.relevant, shown, self._random)
+        used = [self._record(item) for item in account.used]
+        report = memory.feedback(result.recall_id, used=used, quality=account.quality, now=self._now)
+        self.heard.note(len(used), report)
+        if self._arm.moves:
+            self._note_for_rocchio(memory, question, report, account.quality)
+
+    def _note_for_rocchio(self, memory: Memory, question: Question, report: FeedbackReport, quality: float) -> None:
+        records = (memory.get(id_, with_embedding=True) for id_ in report.credited)
+        used = [np.array(record.embedding, dtype=np.float32) for record in records if record and record.embedding]
+        self._rocchio.learn(self._bench.embedder.embed_query(question.text), used, quality)
+
+    def _places(self, result: RecallResult, memory: Memory) -> list[Place]:
+        """Return the items of each memory of an answer: its own, then those of the others that it stands for."""
+        places = []
+        for found in result.memories:
+            others = (memory.get(origin.id) for origin in found.origins)
+            places.append(tuple(self._item(record) for record in (found.record, *others) if record is not None))
+        return places
+
+    def _item(self, record: MemoryRecord) -> str:
+        return (record.event_id or record.id).removeprefix(event_id(self._history.user, ""))
+
+    def _record(self, item: str) -> str:
+        return self._bench.stores.records[self._history.user][event_id(self._history.user, item)]
+
+    def _open(self, folder: Path, embedder: Embedder) -> Memory:
+        return opener(self._settings, folder, embedder)(self._history.user)
+
+
+class _AtTime:
+    """A memory that is asked at one moment."""
+
+    def __init__(self, memory: Memory, now: datetime) -> None:
+        self._memory = memory
+        self._now = now
+
+    def recall(
+        self,
+        query: str,
+        top_k: int | None = None,
+        filter: MemoryFilter | None = None,
+        mode: Mode | None = None,
+        deadline_ms: float | None = None,
+        **options: Unpack[RecallOptions],
+    ) -> RecallResult:
+        return self._memory.recall(query, top_k, filter, mode, deadline_ms, now=self._now, **options)
+
+
+def _with_others(questions: Sequence[Question]) -> Iterator[tuple[Question, Question]]:
+    """Go over the questions, each with another one: the next, and the first after the last."""
+    return zip(questions, (*questions[1:], *questions[:1]), strict=True)

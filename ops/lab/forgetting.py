@@ -1,0 +1,176 @@
+"""Two projects in one memory: does what the second teaches spoil what the first taught, or harm where nothing was?
+
+A user's memory holds two conversations. The learner is taught by the first (A), then by the second (B); another one,
+on the same memory, by B alone. Asked are the repeated questions of both, and after A alone all of B, which nothing was
+taught of. Every figure is a difference to the same questions with learning off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from memory_agent.evaluation.dataset import History, Question
+from ops.lab.arms import CITE, OFF, ORACLE, Arm
+from ops.lab.course import Bench, Course, course
+from ops.lab.gains import Array, Difference, difference
+from ops.lab.histories import make_split, merged, project
+
+Moment = Literal["A after A", "A after B", "B after A", "B after B", "B alone"]
+"""Which project is asked, and after which one was taught last."""
+
+KEPT = 0.8
+"""The share of a gain that has to be left."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One pair of projects under one seed and arm. `user` has both in one memory."""
+
+    seed: int
+    place: int
+    user: str
+    first: History
+    second: History
+    arm: Arm
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of a gain in recall at 5 beside another project.
+
+    `alone` is the gain without the other project, `beside` the gain with it, `share` the second over the first, None
+    where there was none. `margin` is `beside` less .8 of `alone`: the target is held where it is not below 0.
+    """
+
+    project: Literal["A", "B"]
+    alone: Difference
+    beside: Difference
+    share: float | None
+    margin: Difference
+
+
+class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What one signal's learner kept. `harm` is the difference on B's questions before B was taught."""
+
+    arm: str
+    pairs: int
+    seeds: int
+    kept: tuple[Kept, ...]
+    harm: Difference
+
+
+class Moments(msgspec.Struct, frozen=True, kw_only=True):
+    """The recall at 5 of each question of a job, by moment."""
+
+    arm: str
+    seed: int
+    user: str
+    asked: dict[Moment, dict[str, float]]
+
+
+Compared = tuple[Moments, Moments]
+"""What a learner found, and what was found with learning off."""
+
+
+def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:
+    """Return each history with the next one, the last with the first; of two one pair, of one none."""
+    following = [*histories[1:], *histories[:1]]
+    return list(zip(histories, following, strict=True))[: len(histories) if len(histories) > 2 else len(histories) - 1]
+
+
+def pair_user(first: History, second: History) -> str:
+    """Return the user whose memory holds both."""
+    return f"{first.user}+{second.user}"
+
+
+def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
+    """Return the courses of the experiment: learning off, and of the arms oracle and cite."""
+    arms = [arm for arm in arms if arm.name in (OFF, ORACLE, CITE)]
+    return [
+        Job(seed, place, pair_user(first, second), first, second, arm)
+        for seed in seeds
+        for place, (first, second) in enumerate(pairs(histories))
+        for arm in arms
+    ]
+
+
+def hold(bench: Bench, job: Job) -> Moments:
+    """Return what one learner finds at each moment."""
+    random = np.random.default_rng((job.seed, job.place, 2))
+    a, b = (make_split("random", project(part), random) for part in (job.first, job.second))
+    again_a, again_b = (tuple(q for q in split.test if q.id in split.repeated) for split in (a, b))
+    asked: dict[Moment, dict[str, float]] = {}
+    with _course(bench, job) as both:
+        both.teach(a.train)
+        asked["A after A"], asked["B after A"] = _found(both, again_a), _found(both, b.test)
+        both.teach(b.train)
+        asked["A after B"], asked["B after B"] = _found(both, again_a), _found(both, again_b)
+    with _course(bench, job) as alone:
+        alone.teach(b.train)
+        asked["B alone"] = _found(alone, again_b)
+    return Moments(arm=job.arm.name, seed=job.seed, user=job.user, asked=asked)
+
+
+def sum_up(moments: Sequence[Moments]) -> list[Forgetting]:
+    """Return what each signal's learner kept, less learning off."""
+    off = {(part.seed, part.user): part for part in moments if part.arm == OFF}
+    by_arm: dict[str, list[tuple[Moments, Moments]]] = {}
+    for part in moments:
+        if part.arm != OFF:
+            by_arm.setdefault(part.arm, []).append((part, off[part.seed, part.user]))
+    return [
+        Forgetting(
+            arm=arm,
+            pairs=len({own.user for own, _ in of_arm}),
+            seeds=len({own.seed for own, _ in of_arm}),
+            kept=(
+                *_kept("A", of_arm, "A after A", "A after B"),
+                *_kept("B", of_arm, "B alone", "B after B"),
+            ),
+            harm=_mean(*_gains(of_arm, "B after A")),
+        )
+        for arm, of_arm in by_arm.items()
+    ]
+
+
+def _course(bench: Bench, job: Job) -> AbstractContextManager[Course]:
+    history = merged((job.first, job.second), job.user)
+    return course(bench, job.arm, history, np.random.default_rng((job.seed, job.place, 3)))
+
+
+def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
+    return {id_: figures.recall_at_5 for id_, figures in taught.ask(questions).items()}
+
+
+def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
+    """Give what is left of a gain, where a repeated question was asked at all."""
+    before, units = _gains(of_arm, alone)
+    after, _ = _gains(of_arm, beside)
+    if not units:
+        return
+    gain = float(before.mean())
+    yield Kept(
+        project=name,
+        alone=_mean(before, units),
+        beside=_mean(after, units),
+        share=float(after.mean()) / gain if gain > 0 else None,
+        margin=_mean(after - KEPT * before, units),
+    )
+
+
+def _gains(of_arm: Sequence[Compared], moment: Moment) -> tuple[Array, list[str]]:
+    """Return (q,) how much better each question was answered than with learning off, and whose it was."""
+    gains, units = [], []
+    for own, off in of_arm:
+        gains += [recall - off.asked[moment][id_] for id_, recall in own.asked[moment].items()]
+        units += [own.user] * len(own.asked[moment])
+    return np.array(gains), units
+
+
+def _mean(values: Array, units: Sequence[str]) -> Difference:
+    return difference(values[:, None], units)[0]

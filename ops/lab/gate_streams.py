@@ -1,0 +1,131 @@
+"""Does the gate open when it should, and only then? Long streams of recalls and feedback, with the gate in charge.
+
+All conversations lie in one memory and all questions are asked once, in random order; the gate sees what its own
+contests bring. Under citations it may open; under lists it must not, since they credit nothing; under shuffled
+citations it must not either, and how often it does is its rate of false alarms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from memory_agent.evaluation.dataset import History
+from memory_agent.memory import Memory
+from memory_agent.trajectory import GateState
+from ops.lab.arms import FEW, Arm, Signal
+from ops.lab.course import Bench, course
+
+SIGNALS: tuple[Signal, ...] = ("cite", "list", "shuffled cite")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One stream: all questions of a history under one seed."""
+
+    seed: int
+    history: History
+    signal: Signal
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the gate in one stream.
+
+    `tried_at` and `opened_at` are the numbers of recalls after which the learner was first tried and first acted
+    always, None where that did not happen. The rest is as at the end.
+    """
+
+    signal: Signal
+    seed: int
+    recalls: int
+    credited: int
+    tried_at: int | None
+    opened_at: int | None
+    state: GateState
+    won: int
+    lost: int
+    tied: int
+    evidence: float
+    harm: float
+    served: dict[str, int]
+
+
+class Vigil(msgspec.Struct, frozen=True, kw_only=True):
+    """The streams of one signal: in how many the gate opened, at some time and at the end."""
+
+    signal: Signal
+    streams: int
+    opened: int
+    open_at_end: int
+    recalls: int
+    credited: float
+    won: int
+    lost: int
+    tied: int
+    opened_at: tuple[int, ...]
+
+
+def jobs(history: History, signals: Sequence[Signal], seeds: Sequence[int]) -> list[Job]:
+    """Return the streams; lists, which credit nothing whatever the seed, take few."""
+    return [
+        Job(seed, history, signal)
+        for signal in SIGNALS
+        if signal in signals
+        for seed in (seeds[:FEW] if signal == "list" else seeds)
+    ]
+
+
+def hold(bench: Bench, job: Job) -> Stream:
+    """Return what became of the gate."""
+    random = np.random.default_rng((job.seed, 4))
+    questions = [job.history.questions[place] for place in random.permutation(len(job.history.questions))]
+    first: dict[GateState, int] = {}
+
+    def watch(taught: int, memory: Memory) -> None:
+        first.setdefault(memory.sona.status().gate.state, taught)
+
+    arm = Arm(job.signal, job.signal, "auto", ())
+    with course(bench, arm, job.history, random) as watched:
+        status = watched.teach(questions, watch)
+    gate = status.gate
+    return Stream(
+        signal=job.signal,
+        seed=job.seed,
+        recalls=len(questions),
+        credited=status.credited,
+        tried_at=first.get("trial"),
+        opened_at=first.get("on"),
+        state=gate.state,
+        won=gate.won,
+        lost=gate.lost,
+        tied=gate.tied,
+        evidence=gate.evidence,
+        harm=gate.harm,
+        served=status.served,
+    )
+
+
+def sum_up(streams: Sequence[Stream]) -> list[Vigil]:
+    """Return what became of the gate by signal."""
+    by_signal: dict[Signal, list[Stream]] = {}
+    for stream in streams:
+        by_signal.setdefault(stream.signal, []).append(stream)
+    return [_sum(signal, of_signal) for signal, of_signal in by_signal.items()]
+
+
+def _sum(signal: Signal, streams: Sequence[Stream]) -> Vigil:
+    return Vigil(
+        signal=signal,
+        streams=len(streams),
+        opened=sum(stream.opened_at is not None for stream in streams),
+        open_at_end=sum(stream.state == "on" for stream in streams),
+        recalls=sum(stream.recalls for stream in streams),
+        credited=sum(stream.credited for stream in streams) / len(streams),
+        won=sum(stream.won for stream in streams),
+        lost=sum(stream.lost for stream in streams),
+        tied=sum(stream.tied for stream in streams),
+        opened_at=tuple(stream.opened_at for stream in streams if stream.opened_at is not None),
+    )

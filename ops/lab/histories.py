@@ -1,0 +1,89 @@
+"""Which questions teach, and which are asked afterwards. The same seed gives the same split.
+
+Two questions share evidence when an item answers both. Split at random, many test questions ask for what a training
+question asked for before (`repeated`); split by evidence, none does, and a gain is more than a memory of answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+
+from memory_agent.evaluation.dataset import History, Item, Question
+
+SplitName = Literal["random", "disjoint"]
+SPLITS: tuple[SplitName, ...] = get_args(SplitName)
+
+
+class Split(msgspec.Struct, frozen=True, kw_only=True):
+    """The questions of one user. `train` is in the order in which it is asked; `repeated` are ids of test questions."""
+
+    train: tuple[Question, ...]
+    test: tuple[Question, ...]
+    repeated: frozenset[str]
+
+
+def make_split(name: SplitName, questions: Sequence[Question], random: np.random.Generator) -> Split:
+    """Return half of the questions to teach with, and the others; by evidence the halves may be unequal."""
+    groups = [[question] for question in questions] if name == "random" else evidence_groups(questions)
+    train: list[Question] = []
+    test: list[Question] = []
+    for place in random.permutation(len(groups)):
+        chosen = train if len(train) <= len(test) else test
+        chosen += groups[place]
+    taught = {item for question in train for item in question.relevant}
+    return Split(
+        train=tuple(train[place] for place in random.permutation(len(train))),
+        test=tuple(sorted(test, key=questions.index)),
+        repeated=frozenset(question.id for question in test if taught & question.relevant.keys()),
+    )
+
+
+def evidence_groups(questions: Sequence[Question]) -> list[list[Question]]:
+    """Return the questions in groups of which no two share evidence, as small as they can be; in their order."""
+    groups: list[tuple[set[str], list[Question]]] = []
+    for question in questions:
+        items, members = set(question.relevant), [question]
+        touching = [group for group in groups if group[0] & items]
+        groups = [group for group in groups if not group[0] & items]
+        for other_items, others in reversed(touching):
+            items, members = items | other_items, others + members
+        groups.append((items, members))
+    return [members for _, members in groups]
+
+
+def only_main(history: History, categories: Collection[str], user: str) -> History:
+    """Return the history as that of `user`, with the answerable questions of these categories; all where none is."""
+    kept = (question for question in history.answerable if not categories or question.category in categories)
+    return msgspec.structs.replace(history, user=user, questions=tuple(kept))
+
+
+def merged(histories: Sequence[History], user: str) -> History:
+    """Return the histories as those of one user, in their order; ids of items and sessions say whose they were."""
+    return History(
+        user=user,
+        items=tuple(_item(item, part.user) for part in histories for item in part.items),
+        questions=tuple(question for part in histories for question in project(part)),
+    )
+
+
+def project(history: History) -> tuple[Question, ...]:
+    """Return the questions of a history as they are in a merged one."""
+    return tuple(
+        msgspec.structs.replace(
+            question, relevant={_named(history.user, item): grade for item, grade in question.relevant.items()}
+        )
+        for question in history.questions
+    )
+
+
+def _item(item: Item, user: str) -> Item:
+    session = None if item.session is None else _named(user, item.session)
+    return msgspec.structs.replace(item, id=_named(user, item.id), session=session)
+
+
+def _named(user: str, name: str) -> str:
+    return f"{user}/{name}"

@@ -1,0 +1,215 @@
+"""A planner asks for past runs like the one before it: are they of the same task, and did they work?
+
+Half of each task's trials are past: the runs were made one after the other, each asked the memory first, was published
+as events and got its reward as feedback. The other half ask, by the user's first message. What comes back is read as
+runs, each at the place of its best memory. Two splits: by `trial`, all tasks were learnt from; by `task`, every past
+run is in the memory, and half of the tasks were learnt from, while those of the other half ask.
+
+The runs of the file knew of no memory, so nothing says which ones they used: the reward is all the feedback that there
+is. Beside that, an arm is told what a planner might have cited: the first memory shown of a run of the same task, with
+20 % odds another one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+
+from memory_agent.evaluation.metrics import distinct
+from memory_agent.evaluation.runs import opener
+from memory_agent.layout import Layout
+from memory_agent.memory import Memory
+from memory_agent.records import RecallResult
+from ops.lab.airline import AirlineRun, events_of
+from ops.lab.arms import OFF, Arm, account_for
+from ops.lab.course import Bench
+from ops.lab.gains import Difference, difference
+
+Held = Literal["trial", "task"]
+HELD: tuple[Held, ...] = get_args(Held)
+ON, CITED, GATED = "learning on", "learning on, cited", "cited, gate decides"
+ARMS = (
+    Arm(OFF, None, "off", ()),
+    Arm(ON, None, "on", ()),
+    Arm(CITED, "cite", "on", ()),
+    Arm(GATED, "cite", "auto", ()),
+)
+
+_USER = "airline"
+_START = datetime(2025, 1, 6, tzinfo=UTC)
+_APART = timedelta(hours=1)
+_MEMORIES = 50
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    """One planner: what is held out, under which seed, with which arm."""
+
+    held: Held
+    seed: int
+    runs: tuple[AirlineRun, ...]
+    arm: Arm
+
+
+class RunFigures(NamedTuple):
+    """What came first: shares of runs of the same task and of runs that succeeded, at 1 and among the first 3.
+
+    `worked_1`: the first run is of the same task, and succeeded.
+    """
+
+    same_task_1: float
+    same_task_3: float
+    succeeded_1: float
+    succeeded_3: float
+    worked_1: float
+
+
+class Requested(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request brought. `is_mixed`: past runs of its task ended both ways, so that the order matters."""
+
+    arm: str
+    held: Held
+    seed: int
+    task: int
+    trial: int
+    is_mixed: bool
+    figures: RunFigures
+
+
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
+    """What one arm brought for all requests, or those of mixed tasks alone; differences are to learning off."""
+
+    arm: str
+    held: Held
+    group: Literal["all", "mixed"]
+    requests: int
+    tasks: int
+    means: dict[str, float]
+    over_off: dict[str, Difference]
+
+
+def jobs(runs: Sequence[AirlineRun], seeds: Sequence[int]) -> list[Job]:
+    """Return the planners of the experiment."""
+    return [Job(held, seed, tuple(runs), arm) for seed in seeds for held in HELD for arm in ARMS]
+
+
+def hold(bench: Bench, job: Job) -> list[Requested]:
+    """Return what each request brings."""
+    random = np.random.default_rng((job.seed, HELD.index(job.held), 5))
+    past, asking = _by_trial(job.runs, random)
+    learnt = set(_tasks(job.runs, random)) if job.held == "task" else {run.task for run in job.runs}
+    asked = [run for run in asking if job.held == "trial" or run.task not in learnt]
+    with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
+        Layout(Path(folder)).create()
+        with opener(job.arm.settings(bench.stores.settings), Path(folder), bench.embedder)(_USER) as memory:
+            now = _START
+            citing = np.random.default_rng((job.seed, HELD.index(job.held), 6)) if job.arm.signal else None
+            for now, run in zip(_hours(), past, strict=False):
+                _live(memory, run, now, bench.shown if run.task in learnt else 0, citing)
+            return [_requested(job, run, past, _recalled(memory, run, past, now + _APART)) for run in asked]
+
+
+def sum_up(requested: Sequence[Requested]) -> list[Planning]:
+    """Return what each arm brought, by what was held out."""
+    found = []
+    for held in HELD:
+        for group in ("all", "mixed"):
+            chosen = [part for part in requested if part.held == held and (group == "all" or part.is_mixed)]
+            by_arm = {arm.name: [part for part in chosen if part.arm == arm.name] for arm in ARMS}
+            found += [_planning(of_arm, by_arm[OFF], group) for of_arm in by_arm.values() if of_arm]
+    return found
+
+
+def figures_of(runs: Sequence[AirlineRun], task: int) -> RunFigures:
+    """Return the figures of past runs, best first, for a request of a task; of none they are 0."""
+    same = [run.task == task for run in runs[:3]] or [False]
+    succeeded = [run.succeeded for run in runs[:3]] or [False]
+    return RunFigures(
+        same_task_1=float(same[0]),
+        same_task_3=sum(same) / len(same),
+        succeeded_1=float(succeeded[0]),
+        succeeded_3=sum(succeeded) / len(succeeded),
+        worked_1=float(same[0] and succeeded[0]),
+    )
+
+
+def _by_trial(runs: Sequence[AirlineRun], random: np.random.Generator) -> tuple[list[AirlineRun], list[AirlineRun]]:
+    """Return half of the trials as past runs, in the order in which they were made, and the others."""
+    trials = sorted({run.trial for run in runs})
+    past_trials = {trials[place] for place in random.permutation(len(trials))[: len(trials) // 2]}
+    past = [run for run in runs if run.trial in past_trials]
+    return [past[place] for place in random.permutation(len(past))], [r for r in runs if r.trial not in past_trials]
+
+
+def _tasks(runs: Sequence[AirlineRun], random: np.random.Generator) -> list[int]:
+    """Return half of the tasks."""
+    tasks = sorted({run.task for run in runs})
+    return [tasks[place] for place in random.permutation(len(tasks))[: len(tasks) // 2]]
+
+
+def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
+    """Let a run be made: it asks, is published, gets its reward; one that is shown nothing asks and learns nothing."""
+    result = memory.recall(run.request, shown, now=now) if shown else None
+    events = events_of(run, _USER, now, () if result is None else (result.recall_id,))
+    for start in range(0, len(events), _BATCH):
+        memory.ingest(events[start : start + _BATCH], now=now + _APART / 2)
+    if result is not None:
+        used = () if citing is None else _cited(result, run, citing)
+        memory.feedback(result.recall_id, used, float(run.succeeded), now=now + _APART / 2)
+
+
+def _cited(result: RecallResult, run: AirlineRun, random: np.random.Generator) -> tuple[str, ...]:
+    """Return the memory that the run's planner might have cited, if any of its task was shown."""
+    records = [found.record for found in result.memories]
+    same_task = [record.id for record in records if (record.run_id or "").startswith(f"task-{run.task}-")]
+    return account_for("cite", same_task[:1], (), [(record.id,) for record in records], random).used
+
+
+def _recalled(memory: Memory, run: AirlineRun, past: Sequence[AirlineRun], now: datetime) -> list[AirlineRun]:
+    """Return the past runs that come back for the request of another one, best first."""
+    by_id = {other.run_id: other for other in past}
+    result = memory.recall(run.request, _MEMORIES, now=now)
+    return [by_id[run_id] for run_id in distinct(found.record.run_id for found in result.memories) if run_id in by_id]
+
+
+def _requested(job: Job, run: AirlineRun, past: Sequence[AirlineRun], recalled: Sequence[AirlineRun]) -> Requested:
+    return Requested(
+        arm=job.arm.name,
+        held=job.held,
+        seed=job.seed,
+        task=run.task,
+        trial=run.trial,
+        is_mixed=len({other.succeeded for other in past if other.task == run.task}) == 2,
+        figures=figures_of(recalled, run.task),
+    )
+
+
+def _planning(own: Sequence[Requested], off: Sequence[Requested], group: Literal["all", "mixed"]) -> Planning:
+    figures, of_off = (np.array([part.figures for part in parts], dtype=np.float64) for parts in (own, off))
+    names = RunFigures._fields
+    tasks = [str(part.task) for part in own]
+    return Planning(
+        arm=own[0].arm,
+        held=own[0].held,
+        group=group,
+        requests=len(own),
+        tasks=len(set(tasks)),
+        means=dict(zip(names, map(float, figures.mean(axis=0)), strict=True)),
+        over_off=dict(zip(names, difference(figures - of_off, tasks), strict=True)),
+    )
+
+
+def _hours() -> Iterator[datetime]:
+    """Go over moments an hour apart, without end."""
+    now = _START
+    while True:
+        yield now
+        now += _APART

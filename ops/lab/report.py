@@ -1,0 +1,226 @@
+"""What `eval sona` prints: every figure of the experiments, and beside each target what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from memory_agent.evaluation.results import ranking_settings
+from memory_agent.version import VERSION
+from ops.lab.arms import CITE, GATED, ORACLE
+from ops.lab.course import ASKED, Heard
+from ops.lab.forgetting import KEPT, Forgetting
+from ops.lab.forgetting import sum_up as sum_forgetting
+from ops.lab.gains import HEADLINE, Group, Point, Standing, curve, standings
+from ops.lab.gate_streams import Stream, Vigil
+from ops.lab.gate_streams import sum_up as sum_vigils
+from ops.lab.histories import SplitName
+from ops.lab.planning import HELD, ON, Planning
+from ops.lab.planning import sum_up as sum_planning
+from ops.lab.protocol import Evidence, Protocol
+from ops.lab.trials import Report
+
+
+class Taught(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the feedback of one arm, summed over courses, and where its gates stood at their ends."""
+
+    arm: str
+    split: SplitName
+    courses: int
+    heard: Heard
+    gates: dict[str, int]
+    served: dict[str, int]
+
+
+class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement. Shares are 0 to 1; differences are to learning off unless they say otherwise.
+
+    `inputs` are the SHA-256 of the files by their kind, `users` and `questions` those that were measured.
+    """
+
+    version: str
+    model: str
+    settings: dict[str, Any]
+    inputs: dict[str, str]
+    users: int
+    questions: int
+    runs: int
+    seeds: int
+    signals: tuple[str, ...]
+    shown: int
+    asked: int
+    took_s: float
+    targets: tuple[Target, ...]
+    standings: tuple[Standing, ...]
+    curve: tuple[Point, ...]
+    taught: tuple[Taught, ...]
+    forgetting: tuple[Forgetting, ...]
+    vigils: tuple[Vigil, ...]
+    streams: tuple[Stream, ...]
+    planning: tuple[Planning, ...]
+
+
+def summarise(protocol: Protocol, evidence: Evidence) -> LearningReport:
+    """Return the figures of what came of a protocol."""
+    answered = [answer for report in evidence.reports for answer in report.answered]
+    stand, points = standings(answered), curve(answered)
+    kept, watched, planned = (
+        sum_forgetting(evidence.moments),
+        sum_vigils(evidence.streams),
+        sum_planning(evidence.requested),
+    )
+    return LearningReport(
+        version=VERSION,
+        model=evidence.model,
+        settings=ranking_settings(protocol.settings),
+        inputs=_inputs(protocol),
+        users=len(protocol.histories),
+        questions=sum(len(history.questions) for history in protocol.histories),
+        runs=len(protocol.runs.runs) if protocol.runs else 0,
+        seeds=protocol.seeds,
+        signals=protocol.signals,
+        shown=protocol.shown,
+        asked=ASKED,
+        took_s=round(evidence.took_s, 1),
+        targets=tuple(targets(stand, points, kept, watched, planned)),
+        standings=tuple(stand),
+        curve=tuple(points),
+        taught=tuple(_taught(evidence.reports)),
+        forgetting=tuple(kept),
+        vigils=tuple(watched),
+        streams=evidence.streams,
+        planning=tuple(planned),
+    )
+
+
+def _inputs(protocol: Protocol) -> dict[str, str]:
+    dataset, runs = protocol.conversations, protocol.runs
+    return ({dataset.name: dataset.digest} if dataset else {}) | ({"airline": runs.digest} if runs else {})
+
+
+def _taught(reports: Sequence[Report]) -> Iterable[Taught]:
+    by_arm: dict[tuple[str, SplitName], list[Report]] = {}
+    for report in reports:
+        by_arm.setdefault((report.arm, report.split), []).append(report)
+    for (arm, split), of_arm in by_arm.items():
+        yield Taught(
+            arm=arm,
+            split=split,
+            courses=len(of_arm),
+            heard=_sum_heard([report.heard for report in of_arm]),
+            gates=dict(Counter(report.gate for report in of_arm)),
+            served=dict(_sum_counts(report.served for report in of_arm)),
+        )
+
+
+def _sum_heard(heard: Sequence[Heard]) -> Heard:
+    return Heard(
+        feedbacks=sum(part.feedbacks for part in heard),
+        named=sum(part.named for part in heard),
+        credited=sum(part.credited for part in heard),
+        not_credited=dict(_sum_counts(part.not_credited for part in heard)),
+    )
+
+
+def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for part in counts:
+        total.update(part)
+    return total
+
+
+ORACLE_GAIN, CITE_GAIN = 0.04, 0.015
+MOST_HARM = -0.01
+MOST_FALSE_ALARMS = 0.05
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure and its bound. `measured` is None where there were too few units to tell; then so is `reached`."""
+
+    name: str
+    measured: float | None
+    bound: str
+    reached: bool | None
+
+
+def targets(
+    standings: Sequence[Standing],
+    curve: Sequence[Point],
+    forgetting: Sequence[Forgetting],
+    vigils: Sequence[Vigil],
+    planning: Sequence[Planning],
+) -> list[Target]:
+    """Return the targets whose figures were measured."""
+    return [
+        *_gains(standings),
+        *_no_gain_before(curve),
+        *_kept(forgetting),
+        *_gate(vigils),
+        *_planned(planning),
+    ]
+
+
+def _gains(standings: Sequence[Standing]) -> Iterator[Target]:
+    for arm, bound in ((ORACLE, ORACLE_GAIN), (CITE, CITE_GAIN)):
+        if standing := _find(standings, arm, "random", "repeated"):
+            over_off, over_control = standing.over_off[HEADLINE], standing.over_control
+            yield _at_least(f"{arm}, repeated evidence: recall at 5 over learning off", over_off.mean, bound)
+            yield _above(f"{arm}, repeated evidence: lower 95 % bound of that", over_off.low, 0.0)
+            if over_control is not None:
+                yield _above(f"{arm}, repeated evidence: over its shuffled control", over_control.mean, 0.0)
+    if standing := _find(standings, GATED, "disjoint", "new"):
+        name = f"{GATED}, evidence never used: recall at 5 over learning off"
+        yield _at_least(name, standing.over_off[HEADLINE].mean, MOST_HARM)
+
+
+def _no_gain_before(curve: Sequence[Point]) -> Iterator[Target]:
+    before = [abs(point.over_off.mean) for point in curve if point.taught == 0]
+    if before:
+        yield _at_most("any gain before training", max(before), 0.0)
+
+
+def _kept(forgetting: Sequence[Forgetting]) -> Iterator[Target]:
+    for part in forgetting:
+        for kept in part.kept:
+            yield _at_least(f"{part.arm}, two projects: share of its gain that {kept.project} has", kept.share, KEPT)
+        yield _above(f"{part.arm}, two projects: harm to the other one, lower 95 % bound", part.harm.low, MOST_HARM)
+
+
+def _gate(vigils: Sequence[Vigil]) -> Iterator[Target]:
+    for vigil in vigils:
+        share = vigil.opened / vigil.streams
+        if vigil.signal == "list":
+            yield _at_most("list: share of streams in which the gate opened", share, 0.0)
+        elif vigil.signal == "shuffled cite":
+            yield _at_most("shuffled cite: share of streams in which the gate opened", share, MOST_FALSE_ALARMS)
+
+
+def _planned(planning: Sequence[Planning]) -> Iterator[Target]:
+    for held in HELD:
+        for part in (part for part in planning if (part.arm, part.held, part.group) == (ON, held, "all")):
+            over, by = part.over_off, f"airline, by {held}"
+            yield _above(f"{by}: succeeded in first place, over learning off", over["succeeded_1"].mean, 0.0)
+            yield _above(f"{by}: succeeded among the top three, over learning off", over["succeeded_3"].mean, 0.0)
+            yield _at_least(f"{by}: same task in first place, over learning off", over["same_task_1"].mean, 0.0)
+            yield _at_least(f"{by}: same task among the top three, over learning off", over["same_task_3"].mean, 0.0)
+
+
+def _find(standings: Iterable[Standing], arm: str, split: SplitName, group: Group) -> Standing | None:
+    return next((part for part in standings if (part.arm, part.split, part.group) == (arm, split, group)), None)
+
+
+def _at_least(name: str, measured: float | None, bound: float) -> Target:
+    reached = None if measured is None else measured >= bound
+    return Target(name=name, measured=measured, bound=f"≥ {bound:g}", reached=reached)
+
+
+def _at_most(name: str, measured: float, bound: float) -> Target:
+    return Target(name=name, measured=measured, bound=f"≤ {bound:g}", reached=measured <= bound)
+
+
+def _above(name: str, measured: float | None, bound: float) -> Target:
+    reached = None if measured is None else measured > bound
+    return Target(name=name, measured=measured, bound=f"> {bound:g}", reached=reached)

@@ -1,0 +1,97 @@
+"""The stores that everything starts from: each user's events brought in once, in this process.
+
+A recall leaves traces that later ones rank by, and feedback is there to leave some; so no arm works on these folders,
+only on copies (`copied`). What this does not do: ask, or learn.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings
+from memory_agent.embedders import Progress as EmbeddingProgress
+from memory_agent.evaluation.runs import Progress, opener
+from memory_agent.layout import Layout
+from memory_agent.records import Embedding
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+
+Events = Sequence[Mapping[str, Any]]
+
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What was brought in: where it lies, and by user the id of the record that each event became."""
+
+    folder: Path
+    settings: Settings
+    records: dict[str, dict[str, str]]
+
+
+def bring_in(
+    events: Mapping[str, Events], settings: Settings, folder: Path, embedder: Embedder, progress: Progress
+) -> Stores:
+    """Make memories of the events of each user, below `folder`. Events that make none have no record."""
+    Layout(folder).create()
+    total, done = sum(map(len, events.values())), 0
+    records: dict[str, dict[str, str]] = {}
+    for user_id, of_user in events.items():
+        records[user_id] = {}
+        with opener(settings, folder, embedder)(user_id) as memory:
+            for start in range(0, len(of_user), _BATCH):
+                report = memory.ingest(of_user[start : start + _BATCH])
+                for record in filter(None, map(memory.get, report.record_ids)):
+                    records[user_id][record.event_id or record.id] = record.id
+                done += len(of_user[start : start + _BATCH])
+                progress("bring in", done, total)
+    return Stores(folder, settings, records)
+
+
+@contextmanager
+def copied(folder: Path, user_id: str) -> Iterator[Path]:
+    """Give a folder with a copy of one user's store, which is closed; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="memory-eval-") as name:
+        shutil.copytree(user_folder(folder, user_id), user_folder(Path(name), user_id))
+        yield Path(name)
+
+
+class KeptVectors:
+    """Another embedder, and the vectors that it gave. Not safe to share between threads that embed in bulk."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Embed with `embedder`, which stays the caller's."""
+        self._embedder = embedder
+        self._vectors: dict[str, Embedding] = {}
+
+    @property
+    def info(self) -> EmbedderInfo:
+        """What the vectors come from."""
+        return self._embedder.info
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        """Return what the other embedder returns, which keeps queries itself."""
+        return self._embedder.embed_query(text, timeout_s)
+
+    def embed_texts(self, texts: Sequence[str], progress: EmbeddingProgress | None = None) -> Embeddings:
+        """Return the (n, d) vectors of `texts`; only those that are new are embedded."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        if new:
+            self._vectors.update(zip(new, self._embedder.embed_texts(new, progress), strict=True))
+        return np.array([self._vectors[text] for text in texts], dtype=np.float32).reshape(len(texts), self.info.ndim)
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """Return how many tokens `text` has."""
+        return self._embedder.count_tokens(text, timeout_s)
+
+    def close(self) -> None:
+        """Do nothing: the other embedder is the caller's."""

@@ -1,0 +1,142 @@
+"""What `eval sona` prints for a person: the targets first, then where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from memory_agent.cli.render import print_figures, print_table
+from ops.lab.arms import OFF
+from ops.lab.forgetting import Forgetting
+from ops.lab.gains import HEADLINE, Difference, Standing
+from ops.lab.gate_streams import Vigil
+from ops.lab.planning import Planning
+from ops.lab.report import LearningReport, Target, Taught
+
+Row = tuple[object, ...]
+Table = tuple[str, Sequence[str], list[Row]]
+"""A title, names of columns, rows of cells."""
+
+_LEARNT = {
+    "random": "random split, evidence may repeat: evidence found, %",
+    "disjoint": "disjoint split, no evidence repeats: evidence found, %",
+}
+_CURVE = "learning curve: recall at 5 of repeated questions, less learning off, %"
+_PROJECTS = "two projects in one memory, A taught before B: gain in recall at 5, %"
+
+_TARGETS = ("target", "measured", "bound", "reached")
+_STANDINGS = ("arm", "questions", "answers", "at 1", "at 5", "at 10", "MRR", "at 5, less off", "less control", "gain")
+_TAUGHT = ("arm", "split", "courses", "feedbacks", "named", "credited", "gate at the end", "recalls served")
+_KEPT = ("signal", "project", "alone", "beside the other", "kept", "beside less .8 of alone")
+_VIGILS = ("signal", "streams", "recalls", "credited in each", "won", "lost", "tied", "opened", "open at the end",
+           "opened after")  # fmt: skip
+_PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
+             "succeeded at 1, less off")  # fmt: skip
+_REACHED = {True: "yes", False: "NO", None: "cannot tell"}
+
+
+def print_learning(report: LearningReport) -> None:
+    """Print a measurement."""
+    for title, columns, rows in tables(report):
+        print_table(title, columns, rows)
+        click.echo()
+    print_figures("figures", figures(report))
+
+
+def tables(report: LearningReport) -> list[Table]:
+    """Return the tables of a measurement, those without rows left out. Shares are in %."""
+    stages = dict.fromkeys(point.taught for point in report.curve)
+    found: list[Table] = [
+        ("targets", _TARGETS, [*map(_target, report.targets)]),
+        (_LEARNT["random"], _STANDINGS, [_standing(part) for part in report.standings if part.split == "random"]),
+        (_LEARNT["disjoint"], _STANDINGS, [_standing(part) for part in report.standings if part.split == "disjoint"]),
+        (_CURVE, ("arm", *(f"after {stage} %" for stage in stages)), _curve(report)),
+        ("feedback: memories that were named, and credited", _TAUGHT, [*map(_taught, report.taught)]),
+        (_PROJECTS, _KEPT, [row for part in report.forgetting for row in _kept(part)]),
+        ("the gate, in charge of long streams", _VIGILS, [*map(_vigil, report.vigils)]),
+        ("airline: past runs for a request, %", _PLANNING, [*map(_planning, report.planning)]),
+    ]
+    return [table for table in found if table[2]]
+
+
+def figures(report: LearningReport) -> dict[str, object]:
+    """Return what was measured, and how."""
+    inputs: dict[str, object] = {}
+    if report.users:
+        inputs["conversations"] = f"{report.users}, {report.questions} questions of categories 1 to 4"
+    if report.runs:
+        inputs["airline runs"] = report.runs
+    return inputs | {
+        "seeds": report.seeds,
+        "signals": ", ".join(report.signals),
+        "shown while learning": report.shown,
+        "asked for in a test": report.asked,
+        "model": report.model,
+        "took": f"{report.took_s:.0f} s",
+    }
+
+
+def spread(difference: Difference | None) -> str:
+    """Return a difference of shares in %, with its interval where there is one."""
+    if difference is None:
+        return "-"
+    if difference.low is None or difference.high is None:
+        return f"{100 * difference.mean:+.1f}"
+    return f"{100 * difference.mean:+.1f} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+
+
+def _target(target: Target) -> Row:
+    measured = "-" if target.measured is None else f"{target.measured:+.3f}"
+    return target.name, measured, target.bound, _REACHED[target.reached]
+
+
+def _standing(part: Standing) -> Row:
+    shares = (f"{100 * part.means[name]:.1f}" for name in ("recall_at_1", HEADLINE, "recall_at_10"))
+    over_off = "-" if part.arm == OFF else spread(part.over_off[HEADLINE])
+    gain = "-" if part.gain is None else f"{100 * part.gain:+.1f}"
+    mrr = f"{part.means['mrr']:.3f}"
+    return part.arm, part.group, part.answers, *shares, mrr, over_off, spread(part.over_control), gain
+
+
+def _curve(report: LearningReport) -> list[Row]:
+    arms = dict.fromkeys(point.arm for point in report.curve if point.arm != OFF)
+    return [(arm, *(spread(point.over_off) for point in report.curve if point.arm == arm)) for arm in arms]
+
+
+def _taught(part: Taught) -> Row:
+    heard = part.heard
+    return part.arm, part.split, part.courses, heard.feedbacks, heard.named, heard.credited, part.gates, part.served
+
+
+def _kept(part: Forgetting) -> list[Row]:
+    rows: list[Row] = []
+    for kept in part.kept:
+        share = "-" if kept.share is None else f"{100 * kept.share:.0f} %"
+        rows.append((part.arm, kept.project, spread(kept.alone), spread(kept.beside), share, spread(kept.margin)))
+    rows.append((part.arm, "B, not taught", "-", spread(part.harm), "-", "-"))
+    return rows
+
+
+def _vigil(vigil: Vigil) -> Row:
+    after = ", ".join(map(str, vigil.opened_at)) or "-"
+    return (
+        vigil.signal,
+        vigil.streams,
+        vigil.recalls,
+        round(vigil.credited),
+        vigil.won,
+        vigil.lost,
+        vigil.tied,
+        vigil.opened,
+        vigil.open_at_end,
+        after,
+    )
+
+
+def _planning(part: Planning) -> Row:
+    names = ("same_task_1", "same_task_3", "succeeded_1", "succeeded_3", "worked_1")
+    shares = (f"{100 * part.means[name]:.1f}" for name in names)
+    over = "-" if part.arm == OFF else spread(part.over_off["succeeded_1"])
+    group = "all" if part.group == "all" else "past runs ended both ways"
+    return part.held, group, part.arm, part.requests, *shares, over

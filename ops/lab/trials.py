@@ -1,0 +1,112 @@
+"""The main experiment: for each seed, split, user and arm, how much better are answers after teaching than before?
+
+Every arm is taught and asked the same questions in the same order, on a copy of the same store. An arm with a curve is
+asked after 0, 10, 25, 50 and 100 % of the training, for the repeated questions, by the random split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from memory_agent.evaluation.dataset import History
+from memory_agent.trajectory import GateState
+from ops.lab.arms import FEW, Arm
+from ops.lab.course import Bench, Course, Figures, Heard, course
+from ops.lab.histories import SPLITS, Split, SplitName, make_split
+
+STAGES = (0, 10, 25, 50, 100)
+"""Shares of the training, in percent, after which arms with a curve are asked."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One course. `place` is the number of the history among those measured, which its random numbers start from."""
+
+    seed: int
+    split: SplitName
+    place: int
+    history: History
+    arm: Arm
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """What one question brought in one course, after `taught` percent of the training."""
+
+    arm: str
+    split: SplitName
+    seed: int
+    user: str
+    taught: int
+    question: str
+    is_repeated: bool
+    figures: Figures
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a course brought, what became of its feedback, and where its gate stood at the end."""
+
+    arm: str
+    split: SplitName
+    answered: tuple[Answered, ...]
+    heard: Heard
+    gate: GateState
+    served: dict[str, int]
+
+
+def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]) -> list[Job]:
+    """Return the courses of the experiment; histories with the questions that count, and no others."""
+    arms = tuple(arms)
+    return [
+        Job(seed, split, place, history, arm)
+        for seed in seeds
+        for split in SPLITS
+        for place, history in enumerate(histories)
+        for arm in arms
+        if split in arm.splits and (seed < FEW or not arm.few)
+    ]
+
+
+def hold(bench: Bench, job: Job) -> Report:
+    """Return what one course brings."""
+    split = split_of(job.split, job.history, job.seed, job.place)
+    answered: list[Answered] = []
+    with course(bench, job.arm, job.history, np.random.default_rng((job.seed, job.place, 1))) as taught:
+        begun = 0
+        for stage in STAGES if job.arm.curve and job.split == "random" else STAGES[-1:]:
+            due = round(len(split.train) * stage / 100)
+            status = taught.teach(split.train[begun:due])
+            begun = due
+            answered += _ask(taught, job, split, stage)
+    return Report(
+        arm=job.arm.name,
+        split=job.split,
+        answered=tuple(answered),
+        heard=taught.heard,
+        gate=status.gate.state,
+        served=status.served,
+    )
+
+
+def split_of(name: SplitName, history: History, seed: int, place: int) -> Split:
+    """Return the split of a history, the same for every arm."""
+    return make_split(name, history.answerable, np.random.default_rng((seed, place, 0)))
+
+
+def _ask(taught: Course, job: Job, split: Split, stage: int) -> Iterator[Answered]:
+    """Ask the repeated questions, and at the end of the training all of the test."""
+    asked = [question for question in split.test if stage == STAGES[-1] or question.id in split.repeated]
+    for question, figures in taught.ask(asked).items():
+        yield Answered(
+            arm=job.arm.name,
+            split=job.split,
+            seed=job.seed,
+            user=job.history.user,
+            taught=stage,
+            question=question,
+            is_repeated=question in split.repeated,
+            figures=figures,
+        )

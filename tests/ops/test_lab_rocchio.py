@@ -1,0 +1,85 @@
+"""One vector for all queries: what it is made of, that the real memory searches with it, and that nothing is not it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memory_agent.config import EmbedderSettings, LearningSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.memory import Memory
+from memory_agent.records import Embedding
+from ops.lab.rocchio import BETA, MovedQueries, Rocchio
+from sona.centering import WARM_UP, QueryCentering
+from sona.lesson import Array
+
+NOTES = ("The kiln in the garage is hot", "Norway has long fjords", "The cello needs a new string", "Lunch is at noon")
+OFF = LearningSettings(mode="off")
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    own = open_embedder(EmbedderSettings(allow_download=False))
+    yield own
+    own.close()
+
+
+def unit(vector: Array | Embedding) -> Array:
+    return np.asarray(vector, dtype=np.float64) / np.linalg.norm(vector)
+
+
+@pytest.mark.parametrize("asked_before", [0, WARM_UP - 5, WARM_UP + 5])
+def test_a_memory_that_centres_its_queries_arrives_at_the_moved_ones_however_many_it_was_asked(
+    embedder: Embedder, asked_before: int
+) -> None:
+    texts = (f"What about {word} number {number}?" for number in count() for word in ("the kiln", "Norway", "a cello"))
+    before = QueryCentering(embedder.info.ndim)
+    for _ in range(asked_before):
+        before.observe(embedder.embed_query(next(texts)))
+    plain, seen = (QueryCentering.from_bytes(before.to_bytes(), embedder.info.ndim) for _ in range(2))
+    shift = 0.6 * unit(np.random.default_rng(5).standard_normal(embedder.info.ndim))
+    moved = MovedQueries(embedder, before, shift)
+    for _ in range(30):
+        text = next(texts)
+        start = moved.embed_query(text)
+        wanted = unit(plain.centre(embedder.embed_query(text)) + shift)
+        assert seen.centre(start) == pytest.approx(wanted, abs=1e-6)
+        seen.observe(start)
+        plain.observe(embedder.embed_query(text))
+
+
+def test_the_vector_is_the_mean_way_from_what_was_asked_to_what_approved_runs_used(embedder: Embedder) -> None:
+    asked, other, failed = (embedder.embed_query(text) for text in ("Where is the kiln?", "Which country?", "Why?"))
+    used = [embedder.embed_query(text) for text in NOTES]
+    rocchio = Rocchio()
+    rocchio.learn(asked, used[:2], 1.0)
+    rocchio.learn(other, used[2:3], 1.0)
+    rocchio.learn(failed, used[3:], 0.0)
+    rocchio.learn(failed, [], 1.0)
+    mean = (unit(used[0] + used[1]) - asked + used[2] - other) / 2
+    moved = rocchio.moving(embedder).embed_query("What is hot?")
+    assert moved == pytest.approx(unit(embedder.embed_query("What is hot?") + BETA * mean), abs=1e-6)
+
+
+def test_where_no_approved_run_used_anything_queries_stay_where_they_are(embedder: Embedder) -> None:
+    rocchio = Rocchio()
+    rocchio.learn(embedder.embed_query("Where is the kiln?"), [embedder.embed_query(NOTES[0])], 0.0)
+    assert rocchio.moving(embedder) is embedder
+
+
+def test_the_real_memory_ranks_by_the_moved_query(tmp_path: Path, embedder: Embedder) -> None:
+    def first(shift: Array) -> str:
+        moved = MovedQueries(embedder, QueryCentering(embedder.info.ndim), shift)
+        with Memory.open(tmp_path / str(next(folders)), embedder=moved, learning_settings=OFF) as memory:
+            for note in NOTES:
+                memory.remember(note)
+            return memory.recall("Where is the oven?", 1, deadline_ms=60_000).memories[0].record.text
+
+    folders = count()
+    usual = first(np.zeros(embedder.info.ndim))
+    towards = next(note for note in NOTES if note != usual)
+    assert first(4.0 * embedder.embed_query(towards).astype(np.float64)) == towards
