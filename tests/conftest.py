@@ -15,6 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is importe
 
 START_RAY = (
     "tests/end_to_end/",
+    "tests/former_version/test_former_daemon.py",
     "tests/memory_agent/test_hosts_in_ray.py",
     "tests/ops/test_bench.py",
     "tests/ops/test_demo_books.py",

@@ -24,13 +24,15 @@ from ops.documents.__main__ import make_pages
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "ops" / "REFERENCE.md").read_text(encoding="utf-8")
 DEPLOY = ROOT / "ops" / "deploy"
-PROSE = [ROOT / "README.md", DEPLOY / "README.md", DEPLOY / "memory-agent.service"]
+PAGES = [ROOT / "README.md", ROOT / "ops" / "REFERENCE.md", DEPLOY / "README.md"]
+PROSE = [*PAGES, DEPLOY / "memory-agent.service"]
 REMAKE = "run `python -m ops.documents`; a new entry needs its words in ops/documents/meanings.toml"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", README + REFERENCE, re.DOTALL)
 
 
 def setting_names(struct: type[msgspec.Struct] = Settings, prefix: str = "") -> Iterator[str]:
@@ -88,8 +90,8 @@ def test_no_words_are_kept_for_what_is_no_more() -> None:
 
 
 @pytest.mark.parametrize("path", list(command_names(cli)), ids=" ".join)
-def test_every_command_is_in_the_readme(path: tuple[str, ...]) -> None:
-    verbs = README.partition("## Command line")[2].splitlines()
+def test_every_command_is_in_the_reference(path: tuple[str, ...]) -> None:
+    verbs = REFERENCE.partition("## Command line")[2].splitlines()
     row = next((line for line in verbs if line.startswith(f"| `{path[0]}` |")), "")
     assert row, f"{path[0]} has no row in the table of verbs"
     assert all(word in row for word in path)
@@ -114,8 +116,8 @@ def test_every_command_that_is_shown_can_be_typed(line: str, monkeypatch: pytest
     command.make_context(command.name, words, parent=context)
 
 
-def test_the_settings_in_the_readme_exist_with_the_defaults_that_it_says() -> None:
-    rows = re.findall(r"^\| `([a-z_.]+)` \| ([^|]*) \| `(MEMORY_AGENT_[A-Z_]+)` \|", README, re.MULTILINE)
+def test_the_settings_in_the_reference_exist_with_the_defaults_that_it_says() -> None:
+    rows = re.findall(r"^\| `([a-z_.]+)` \| ([^|]*) \| `(MEMORY_AGENT_[A-Z_]+)` \|", REFERENCE, re.MULTILINE)
     assert len(rows) >= 8
     for name, default, variable in rows:
         assert variable == "MEMORY_AGENT_" + name.upper().replace(".", "__")
@@ -133,10 +135,14 @@ def test_settings_that_are_shown_as_a_file_are_accepted(text: str, tmp_path: Pat
     assert load_settings(file, environment={}) != Settings()
 
 
-@pytest.mark.parametrize("file", [ROOT / "README.md", DEPLOY / "README.md"], ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_no_link_leads_nowhere(file: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", file.read_text(encoding="utf-8"))
-    assert [link for link in links if not link.startswith("http") and not (file.parent / link).exists()] == []
+    for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", file.read_text(encoding="utf-8")):
+        target = file.parent / link if link else file
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, anchor
 
 
 def test_the_targets_that_the_readme_names_are_in_the_makefile() -> None:
@@ -158,9 +164,9 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_fields_that_the_readme_names_are_read_for_their_events() -> None:
+def test_the_fields_that_the_reference_names_are_read_for_their_events() -> None:
     signals = tomllib.loads((ROOT / "memory_agent" / "signals" / "signals.toml").read_text())["signal"].values()
-    rows = README.partition("| event type |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = REFERENCE.partition("| event type |")[2].partition("\n\n")[0].splitlines()[2:]
     named = {
         event: re.findall("`([^`]+)`", row.split("|")[2])
         for row in rows

@@ -1,10 +1,11 @@
-"""The README's Python examples run as they are printed: the library alone, the others against a daemon."""
+"""The examples of README and reference run as they are printed: the library alone, the others against a daemon."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+PAGES = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "ops/REFERENCE.md"))
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGES, re.DOTALL)
+CONSOLE = re.findall(r"```console\n(.*?)```", PAGES, re.DOTALL)
 PUB_PORT = "tcp://127.0.0.1:5555"
 LIBRARY = [snippet for snippet in SNIPPETS if "Memory.open" in snippet]
 OTHERS = [snippet for snippet in SNIPPETS if "Memory.open" not in snippet]
@@ -66,6 +69,29 @@ def test_there_are_examples_for_each_kind_of_user() -> None:
 def test_the_library_example_finds_what_it_stored(snippet: str) -> None:
     with TemporaryDirectory() as home:
         assert run(snippet, home).startswith("Token rotation races")
+
+
+@pytest.mark.parametrize("text", CONSOLE)
+def test_the_console_shows_what_is_printed(text: str) -> None:
+    *prepared, asked = [shlex.split(line[2:])[1:] for line in text.splitlines() if line.startswith("$ ")]
+    answer = [line for line in text.splitlines() if not line.startswith("$ ")]
+    with TemporaryDirectory() as home:
+        for words in prepared:
+            type_in(words, home)
+        shown = type_in(asked, home).splitlines()
+    assert [without_figures(line) for line in shown[: len(answer)]] == [without_figures(line) for line in answer]
+
+
+def type_in(words: list[str], home: str) -> str:
+    command = [sys.executable, "-m", "memory_agent", *words]
+    done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def without_figures(line: str) -> str:
+    """Leave out ids, and scores, whose last digit depends on the processor."""
+    return re.sub(r"\b[0-9A-Z]{26}\b|(?<=score )\S+|(?<=cosine )[\d.]+", "", line).rstrip()
 
 
 @pytest.mark.slow

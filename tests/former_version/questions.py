@@ -1,0 +1,185 @@
+"""The questions that both versions are asked about the fixture, and the form in which their answers are compared.
+
+`make.py` asks them of the former version, the tests of the present one. Each version gets a freshly unpacked fixture
+and the same questions in the same order, because a recall changes what a later one answers (it is noted, and the mean
+of the queries moves).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tarfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+HERE = Path(__file__).parent
+ARCHIVE = HERE / "former.tar.xz"
+ANSWERS = HERE / "answers.json"
+
+SETTINGS = ("--set", "embedder.scheme=float32", "--set", "embedder.allow_download=false")
+"""float32 gives the same vectors on every processor (to about 1e-6); int8 depends on the kernels."""
+
+PLAIN = ("--data-dir", "{root}/plain")
+ENCRYPTED = ("--data-dir", "{root}/encrypted", "--set", "encryption.keys_folder={root}/keys")
+RESTORED = ("--data-dir", "{root}/restored")
+IMPORTED = ("--data-dir", "{root}/imported")
+ALICE, BOB, ERIN = ("--user", "alice"), ("--user", "bob"), ("--user", "erin")
+AT = ("--at", "2026-02-16T10:00:00Z")
+
+LOGOUTS = "customers are signed out at random while they pay"
+REVENUE = "why was yesterday's revenue counted twice?"
+
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "verify": ("verify", *PLAIN),
+    "verify backup": ("verify", "{root}/backup", *PLAIN),
+    "stats of alice": ("stats", *PLAIN, *ALICE),
+    "stats of bob": ("stats", *PLAIN, *BOB),
+    "stats of a user without memories": ("stats", *PLAIN, "--user", "zoe"),
+    "keys": ("keys", "list", *PLAIN),
+    "quarantine": ("quarantine", "list", *PLAIN),
+    "export of alice": ("export", "{root}/again.jsonl", *PLAIN, *ALICE),
+    "runs of alice": ("trajectory", "list", *PLAIN, *ALICE),
+    "runs of bob": ("trajectory", "list", *PLAIN, *BOB),
+    "a run by hand": ("trajectory", "show", "lesson-03", *PLAIN, *ALICE),
+    "a run of a conductor": ("trajectory", "show", "pay-102", *PLAIN, *ALICE),
+    "an unknown run": ("trajectory", "show", "no-such-run", *PLAIN, *ALICE),
+    "sona of alice": ("sona", "status", *PLAIN, *ALICE),
+    "sona of bob": ("sona", "status", *PLAIN, *BOB),
+    "hybrid": ("recall", LOGOUTS, *PLAIN, *ALICE, *AT),
+    "vector": ("recall", LOGOUTS, "--mode", "vector", *PLAIN, *ALICE, *AT),
+    "lexical": ("recall", "race token rotation", "--mode", "lexical", *PLAIN, *ALICE, *AT),
+    "learned": ("recall", LOGOUTS, "--set", "learning.mode=on", *PLAIN, *ALICE, *AT),
+    "not learned": ("recall", LOGOUTS, "--set", "learning.mode=off", *PLAIN, *ALICE, *AT),
+    "more words": ("recall", LOGOUTS, "--set", "recall.alpha=0.2", *PLAIN, *ALICE, *AT),
+    "of a kind and quality": (
+        "recall", LOGOUTS, "--kind", "strategy", "--min-quality", "0.7", "--top-k", "3", *PLAIN, *ALICE, *AT,
+    ),
+    "of a tag": ("recall", "staging", "--tag", "deploy", *PLAIN, *ALICE, *AT),
+    "of a session": ("recall", REVENUE, "--session", "double-revenue", *PLAIN, *BOB, *AT),
+    "of days": ("recall", REVENUE, "--since", "2026-01-28", "--until", "2026-01-31", *PLAIN, *BOB, *AT),
+    "dates lift": ("recall", "what did we fix two weeks ago?", *PLAIN, *ALICE, *AT),
+    "dates filter": ("recall", "what did we fix two weeks ago?", "--dates", "filter", *PLAIN, *ALICE, *AT),
+    "an erased session": ("recall", "the customer join", "--session", "join-memory", *PLAIN, *BOB, *AT),
+    "context": ("recall", LOGOUTS, "--profile", "before_planning", "--context", *PLAIN, *ALICE, *AT),
+    "erasure, dry run": ("forget", "--session", "logouts", "--dry-run", *PLAIN, *ALICE),
+    "encryption": ("encryption", "status", *ENCRYPTED),
+    "verify encrypted": ("verify", *ENCRYPTED),
+    "stats, encrypted": ("stats", *ENCRYPTED, *ERIN),
+    "hybrid, encrypted": ("recall", LOGOUTS, *ENCRYPTED, *ERIN, *AT),
+    "lexical, encrypted": ("recall", "mutex", "--mode", "lexical", *ENCRYPTED, *ERIN, *AT),
+    "runs, encrypted": ("trajectory", "list", *ENCRYPTED, *ERIN),
+    "encrypted, without the keys": ("stats", *ENCRYPTED[:2], *ERIN),
+    "restore": ("restore", "{root}/backup", *RESTORED),
+    "verify restored": ("verify", *RESTORED),
+    "stats, restored": ("stats", *RESTORED, *ALICE),
+    "hybrid, restored": ("recall", LOGOUTS, *RESTORED, *ALICE, *AT),
+    "import": ("import", "{root}/alice.jsonl", *IMPORTED, *ALICE),
+    "import again": ("import", "{root}/alice.jsonl", *IMPORTED, *ALICE),
+    "stats, imported": ("stats", *IMPORTED, *ALICE),
+    "import of what was learned": ("sona", "import", "{root}/alice.sona", *IMPORTED, *ALICE),
+    "sona, imported": ("sona", "status", *IMPORTED, *ALICE),
+    "hybrid, imported": ("recall", LOGOUTS, *IMPORTED, *ALICE, *AT),
+    "rebuild": ("rebuild", *PLAIN, *ALICE),
+    "hybrid, rebuilt": ("recall", LOGOUTS, *PLAIN, *ALICE, *AT),
+}  # fmt: skip
+
+UNLIKE = frozenset({
+    "recall_id", "took_ms", "consolidated_at", "last_recalled_at", "pid", "version",
+    "disk_bytes", "state_bytes", "erased_at", "filter_ms",
+})  # fmt: skip
+"""Fields that differ between two runs of one version: ids and times of the asking itself, and sizes of files."""
+
+ADDED: frozenset[str] = frozenset()
+"""Fields that later versions answer besides."""
+
+TOLERANCE = 1e-4
+_TEXT = ("context",)
+
+
+def unpack(root: Path) -> None:
+    """Unpack the fixture into `root`, with the modes that the former version gave its files."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(root, filter="tar")
+
+
+def answers(root: Path) -> dict[str, Any]:
+    """Return what the command line of the version that is imported answers to all questions, in their order."""
+    return {name: answer(root, name) for name in QUESTIONS}
+
+
+def answer(root: Path, name: str) -> Any:
+    """Return exit code and comparable document of one question."""
+    words = [word.replace("{root}", str(root)) for word in QUESTIONS[name]]
+    options = [] if name in _TEXT else ["--json"]
+    code, shown, errors = run(*words, *SETTINGS, *options)
+    told = shown if code in (0, 2) and shown else errors
+    document = told if name in _TEXT else _documents(told)
+    return {"exit": code, "answer": comparable(document, str(root))}
+
+
+def differences(former: Any, present: Any, path: str = "") -> list[str]:
+    """Return where two comparable answers differ; numbers may by `TOLERANCE`."""
+    if isinstance(former, dict) and isinstance(present, dict):
+        names = sorted((former.keys() | present.keys()) - (ADDED - former.keys()))
+        pairs = [(f"{path}.{name}", former.get(name, "no field"), present.get(name, "no field")) for name in names]
+        return [line for place, *pair in pairs for line in differences(*pair, place)]
+    if isinstance(former, list) and isinstance(present, list) and len(former) == len(present):
+        elements = enumerate(zip(former, present, strict=True))
+        return [line for place, pair in elements for line in differences(*pair, f"{path}[{place}]")]
+    numbers = isinstance(former, float | int) and isinstance(present, float | int)
+    same = abs(former - present) <= TOLERANCE if numbers else former == present
+    return [] if same else [f"{path}: {former!r} became {present!r}"]
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """Run `memory-agent WORDS` in this process; return exit code, standard output and standard error."""
+    from memory_agent.__main__ import main
+
+    around = {name: value for name, value in os.environ.items() if name.startswith("MEMORY_AGENT_")}
+    around.pop("MEMORY_AGENT_MODEL_CACHE", None)
+    out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with patch.dict(os.environ), patch.object(sys, "argv", ["memory-agent", *words]):
+        for variable in around:
+            del os.environ[variable]
+        with redirect_stdout(out), redirect_stderr(errors):
+            try:
+                main()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return code, _written(out), _written(errors)
+
+
+def write_answers(former: dict[str, Any]) -> None:
+    """Write `answers.json`, one question a line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(told, ensure_ascii=False)}" for name, told in former.items()]
+    ANSWERS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+def _documents(text: str) -> Any:
+    """Return the JSON document, or each of several lines, the lines that are no JSON left out."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def comparable(document: Any, root: str = "/nowhere") -> Any:
+    """Leave out what differs between two runs, and write the fixture's folder as ROOT."""
+    if isinstance(document, dict):
+        return {key: comparable(value, root) for key, value in document.items() if key not in UNLIKE}
+    if isinstance(document, list | tuple):
+        return [comparable(value, root) for value in document]
+    if isinstance(document, float):
+        return round(document, 6)
+    return document.replace(root, "ROOT") if isinstance(document, str) else document

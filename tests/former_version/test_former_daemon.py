@@ -1,0 +1,85 @@
+"""The present daemon serves the data folder of the former version: same answers, same keys, nothing to redo by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from questions import ANSWERS, LOGOUTS, SETTINGS, unpack
+
+from memory_agent import MemoryClient
+from memory_agent.errors import UserNotAllowedError
+from relay import Publisher, relay_endpoints
+
+pytestmark = pytest.mark.slow
+
+FORMER: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def served() -> Iterator[Path]:
+    """The fixture, whose plain data folder a daemon serves."""
+    with tempfile.TemporaryDirectory(prefix="former-") as folder:
+        root = Path(folder)
+        unpack(root)
+        around = {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")}
+        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(root / "plain"), *SETTINGS]
+        with (root / "daemon.log").open("w", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=around | {"RAY_USAGE_STATS_ENABLED": "0"}
+            )
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline(), (root / "daemon.log").read_text(encoding="utf-8")
+            yield root
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(60)
+            process.stdout.close()
+        assert code == 0, (root / "daemon.log").read_text(encoding="utf-8")
+
+
+def test_a_daemon_goes_on_where_the_former_one_stopped(served: Path) -> None:
+    data_dir = served / "plain"
+    with MemoryClient("alice", data_dir=data_dir) as memory:
+        asked = memory.recall(LOGOUTS, mode="vector", deadline_ms=60_000)
+        assert asked.degraded == ()
+        assert [found.record.id for found in asked.memories] == [
+            found["record"]["id"] for found in FORMER["vector"]["answer"]["memories"]
+        ]
+        assert memory.stats().memories == FORMER["stats of alice"]["answer"]["memories"]
+        assert [event.event_id for event in memory.quarantined()] == [
+            entry["event_id"] for entry in FORMER["quarantine"]["answer"]
+        ]
+    with Publisher(relay_endpoints(data_dir).ingest, spool=served / "spool") as publisher:
+        publisher.publish(
+            {
+                "event_id": "pay-102.00",  # the former version took it in: a repeat is recognised
+                "event_type": "chat.user_msg",
+                "user_id": "alice",
+                "timestamp": datetime.now(UTC).isoformat(),
+                "payload": {"text": "Fix the race in the session token rotation properly this time"},
+            }
+        )
+        through = publisher.flush().acked_through
+    with MemoryClient("alice", data_dir=data_dir) as memory:
+        memory.wait(through, 60)
+        assert memory.stats().memories == FORMER["stats of alice"]["answer"]["memories"] + 20
+        assert memory.recall("Ticket 38 waits", mode="lexical", top_k=1).memories[0].record.event_id == "spooled-38"
+
+
+def test_a_key_that_the_former_version_made_opens_its_user_alone(served: Path) -> None:
+    place = {"data_dir": served / "plain", "key_file": served / "alice-laptop.key"}
+    with MemoryClient("alice", **place) as memory:
+        assert memory.stats().memories == FORMER["stats of alice"]["answer"]["memories"]
+    with MemoryClient("bob", **place) as memory, pytest.raises(UserNotAllowedError):
+        memory.stats()

@@ -1,0 +1,155 @@
+"""What the version before issue 10 left on the disk opens with the present code and answers the same.
+
+The fixture is a data folder, an encrypted one with its key ring, a backup, an export, exported learning, a spool with
+unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
+`answers.json` holds what that version answered. What differs on purpose:
+
+- fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then: none);
+- `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
+- Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
+- vectors are float32 and scores compared to 1e-4: another release of the engine may round differently.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from questions import (
+    ANSWERS,
+    LOGOUTS,
+    QUESTIONS,
+    answers,
+    comparable,
+    differences,
+    unpack,
+)
+
+from memory_agent import Memory
+from memory_agent.config import EmbedderSettings
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.errors import ModelMissingError
+from relay import EncryptionSettings, Publisher, Subscriber
+
+FORMER: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+AT = datetime(2026, 2, 16, 10, tzinfo=UTC)
+SPOOLED = [f"spooled-{number}" for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    try:
+        opened = open_embedder(EmbedderSettings(scheme="float32", allow_download=False))
+    except ModelMissingError:
+        pytest.skip("no embedding model on this machine")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """The fixture as the former version left it, at a path that leaves room for socket names."""
+    with tempfile.TemporaryDirectory(prefix="former-") as folder:
+        unpack(Path(folder))
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the present command line answers to all questions, asked in their order of one copy."""
+    folder = tmp_path_factory.mktemp("former")
+    unpack(folder)
+    return answers(folder) | {
+        "exported": read_lines(folder / "again.jsonl"),
+        "export": read_lines(folder / "alice.jsonl"),
+    }
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_command_line_answers_as_the_former_version_did(name: str, present: dict[str, Any]) -> None:
+    assert differences(FORMER[name], present[name]) == []
+
+
+def test_every_question_has_an_answer_of_the_former_version() -> None:
+    assert list(FORMER) == [*QUESTIONS, "journal"]
+
+
+def test_an_export_holds_what_the_former_version_exported(present: dict[str, Any]) -> None:
+    former, exported = by_id(present["export"]), by_id(present["exported"])
+    assert len(former) == FORMER["stats of alice"]["answer"]["memories"]
+    assert differences(former, exported) == []
+
+
+def test_python_recalls_the_same_and_goes_on_from_there(root: Path, embedder: Embedder) -> None:
+    folder = root / "plain" / "users" / "alice"
+    with Memory.open(folder, embedder=embedder) as memory:
+        assert differences(FORMER["hybrid"]["answer"]["memories"], recalled(memory)) == []
+        assert [run.id for run in memory.runs.list()] == [run["id"] for run in FORMER["runs of alice"]["answer"]]
+        before = memory.stats()
+        assert before.memories == FORMER["stats of alice"]["answer"]["memories"]
+        record = memory.remember("The coffee machine needs descaling every month", tags=["kitchen"])
+    with Memory.open(folder, embedder=embedder) as memory:
+        assert memory.recall("coffee machine", top_k=1).memories[0].record.id == record.id
+        assert memory.stats().memories == before.memories + 1
+
+
+def test_python_opens_what_is_encrypted_with_the_key_ring(root: Path, embedder: Embedder) -> None:
+    keys = EncryptionSettings(keys_folder=str(root / "keys"))
+    with Memory.open(root / "encrypted" / "users" / "erin", embedder=embedder, encryption_settings=keys) as memory:
+        assert differences(FORMER["hybrid, encrypted"]["answer"]["memories"], recalled(memory)) == []
+
+
+def test_a_publisher_sends_what_waited_in_the_spool_to_a_relay_that_kept_its_journal(root: Path) -> None:
+    relay = subprocess.Popen(
+        [sys.executable, "-m", "relay", "--data-dir", str(root / "plain")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert relay.stdout is not None
+        ready = json.loads(relay.stdout.readline())
+        with Subscriber(ready["ingest"], ready["feed"], "memory") as subscriber:
+            former, cursor = events_after(subscriber, 0), subscriber.cursor()
+            with Publisher(ready["ingest"], spool=root / "spool") as publisher:
+                report = publisher.flush()
+            assert (report.pending, report.rejected) == (0, 0)
+            new = events_after(subscriber, former[-1][0])
+            quarantined = [entry.code for entry in subscriber.quarantined(0, 10)]
+    finally:
+        relay.send_signal(signal.SIGTERM)
+        assert relay.wait(20) == 0
+        assert relay.stdout is not None
+        relay.stdout.close()
+    assert former == FORMER["journal"]["events"]
+    assert {"memory": cursor} == FORMER["journal"]["consumers"]
+    assert [event_id for _, event_id in new] == SPOOLED
+    assert quarantined == [entry["code"] for entry in FORMER["quarantine"]["answer"]]
+
+
+def events_after(subscriber: Subscriber, seq: int) -> list[list[Any]]:
+    entries = subscriber.fetch(seq, 1_000).entries
+    return [[entry.seq, msgspec.msgpack.decode(entry.data)["event_id"]] for entry in entries]
+
+
+def recalled(memory: Memory) -> Any:
+    result = memory.recall(LOGOUTS, now=AT, deadline_ms=60_000)
+    assert result.degraded == ()
+    memories = comparable(msgspec.to_builtins(result.memories))
+    for memory in memories:
+        assert memory["record"].pop("embedding") is None  # the command line leaves it out
+    return memories
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def by_id(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    return {line["record"]["id"]: line for line in lines if "record" in line}
