@@ -78,10 +78,10 @@ from relay.event import ON_BEHALF_OF, Event, decode_event, encode_event, event_f
 from relay.journal import Appended, Journal
 from relay.key_ring import KeyRing, open_key_ring
 from relay.masking import Masker
+from relay.net import CurveAuthenticator, curve_pair
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
 from relay.retention import RetentionReport
-from relay.sockets import CurveGate, curve_pair, show_curve
 from relay.subscriber import Subscriber
 from relay.topics import matches, matches_any
 from relay.validation import SYSTEM_USER, validate_user_id
@@ -106,7 +106,7 @@ __all__ = [
     "ConsumerState",
     "Credentials",
     "CursorError",
-    "CurveGate",
+    "CurveAuthenticator",
     "CurvePair",
     "EncryptionKeyMissingError",
     "EncryptionMismatchError",
@@ -186,7 +186,6 @@ __all__ = [
     "revoke_key",
     "rotate_key",
     "server_pair",
-    "show_curve",
     "validate_user_id",
     "write_private",
 ]

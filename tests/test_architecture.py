@@ -61,6 +61,12 @@ def test_each_engine_is_imported_in_one_file_of_a_package(package: str) -> None:
     assert {engine: files for engine, files in places.items() if len(files) > 1} == {}
 
 
+@pytest.mark.parametrize("engine", ["zmq"])
+def test_an_engine_that_all_packages_share_is_imported_in_one_file(engine: str) -> None:
+    files = [file for package in PACKAGES for file in python_files(package) if engine in imported_packages(file)]
+    assert len(files) == 1, files
+
+
 def test_sona_computes_and_nothing_else() -> None:
     allowed = {
         "__future__",
