@@ -26,7 +26,7 @@ from memory_agent.records import IngestReport
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.trajectory import OUTCOMES, RUN_STATES, FeedbackReport, Outcome, RunState, Trajectory
-from relay.event import Event
+from relay import Event
 
 MOST_RUNS = 1_000
 MOST_IDS = 200

@@ -25,9 +25,11 @@ from relay.access import (
     rotate_key,
     server_pair,
 )
+from relay.admission import publisher_of
 from relay.async_publisher import AsyncPublisher
 from relay.async_subscriber import AsyncSubscriber
 from relay.broker import Broker
+from relay.checkup import check_journal
 from relay.config import (
     BrokerSettings,
     BusSettings,
@@ -74,17 +76,17 @@ from relay.errors import (
     UnauthorizedError,
     UserNotAllowedError,
 )
-from relay.event import ON_BEHALF_OF, Event, decode_event, encode_event, event_from_mapping, read_event
+from relay.event import ON_BEHALF_OF, Event, decode_event, decode_mapping, encode_event, event_from_mapping, read_event
 from relay.journal import Appended, Journal
 from relay.key_ring import KeyRing, open_key_ring
-from relay.masking import Masker
+from relay.masking import Masker, masked_kinds
 from relay.net import CurveAuthenticator, curve_pair
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
 from relay.retention import RetentionReport
 from relay.subscriber import Subscriber
 from relay.topics import matches, matches_any
-from relay.validation import SYSTEM_USER, validate_user_id
+from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry, RelayStats
 
 __all__ = [
@@ -162,9 +164,11 @@ __all__ = [
     "UnauthorizedError",
     "UserNotAllowedError",
     "check_endpoint",
+    "check_journal",
     "create_key",
     "curve_pair",
     "decode_event",
+    "decode_mapping",
     "encode_event",
     "encrypt_journal",
     "ensure_local_key",
@@ -175,9 +179,11 @@ __all__ = [
     "journal_folder",
     "load_settings",
     "local_identity",
+    "masked_kinds",
     "matches",
     "matches_any",
     "open_key_ring",
+    "publisher_of",
     "read_event",
     "read_key_file",
     "read_keys",
@@ -186,6 +192,9 @@ __all__ = [
     "revoke_key",
     "rotate_key",
     "server_pair",
+    "validate_id",
+    "validate_object",
+    "validate_timestamp",
     "validate_user_id",
     "write_private",
 ]

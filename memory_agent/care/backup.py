@@ -25,7 +25,7 @@ from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.records_file import RECORDS_FOLDER, has_records
 from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
-from relay.config import journal_folder
+from relay import journal_folder
 from relay.duplicate import copy_journal, cursors, rewind
 from relay.durable import flush, flush_tree
 from relay.pages import DATA_FILE

@@ -23,8 +23,7 @@ from memory_agent.storage.records_file import RECORDS_FOLDER, open_records
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
-from relay.checkup import check_journal
-from relay.config import JournalSettings
+from relay import JournalSettings, check_journal
 
 PAGES = f"{RECORDS_FOLDER}/data.mdb"
 

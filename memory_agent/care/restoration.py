@@ -33,7 +33,7 @@ from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
-from relay.config import journal_folder
+from relay import journal_folder
 from relay.duplicate import require_unused, rewind
 from relay.durable import flush_tree
 from relay.pages import DATA_FILE, find_fault

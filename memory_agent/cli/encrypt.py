@@ -17,8 +17,7 @@ from memory_agent.errors import SettingsError
 from memory_agent.layout import Layout
 from memory_agent.storage.folders import ASIDE, known_users, user_folder
 from memory_agent.storage.user_key import UserKey
-from relay import KeyRing, journal_folder
-from relay.validation import SYSTEM_USER
+from relay import SYSTEM_USER, KeyRing, journal_folder
 
 if TYPE_CHECKING:
     from memory_agent.care.encrypting import EncryptedUser
@@ -80,7 +79,7 @@ def encrypt_staged(target: Target, stage: Path) -> None:
     from memory_agent.care.encrypting import encrypt_user  # engines
     from memory_agent.care.encryption_look import look_at_stores
     from memory_agent.daemon.owners import encrypt_owners
-    from relay.encrypting import encrypt_journal
+    from relay import encrypt_journal
 
     keys = target.keys
     if keys is None:
@@ -103,7 +102,7 @@ def _encrypt_shared(target: Target, keys: KeyRing) -> None:
     """Encrypt what is not one user's alone, and remove what is nobody's any more."""
     from memory_agent.care.encrypting import remove_leftovers  # engines
     from memory_agent.daemon.owners import encrypt_owners
-    from relay.encrypting import encrypt_journal
+    from relay import encrypt_journal
 
     remove_leftovers(target.data_dir)
     encrypt_owners(target.layout.owners, UserKey(keys, SYSTEM_USER))

@@ -34,9 +34,16 @@ from memory_agent.storage.ownership import (
 )
 from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
-from relay import ON_BEHALF_OF, SYSTEM_USER, EventLimits, EventTooLargeError, MalformedEventError, QuarantineEntry
-from relay.admission import publisher_of
-from relay.event import decode_mapping
+from relay import (
+    ON_BEHALF_OF,
+    SYSTEM_USER,
+    EventLimits,
+    EventTooLargeError,
+    MalformedEventError,
+    QuarantineEntry,
+    decode_mapping,
+    publisher_of,
+)
 from relay.replacing import discard_copy, flush_copy, replace_by_copy, room_for_copy
 
 LIMIT = 500_000

@@ -16,7 +16,7 @@ from memory_agent.config import RetentionRule, RetentionSettings
 from memory_agent.errors import SettingsError
 from memory_agent.records import MemoryRecord
 from memory_agent.signals.table import SignalTable
-from relay.topics import matches_any
+from relay import matches_any
 
 
 class Rules:

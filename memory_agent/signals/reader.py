@@ -21,7 +21,7 @@ from memory_agent.records import PROVENANCES, MemoryRecord, Provenance
 from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, read_value, roots, small_fields
 from memory_agent.signals.table import Signal, SignalTable
 from memory_agent.signals.verdicts import judge
-from relay.event import Event
+from relay import Event
 
 _MARKS = ("type", "kind", "phase")
 _TITLE_CHARS = 200

@@ -19,7 +19,7 @@ from memory_agent.signals.reader import id_of, run_id_of, utc
 from memory_agent.signals.table import Signal, SignalTable
 from memory_agent.signals.verdicts import Verdict, reason_of, verdict
 from memory_agent.trajectory import Outcome, RunRole
-from relay.event import Event
+from relay import Event
 
 _MEMORIES = ("memory_ids", "used_memory_ids", "memory_id", "used_memory_id")
 _RECALLS = ("recall_id", "recall_ids")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memory_agent.errors import InvalidInputError
+from relay import validate_user_id
 from relay.errors import MalformedEventError
-from relay.validation import validate_user_id
 
 ASIDE = "replaced-"
 """What the names of folders begin with into which a restore puts aside what was there."""

@@ -16,12 +16,10 @@ from memory_agent.errors import (
     StoreError,
 )
 from memory_agent.storage.folders import data_dir_of
-from relay import errors
+from relay import SYSTEM_USER, EncryptionSettings, errors, journal_folder
 from relay.cipher import Cipher
-from relay.config import EncryptionSettings, journal_folder
 from relay.key_ring import KeyRing, open_key_ring
 from relay.ring_mark import read_ring
-from relay.validation import SYSTEM_USER
 
 
 class UserKey:
