@@ -52,8 +52,8 @@ from memory_agent.records import (
 )
 from memory_agent.run_params import SessionParams
 from memory_agent.trajectory import FeedbackReport
-from memory_agent.transport import AsyncRequestSocket, RequestSocket
 from relay import Identity, RelaySettingsError, identity_of, read_key_file
+from relay.net import AsyncRequestSocket, RequestSocket
 
 _GRACE_S = 0.5
 """How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""

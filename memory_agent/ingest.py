@@ -24,7 +24,8 @@ from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from relay import Event, MalformedEventError, masked_kinds
+from relay import Event, masked_kinds
+from relay.errors import MalformedEventError
 
 _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"

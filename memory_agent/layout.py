@@ -22,8 +22,8 @@ import platformdirs
 
 from memory_agent.errors import DaemonRunningError, SettingsError
 from memory_agent.moving import finish_moving, is_moving
-from memory_agent.transport import ipc_endpoint
 from relay import ensure_local_key
+from relay.access import ipc_endpoint
 
 CONSUMER = "memory"
 """The name under which the journal keeps how far the daemon is."""

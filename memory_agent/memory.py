@@ -57,9 +57,14 @@ from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.turnstile import Turnstile
+from relay import (
+    Event,
+    Masker,
+    encode_event,
+    event_from_mapping,
+    read_event,
+)
 from relay.errors import EventTooLargeError
-from relay.event import Event, encode_event, event_from_mapping, read_event
-from relay.masking import Masker
 
 __all__ = ["Memory", "user_folder"]
 

@@ -15,7 +15,8 @@ from ulid import ULID
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Kind, MemoryRecord, Provenance, Source
-from relay import MalformedEventError, Masker, validate_object
+from relay import Masker, validate_object
+from relay.errors import MalformedEventError
 
 _MAX_DEPTH = 64
 

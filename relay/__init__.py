@@ -81,10 +81,10 @@ from relay.errors import (
 from relay.event import ON_BEHALF_OF, Event, decode_event, decode_mapping, encode_event, event_from_mapping, read_event
 from relay.journal import Appended, Journal
 from relay.masking import Masker, masked_kinds
+from relay.net import CurveAuthenticator, curve_pair
 from relay.publisher import Publisher
 from relay.reports import FlushReport, Progress, Rejection
 from relay.retention import RetentionReport
-from relay.sockets import CurveGate, curve_pair, show_curve
 from relay.subscriber import Subscriber
 from relay.topics import matches, matches_any
 from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
@@ -109,7 +109,7 @@ __all__ = [
     "ConsumerState",
     "Credentials",
     "CursorError",
-    "CurveGate",
+    "CurveAuthenticator",
     "CurvePair",
     "EncryptionKeyMissingError",
     "EncryptionMismatchError",

@@ -12,7 +12,7 @@ import msgspec
 from relay import wire
 from relay.access import Identity, check_endpoint, local_identity
 from relay.errors import RelayUnavailableError, UnauthorizedError
-from relay.sockets import AsyncClientSocket, AsyncDoorbellSocket
+from relay.net import AsyncClientSocket, AsyncDoorbellSocket
 from relay.wire import Batch, ConsumerState, Erasable, Erased, QuarantineEntry, RelayStats
 
 _TRIES = 2
@@ -148,7 +148,7 @@ class AsyncSubscriber:
                     async with asyncio.timeout(timeout_s / tries):
                         return wire.decode_reply(await self._exchange(correlation, body), result_type)
                 except UnauthorizedError:
-                    if not self._socket.renew():
+                    if not self._socket.reload_token():
                         raise
                 except TimeoutError:
                     self._socket.reconnect()

@@ -40,7 +40,7 @@ from relay.errors import (
 from relay.intake import Intake, Parcel
 from relay.journal import Journal
 from relay.masking import Masker
-from relay.sockets import CurveGate, Letter, ServerSocket, curve_pair
+from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
 from relay.table_tail import TableFollower
 from relay.worker import Worker
 
@@ -136,10 +136,10 @@ class Broker:
     def _listen(self, data_dir: Path, wanted: Endpoints) -> ServerSocket:
         broker = self._settings.broker
         ingest, feed = (wanted.ingest, *broker.listen), (wanted.feed, *broker.feed_listen)
-        gate = None
+        authenticator = None
         if any(map(is_curve, ingest + feed)):
-            gate = CurveGate(server_pair(data_dir, curve_pair), self._credentials.knows_curve)
-        return ServerSocket(ingest, feed, broker.queue_bytes, gate)
+            authenticator = CurveAuthenticator(server_pair(data_dir, curve_pair), self._credentials.knows_curve)
+        return ServerSocket(ingest, feed, broker.queue_bytes, authenticator)
 
     def _make_workers(self) -> tuple[list[Worker], list[str]]:
         broker, admission = self._settings.broker, self._admission
@@ -157,11 +157,11 @@ class Broker:
     def _serve(self, wait_s: float) -> int:
         """Take what is queued: publishes in one transaction, then the rest one by one. Returns how many messages."""
         broker = self._settings.broker
-        letters = self._server.receive(broker.max_batch, broker.max_batch_bytes, wait_s)
+        messages = self._server.receive(broker.max_batch, broker.max_batch_bytes, wait_s)
         parcels: list[Parcel] = []
         questions: list[Question] = []
-        for letter in letters:
-            self._sort(letter, parcels, questions)
+        for message in messages:
+            self._sort(message, parcels, questions)
         if parcels:
             for reply in self._intake.take(parcels, datetime.now(UTC)):
                 self._reply(reply.peer, b"", wire.encode(reply.message))
@@ -170,10 +170,10 @@ class Broker:
             self._reply(question.peer, question.correlation, self._answer(question))
         if questions:
             self._ring()
-        return len(letters)
+        return len(messages)
 
-    def _sort(self, letter: Letter, parcels: list[Parcel], questions: list[Question]) -> None:
-        peer, frames, _ = letter
+    def _sort(self, message: Message, parcels: list[Parcel], questions: list[Question]) -> None:
+        peer, frames = message.peer, message.frames
         correlation = frames[0] if frames else b""
         try:
             if len(frames) not in (2, 3):
@@ -184,7 +184,7 @@ class Broker:
             self._reply(peer, correlation, wire.encode_failure(error))
             return
         try:
-            principal = self._principal(letter)
+            principal = self._principal(message)
         except UnauthorizedError as error:
             self._counts["unauthorized"] += 1
             self._reply(peer, correlation, _turned_away(request, error))
@@ -194,10 +194,10 @@ class Broker:
         else:
             questions.append(Question(peer, correlation, principal, request))
 
-    def _principal(self, letter: Letter) -> Principal:
-        if letter.curve_key is not None:
-            return self._credentials.of_curve(letter.curve_key)
-        return self._credentials.of_token(letter.frames[2] if len(letter.frames) == 3 else b"")
+    def _principal(self, message: Message) -> Principal:
+        if message.curve_key is not None:
+            return self._credentials.of_curve(message.curve_key)
+        return self._credentials.of_token(message.frames[2] if len(message.frames) == 3 else b"")
 
     def _answer(self, question: Question) -> bytes:
         try:

@@ -20,7 +20,7 @@ from relay.errors import ConsumerBehindError, MalformedEventError
 from relay.event import Event
 from relay.intake import suspects
 from relay.journal import Journal
-from relay.sockets import CollectorSocket, Frames
+from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2

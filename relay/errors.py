@@ -48,7 +48,10 @@ class RelayError(CodedError):
 
 
 class MemoryAgentError(CodedError):
-    """Root of all errors of the memory and its daemon. Access and sockets, which both use, raise some of them."""
+    """Root of all errors of the memory and its daemon.
+
+    It is declared here because `access` and `net` raise some of them.
+    """
 
     code = "internal"
 

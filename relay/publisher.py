@@ -35,8 +35,8 @@ from relay.errors import (
     rebuild,
 )
 from relay.event import Event, encode_event, event_from_mapping
+from relay.net import ClientSocket
 from relay.reports import FlushReport, Progress, Tally
-from relay.sockets import ClientSocket
 from relay.spool import Spool
 from relay.window import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal, decode_receipt, encode
@@ -357,7 +357,7 @@ class Publisher:
 
     def _refused(self, refusal: Refusal) -> None:
         error = rebuild(refusal.code, refusal.arguments)
-        if isinstance(error, UnauthorizedError) and self._socket.renew():
+        if isinstance(error, UnauthorizedError) and self._socket.reload_token():
             self._window.rewind()  # the token of this machine was made meanwhile
             return
         if not error.retryable:

@@ -18,7 +18,7 @@ import msgspec
 from relay import wire
 from relay.access import Identity, check_endpoint, local_identity
 from relay.errors import RelayUnavailableError, UnauthorizedError
-from relay.sockets import ClientSocket, DoorbellSocket
+from relay.net import ClientSocket, DoorbellSocket
 from relay.topics import matches_any
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, QuarantineEntry, RelayStats
 
@@ -183,7 +183,7 @@ class Subscriber:
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
-                    if not self._socket.renew():  # the token of this machine may have been made meanwhile
+                    if not self._socket.reload_token():  # the token of this machine may have been made meanwhile
                         raise
         raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
 

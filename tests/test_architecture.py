@@ -30,6 +30,9 @@ ENGINES = frozenset(
         "sqlcipher3",
     }
 )
+FACES_OF_RELAY = frozenset(
+    {"relay", "relay.access", "relay.crypto", "relay.disk", "relay.errors", "relay.net", "relay.rwlock"}
+)
 LONGEST_FILE_LINES = 600
 
 
@@ -47,6 +50,22 @@ def imported_packages(file: Path) -> set[str]:
     return names
 
 
+def imported_modules(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {node.module, *(part for part in parts if is_module(part))}
+    return names
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
 def test_imports_go_one_way() -> None:
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -62,19 +81,30 @@ def test_each_engine_is_imported_in_one_file_of_a_package(package: str) -> None:
     assert {engine: files for engine, files in places.items() if len(files) > 1} == {}
 
 
+def public_names(module: str) -> list[str]:
+    """Return the names a face offers: its `__all__`, or every public name of a face that is one file."""
+    face = import_module(module)
+    return getattr(face, "__all__", None) or [name for name in vars(face) if not name.startswith("_")]
+
+
 def test_memory_agent_imports_the_public_faces_of_relay_alone() -> None:
-    faces = {"relay", "relay.disk", "relay.crypto", "relay.access", "relay.net"}
     inside = {}
     for file in python_files("memory_agent"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if found := {name for name in names if name.partition(".")[0] == "relay"} - faces:
+            if found := {name for name in names if name.partition(".")[0] == "relay"} - FACES_OF_RELAY:
                 inside[str(file.relative_to(ROOT))] = found
-            if isinstance(node, ast.ImportFrom) and node.module in faces:
-                public = set(import_module(node.module).__all__)
+            if isinstance(node, ast.ImportFrom) and node.module in FACES_OF_RELAY:
+                public = set(public_names(node.module))
                 assert {alias.name for alias in node.names} <= public, (file, node.module)
     assert inside == {}
+
+
+@pytest.mark.parametrize("engine", ["zmq"])
+def test_an_engine_that_all_packages_share_is_imported_in_one_file(engine: str) -> None:
+    files = [file for package in PACKAGES for file in python_files(package) if engine in imported_packages(file)]
+    assert len(files) == 1, files
 
 
 def test_sona_computes_and_nothing_else() -> None:

@@ -25,8 +25,9 @@ from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.records_file import RECORDS_FOLDER, has_records
 from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
-from relay import copy_journal, cursors, journal_folder, rewind
+from relay import journal_folder
 from relay.disk import DATA_FILE, flush, flush_tree
+from relay.duplicate import copy_journal, cursors, rewind
 
 OWNERS = "owners"
 JOURNAL = "journal"

@@ -32,8 +32,9 @@ from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
-from relay import journal_folder, require_unused, rewind
+from relay import journal_folder
 from relay.disk import DATA_FILE, find_fault, flush_tree
+from relay.duplicate import require_unused, rewind
 
 USERS = "users"
 NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"

@@ -20,9 +20,8 @@ from memory_agent.daemon.scopes import permitted
 from memory_agent.daemon.service import Service
 from memory_agent.errors import MemoryAgentError, UnauthorizedError, UnavailableError
 from memory_agent.protocol import Request, decode_request, encode_fault
-from memory_agent.transport import AsyncReplySocket
-from memory_agent.transport import Request as Message
 from relay import Credentials, Principal, RelayError
+from relay.net import AsyncReplySocket, Message
 
 log = structlog.get_logger()
 

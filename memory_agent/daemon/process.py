@@ -39,13 +39,12 @@ from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys
-from memory_agent.transport import AsyncReplySocket
 from memory_agent.version import VERSION
 from relay import (
     SYSTEM_USER,
     AsyncSubscriber,
     Credentials,
-    CurveGate,
+    CurveAuthenticator,
     RelayError,
     RelaySettings,
     RelaySettingsError,
@@ -55,6 +54,7 @@ from relay import (
     relay_endpoints,
     server_pair,
 )
+from relay.net import AsyncReplySocket
 
 log = structlog.get_logger()
 
@@ -189,8 +189,8 @@ class Daemon:
         sockets = [AsyncReplySocket([self._layout.gateway, *(one for one in named if not is_curve(one))])]
         guarded = [endpoint for endpoint in named if is_curve(endpoint)]
         if guarded:
-            gate = CurveGate(server_pair(self._layout.data_dir, curve_pair), credentials.knows_curve)
-            sockets.append(AsyncReplySocket(guarded, gate))
+            authenticator = CurveAuthenticator(server_pair(self._layout.data_dir, curve_pair), credentials.knows_curve)
+            sockets.append(AsyncReplySocket(guarded, authenticator))
         return sockets
 
     def _make_children(self) -> tuple[Child, ...]:

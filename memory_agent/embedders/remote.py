@@ -19,7 +19,7 @@ import numpy as np
 from memory_agent.embedders import EmbedderInfo, Embeddings, Progress, check_text, wire
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
 from memory_agent.records import Embedding
-from memory_agent.transport import RequestSocket
+from relay.net import RequestSocket
 
 _FIRST_WAIT_S = 1.0
 _LEAST_WAIT_S = 0.001  # sockets count milliseconds: what remains of one is no time to ask again

@@ -26,7 +26,7 @@ from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.records import Embedding
-from memory_agent.transport import ReplySocket, Request
+from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
@@ -110,14 +110,14 @@ class EmbedderServer:
             self._keeper.close()
             self._socket.close()
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: Message) -> None:
         try:
             question, texts = wire.decode_question(request.frames)
             self._answer(request, question, texts, self._keeper.embedder())
         except Exception as error:  # noqa: BLE001 - one bad question must not end the others' embedder
             self._fail(request, error)
 
-    def _answer(self, request: Request, question: wire.Question, texts: list[str], embedder: LanedEmbedder) -> None:
+    def _answer(self, request: Message, question: wire.Question, texts: list[str], embedder: LanedEmbedder) -> None:
         if isinstance(question, wire.QueryQuestion):
             remaining_s = question.remaining_s(time.monotonic())
             self._reply_when_done(request, embedder.submit_query(texts[0], remaining_s), embedder)
@@ -132,7 +132,7 @@ class EmbedderServer:
             self._socket.reply(request, wire.encode_answer(wire.Answer(info=embedder.info)))
 
     def _reply_when_done(
-        self, request: Request, future: Future[Embedding] | Future[Embeddings], embedder: Embedder
+        self, request: Message, future: Future[Embedding] | Future[Embeddings], embedder: Embedder
     ) -> None:
         def reply(done: Future[Embedding] | Future[Embeddings]) -> None:
             error = done.exception()
@@ -144,7 +144,7 @@ class EmbedderServer:
 
         future.add_done_callback(reply)
 
-    def _fail(self, request: Request, error: Exception) -> None:
+    def _fail(self, request: Message, error: Exception) -> None:
         if not isinstance(error, MemoryAgentError):
             _log.error("question.failed", error=type(error).__name__)
         self._socket.reply(request, wire.encode_failure(error))

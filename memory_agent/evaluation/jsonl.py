@@ -24,7 +24,8 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question
 from memory_agent.records import Kind
-from relay import MalformedEventError, validate_id, validate_timestamp, validate_user_id
+from relay import validate_id, validate_timestamp, validate_user_id
+from relay.errors import MalformedEventError
 
 _USER = "default"
 _CATEGORY = "none"

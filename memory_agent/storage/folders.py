@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memory_agent.errors import InvalidInputError
-from relay import MalformedEventError, validate_user_id
+from relay import validate_user_id
+from relay.errors import MalformedEventError
 
 ASIDE = "replaced-"
 """What the names of folders begin with into which a restore puts aside what was there."""

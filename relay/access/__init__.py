@@ -1,13 +1,13 @@
 """Who may connect and what they may do: keys, the principals that hold them, what clients present, and endpoints."""
 
 from relay.access.credentials import Credentials
-from relay.access.endpoints import CURVE, check_endpoint, is_curve
+from relay.access.endpoints import CURVE, check_endpoint, ipc_endpoint, is_curve
 from relay.access.identity import (
     TOKEN_FILE,
     CurvePair,
     Identity,
     KeyDocument,
-    Shown,
+    TokenSource,
     identity_of,
     local_identity,
     read_key_file,
@@ -36,13 +36,14 @@ __all__ = [
     "Origin",
     "Principal",
     "Scope",
-    "Shown",
     "StoredKey",
+    "TokenSource",
     "check_endpoint",
     "create_key",
     "ensure_local_key",
     "everybody",
     "identity_of",
+    "ipc_endpoint",
     "is_curve",
     "local_identity",
     "read_key_file",

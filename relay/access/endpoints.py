@@ -1,4 +1,4 @@
-"""Where a socket of the bus may listen: socket files, loopback, and elsewhere with CURVE alone. Pure."""
+"""Where sockets may listen: socket files, loopback, and elsewhere only with CURVE. Pure."""
 
 from __future__ import annotations
 
@@ -6,48 +6,61 @@ import contextlib
 import ipaddress
 import os
 import sys
+from pathlib import Path
 
-from relay.errors import RelaySettingsError
+from relay.errors import RelaySettingsError, SettingsError
 
 CURVE = "curve+"
-"""Before a TCP endpoint: peers there authenticate with CURVE keys, and nothing is readable on the way."""
+"""Prefix of a TCP endpoint whose peers authenticate with CURVE keys and encrypt all traffic."""
 
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
 
+def ipc_endpoint(path: Path) -> str:
+    """Return the endpoint of a socket file, without creating its folder.
+
+    Raises `SettingsError` where the path is longer than the system allows (107 bytes on Linux).
+    """
+    reason = _too_long(os.fspath(path))
+    if reason:
+        raise SettingsError("data_dir", reason)
+    return f"ipc://{path}"
+
+
 def check_endpoint(setting: str, endpoint: str) -> str:
-    """Return `endpoint` when it is a socket file of at most 107 bytes, TCP on loopback, or TCP with CURVE.
+    """Return `endpoint` if it is a socket file of at most 107 bytes, TCP on loopback, or TCP with CURVE.
 
     Raises `RelaySettingsError`.
     """
     scheme, _, place = endpoint.partition("://")
     if scheme == "ipc" and place:
-        _check_length(setting, place)
+        reason = _too_long(place)
     elif scheme == "tcp" and place:
-        _check_loopback(setting, place.rpartition(":")[0], place)
-    elif not (scheme == CURVE + "tcp" and place):
-        known = "ipc://PATH, tcp://127.0.0.1:PORT or curve+tcp://HOST:PORT"
-        raise RelaySettingsError(setting, f"{endpoint!r} is no endpoint: {known}")
+        reason = _not_loopback(place)
+    elif scheme == CURVE + "tcp" and place:
+        reason = ""
+    else:
+        reason = f"{endpoint!r} is no endpoint: ipc://PATH, tcp://127.0.0.1:PORT or curve+tcp://HOST:PORT"
+    if reason:
+        raise RelaySettingsError(setting, reason)
     return endpoint
 
 
 def is_curve(endpoint: str) -> bool:
-    """Say whether peers at this endpoint authenticate with CURVE keys."""
+    """Return whether peers at this endpoint authenticate with CURVE keys."""
     return endpoint.startswith(CURVE)
 
 
-def _check_length(setting: str, path: str) -> None:
+def _too_long(path: str) -> str:
     length, limit = len(os.fsencode(path)), _SOCKET_PATH_BYTES
-    if length > limit:
-        raise RelaySettingsError(
-            setting, f"{path} has {length} bytes, a socket path may have {limit}: choose a shorter folder"
-        )
+    return (
+        f"{path} has {length} bytes, a socket path may have {limit}: choose a shorter folder" if length > limit else ""
+    )
 
 
-def _check_loopback(setting: str, host: str, place: str) -> None:
+def _not_loopback(place: str) -> str:
+    host = place.rpartition(":")[0]
     with contextlib.suppress(ValueError):
         if host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback:
-            return
-    raise RelaySettingsError(
-        setting, f"{host or '*'} is not loopback (127.0.0.1, ::1, localhost); with CURVE: {CURVE}tcp://{place}"
-    )
+            return ""
+    return f"{host or '*'} is not loopback (127.0.0.1, ::1, localhost); with CURVE: {CURVE}tcp://{place}"

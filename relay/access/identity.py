@@ -68,21 +68,22 @@ def local_identity(endpoint: str) -> Identity:
     return Identity(file=Path(endpoint.removeprefix("ipc://")).parent.parent / TOKEN_FILE)
 
 
-class Shown:
-    """The token of one client, looked up anew when it was not there, or was refused. One thread at a time."""
+class TokenSource:
+    """The token of one client, read again when it was missing or refused. Not thread-safe."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._token = identity.token.encode()
 
     @property
-    def token(self) -> bytes:
+    def current(self) -> bytes:
+        """The token, read from the identity's file when there is none yet; empty where there is none to read."""
         if not self._token:
-            self.renew()
+            self.reload()
         return self._token
 
-    def renew(self) -> bool:
-        """Look the token up again; return whether it is another one."""
+    def reload(self) -> bool:
+        """Read the token again; return whether it has changed."""
         found = _read(self.identity.file) if self.identity.file is not None else self._token
         changed = found != self._token
         self._token = found

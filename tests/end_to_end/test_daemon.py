@@ -12,8 +12,8 @@ import pytest
 from memory_agent import AsyncMemoryClient, MemoryClient, MemoryFilter, MemoryProvider
 from memory_agent.errors import InvalidInputError, UnauthorizedError, UnavailableError, UnknownMethodError
 from memory_agent.protocol import Request, decode_reply, encode
-from memory_agent.transport import RequestSocket
 from relay import Publisher, relay_endpoints
+from relay.net import RequestSocket
 
 from .conftest import DaemonProcess, environment, short_folder
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from memory_agent.protocol import Request, encode_fields
-from memory_agent.transport import RequestSocket
 from relay import Erasable, Identity, Publisher, RelayError, Subscriber, wire
+from relay.net import RequestSocket
 
 NOW = "2026-11-21T09:00:00Z"
 USERS = ("alice", "bob", "carol")

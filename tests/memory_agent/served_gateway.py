@@ -26,8 +26,17 @@ from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.owners import Owners
-from memory_agent.transport import AsyncReplySocket
-from relay import AsyncSubscriber, Broker, Credentials, CurveGate, Endpoints, RelaySettings, curve_pair, server_pair
+from relay import (
+    AsyncSubscriber,
+    Broker,
+    Credentials,
+    CurveAuthenticator,
+    Endpoints,
+    RelaySettings,
+    curve_pair,
+    server_pair,
+)
+from relay.net import AsyncReplySocket
 
 
 class HostsHere:
@@ -107,8 +116,8 @@ async def _serve(
     host = MemoryHost(layout.data_dir, settings, embedder)
     hosts = cast(Hosts, HostsHere(host))
     credentials = Credentials(layout.data_dir)
-    gate = CurveGate(server_pair(layout.data_dir, curve_pair), credentials.knows_curve)
-    sockets = [AsyncReplySocket([layout.gateway]), AsyncReplySocket(["curve+tcp://127.0.0.1:*"], gate)]
+    authenticator = CurveAuthenticator(server_pair(layout.data_dir, curve_pair), credentials.knows_curve)
+    sockets = [AsyncReplySocket([layout.gateway]), AsyncReplySocket(["curve+tcp://127.0.0.1:*"], authenticator)]
     async with AsyncSubscriber(*relay, "memory") as journal:
         owners = Owners(layout.owners)
         dispatcher = Dispatcher(journal, hosts, owners, settings.daemon)

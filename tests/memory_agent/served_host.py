@@ -16,7 +16,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import MemoryAgentError
 from memory_agent.protocol import decode_request, encode_fault
 from memory_agent.settings import Settings
-from memory_agent.transport import ReplySocket
+from relay.net import ReplySocket
 
 
 @contextmanager

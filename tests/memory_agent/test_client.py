@@ -16,7 +16,7 @@ from memory_agent import MemoryClient
 from memory_agent.errors import ProtocolError, UnknownMethodError
 from memory_agent.protocol import encode_fault, encode_result
 from memory_agent.records import RecallResult
-from memory_agent.transport import ReplySocket
+from relay.net import ReplySocket
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from memory_agent.embedders import open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
 from memory_agent.settings import Settings
-from memory_agent.transport import AsyncRequestSocket
 from relay import ALL_SCOPES, Principal, create_key, identity_of
+from relay.net import AsyncRequestSocket
 
 PLACES = 64  # of the gateway that is served here
 SHARE = PLACES // 4

@@ -42,7 +42,6 @@ from memory_agent.errors import (
 )
 from memory_agent.protocol import Request, encode_fields
 from memory_agent.storage.folders import user_folder
-from memory_agent.transport import RequestSocket
 from relay import (
     ALL_SCOPES,
     SYSTEM_USER,
@@ -62,6 +61,7 @@ from relay import (
     wire,
 )
 from relay.disk import write_private
+from relay.net import RequestSocket
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # what was stored stays stored: a repeat is another test
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it

@@ -21,7 +21,7 @@ from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import TOKENIZER, WEIGHTS, Model
 from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError, ProtocolError
-from memory_agent.transport import RequestSocket
+from relay.net import RequestSocket
 
 WAIT_S = 60.0
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import zmq
 
-from memory_agent.errors import DeadlineExceededError
-from memory_agent.transport import AsyncReplySocket, AsyncRequestSocket
+from relay.errors import DeadlineExceededError
+from relay.net import AsyncReplySocket, AsyncRequestSocket
 
 
 def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.errors import DeadlineExceededError, SettingsError, UnavailableError
-from memory_agent.transport import AsyncReplySocket, AsyncRequestSocket, ReplySocket, RequestSocket, ipc_endpoint
+from relay.access import ipc_endpoint
+from relay.errors import DeadlineExceededError, SettingsError, UnavailableError
+from relay.net import AsyncReplySocket, AsyncRequestSocket, ReplySocket, RequestSocket
 
 LOOPBACK = "tcp://127.0.0.1:0"
 

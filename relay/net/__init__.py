@@ -1,0 +1,33 @@
+"""ZeroMQ sockets, for the bus and for requests to the daemon, its hosts and the embedder.
+
+Socket files and loopback carry a token; other endpoints need CURVE, and an unknown key gets no byte through. The two
+never share a socket: a peer without CURVE may claim any `User-Id`. Encodings are in `wire` and `protocol`.
+"""
+
+from relay.net.bus import (
+    AsyncClientSocket,
+    AsyncDoorbellSocket,
+    ClientSocket,
+    CollectorSocket,
+    DoorbellSocket,
+    ServerSocket,
+)
+from relay.net.requests import AsyncReplySocket, AsyncRequestSocket, ReplySocket, RequestSocket
+from relay.net.zeromq import CurveAuthenticator, Frames, Message, curve_pair
+
+__all__ = [
+    "AsyncClientSocket",
+    "AsyncDoorbellSocket",
+    "AsyncReplySocket",
+    "AsyncRequestSocket",
+    "ClientSocket",
+    "CollectorSocket",
+    "CurveAuthenticator",
+    "DoorbellSocket",
+    "Frames",
+    "Message",
+    "ReplySocket",
+    "RequestSocket",
+    "ServerSocket",
+    "curve_pair",
+]

@@ -1,0 +1,205 @@
+"""Requests and replies: any number of clients, one server, replies matched by a correlation id.
+
+A message is `[correlation id, body frame, ...]`; a ROUTER puts the peer's address in front. A client may give up on a
+request: its late reply is recognised and dropped. REQ/REP sockets lost, because they stay stuck after one lost reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import time
+from collections.abc import Sequence
+
+from relay.access import Identity
+from relay.errors import DeadlineExceededError, ProtocolError, UnavailableError
+from relay.net import zeromq
+from relay.net.zeromq import CurveAuthenticator, Frames, Limits, Message, Waker
+
+_LINGER_MS = 1_000
+_SERVER = Limits(send_queue=256, receive_queue=4, frame_bytes=64 << 20)
+_CLIENT = Limits(send_queue=10_000, receive_queue=10_000)
+
+
+class ReplySocket:
+    """Answers requests from one thread; `reply` may be called from any."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Bind to `endpoint`. Raises `UnavailableError`."""
+        self._socket = zeromq.open_router(zeromq.context(), _SERVER)
+        self.endpoint = zeromq.bind(self._socket, endpoint, UnavailableError)
+        self._replies: queue.SimpleQueue[Frames] = queue.SimpleQueue()
+        self._waker = Waker()
+        self._poller = self._waker.poller(self._socket)
+
+    def receive(self, timeout_s: float) -> Message | None:
+        """Return the next request, or None after `timeout_s`; sends waiting replies meanwhile."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self._send_replies()
+            ready = dict(self._poller.poll(_remaining_ms(deadline_s)))
+            if self._waker.clear_if(ready):
+                continue
+            if self._socket not in ready:
+                return None
+            request = _request(self._socket.recv_multipart())
+            if request is not None:
+                return request
+
+    def reply(self, request: Message, frames: Sequence[bytes]) -> None:
+        """Send `frames` to the sender of `request`; dropped when it has gone."""
+        self._replies.put([request.peer, request.correlation, *frames])
+        self._waker.wake()
+
+    def close(self) -> None:
+        """Send waiting replies, and close."""
+        self._send_replies()
+        self._socket.close(linger=_LINGER_MS)
+        self._waker.close()
+
+    def _send_replies(self) -> None:
+        while True:
+            try:
+                frames = self._replies.get_nowait()
+            except queue.Empty:
+                return
+            zeromq.send_now(self._socket, frames)
+
+
+class AsyncReplySocket:
+    """Answers requests in an event loop: from any peer, or from peers with known CURVE keys, never from both."""
+
+    def __init__(self, endpoints: Sequence[str], authenticator: CurveAuthenticator | None = None) -> None:
+        """Bind to every endpoint; `authenticator` is closed with the socket. Raises `UnavailableError`."""
+        self._authenticator = authenticator
+        context = zeromq.async_context() if authenticator is None else authenticator.async_context
+        self._socket = zeromq.open_router(context, _SERVER)
+        if authenticator is not None:
+            authenticator.guard(self._socket)
+        self.endpoints = tuple(zeromq.bind(self._socket, endpoint, UnavailableError) for endpoint in endpoints)
+
+    async def receive(self) -> Message:
+        """Return the next request."""
+        while True:
+            if self._authenticator is None:
+                request = _request(await self._socket.recv_multipart())
+            else:
+                frames = await self._socket.recv_multipart(copy=False)
+                request = _request([frame.bytes for frame in frames], zeromq.proven_key(frames))
+            if request is not None:
+                return request
+
+    async def reply(self, request: Message, frames: Sequence[bytes]) -> None:
+        """Send `frames` to the sender of `request`; dropped when it has gone."""
+        await zeromq.send_now_async(self._socket, [request.peer, request.correlation, *frames])
+
+    def close(self) -> None:
+        """Close; unsent replies get a second to leave."""
+        self._socket.close(linger=_LINGER_MS)
+        if self._authenticator is not None:
+            self._authenticator.close()
+
+
+def _request(frames: Sequence[bytes], curve_key: str | None = None) -> Message | None:
+    """Split a ROUTER's message; None without a correlation id, since no reply could be matched."""
+    if len(frames) < 3:
+        return None
+    return Message(frames[0], list(frames[2:]), curve_key, frames[1])
+
+
+class RequestSocket:
+    """Sends requests to one endpoint, one at a time. Not thread-safe: one per thread."""
+
+    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
+        """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if it needs them.
+
+        Raises `ProtocolError` for what is no endpoint, `RelaySettingsError` where CURVE keys are missing.
+        """
+        self._endpoint = endpoint
+        self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
+        zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
+        self._correlations = itertools.count(1)
+
+    def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
+        """Send `body` and return the frames of its reply.
+
+        Raises `DeadlineExceededError` when no reply came in time, `UnavailableError` when it could not be sent.
+        """
+        correlation = _correlation(self._correlations)
+        deadline_s = time.monotonic() + timeout_s
+        with zeromq.translated(UnavailableError, self._endpoint):
+            if not zeromq.send_now(self._socket, [correlation, *_frames(body)]):
+                raise UnavailableError(f"nobody listens at {self._endpoint}")
+            while self._socket.poll(_remaining_ms(deadline_s)):
+                reply = self._socket.recv_multipart()
+                if reply and reply[0] == correlation:
+                    return reply[1:]
+        raise _no_reply(self._endpoint, timeout_s)
+
+    def close(self) -> None:
+        """Close, without waiting for replies."""
+        self._socket.close(linger=0)
+
+
+class AsyncRequestSocket:
+    """Sends requests to one endpoint, any number at a time, in one event loop."""
+
+    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
+        """As `RequestSocket`."""
+        self._endpoint = endpoint
+        self._socket = zeromq.open_dealer(zeromq.async_context(), _CLIENT)
+        zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
+        self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
+        self._correlations = itertools.count(1)
+        self._reader: asyncio.Task[None] | None = None
+
+    async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
+        """Send `body` and return the frames of its reply; raises as `RequestSocket.request`."""
+        correlation = _correlation(self._correlations)
+        future: asyncio.Future[Frames] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation] = future
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._read())
+        try:
+            with zeromq.translated(UnavailableError, self._endpoint):
+                async with asyncio.timeout(timeout_s):
+                    await self._socket.send_multipart([correlation, *_frames(body)])
+                    return await future
+        except TimeoutError as error:
+            raise _no_reply(self._endpoint, timeout_s) from error
+        finally:
+            self._waiting.pop(correlation, None)
+
+    async def close(self) -> None:
+        """Close; requests under way fail with `UnavailableError`."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(UnavailableError(f"{self._endpoint}: closed"))
+        self._socket.close(linger=0)
+
+    async def _read(self) -> None:
+        while True:
+            reply = await self._socket.recv_multipart()
+            future = self._waiting.get(reply[0]) if reply else None
+            if future is not None and not future.done():
+                future.set_result(reply[1:])
+
+
+def _frames(body: bytes | Sequence[bytes]) -> Sequence[bytes]:
+    return [body] if isinstance(body, bytes) else body
+
+
+def _correlation(numbers: itertools.count[int]) -> bytes:
+    return next(numbers).to_bytes(8, "big")
+
+
+def _remaining_ms(deadline_s: float) -> int:
+    return max(0, int((deadline_s - time.monotonic()) * 1000))
+
+
+def _no_reply(endpoint: str, timeout_s: float) -> DeadlineExceededError:
+    return DeadlineExceededError(f"no reply from {endpoint} within {timeout_s:.3g} s")

@@ -1,0 +1,264 @@
+"""The one file that imports ZeroMQ: makes sockets with their limits and CURVE keys, and translates errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import zmq
+import zmq.asyncio
+from zmq.auth.thread import ThreadAuthenticator
+
+from relay.access import CURVE, CurvePair, Identity, is_curve
+from relay.errors import CodedError, RelaySettingsError
+
+Frames = list[bytes]
+PlainSocket = zmq.Socket[bytes]
+AsyncSocket = zmq.asyncio.Socket
+Socket = TypeVar("Socket", bound=zmq.Socket[Any])
+"""Either."""
+
+_ZAP_DOMAIN = "keys"
+
+
+class Limits(NamedTuple):
+    """How many messages a socket queues per peer, and its largest frame: ZeroMQ bounds no queue by its bytes."""
+
+    send_queue: int = 1_000
+    receive_queue: int = 1_000
+    frame_bytes: int = -1
+    """A larger frame ends its connection before it is in memory; -1 is no limit."""
+
+    @classmethod
+    def of_bytes(cls, send_queue: int, queue_bytes: int, frame_bytes: int) -> Limits:
+        """Bound what waits to be read to `queue_bytes`, or one message."""
+        return cls(send_queue, max(1, queue_bytes // frame_bytes), frame_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a peer sent to a server, and where the reply goes."""
+
+    peer: bytes
+    frames: Frames = field(repr=False)
+    curve_key: str | None = None
+    """The public key that the connection proved; None on sockets without CURVE."""
+    correlation: bytes = b""
+    """The id that the reply repeats; empty on the bus, where it is the first frame."""
+
+
+def curve_pair() -> CurvePair:
+    """Return a new CURVE key pair."""
+    public, secret = zmq.curve_keypair()
+    return CurvePair(public.decode(), secret.decode())
+
+
+class CurveAuthenticator:
+    """Makes sockets accept only peers with known CURVE keys; pyzmq's authenticator checks in a thread of its own.
+
+    Has its own ZeroMQ context, because a context has one authenticator.
+    """
+
+    def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
+        """`pair` is the server's; `knows` says whether a public key may connect, and is called in another thread."""
+        self._pair = pair
+        self._knows = knows
+        self.context: zmq.Context[PlainSocket] = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self.context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(domain=_ZAP_DOMAIN, credentials_provider=self)
+
+    @property
+    def async_context(self) -> zmq.Context[AsyncSocket]:
+        """The same context, for sockets of an event loop."""
+        return zmq.asyncio.Context(self.context)
+
+    def guard(self, socket: zmq.Socket[Any]) -> None:
+        """Authenticate every peer of a socket of `context`; call it before binding."""
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._pair.secret.encode())
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN.encode())
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Called by pyzmq with a peer's public key, as Z85."""
+        return self._knows(key.decode())
+
+    def close(self) -> None:
+        """Stop; close the sockets first."""
+        self._authenticator.stop()
+        self.context.term()
+
+
+class Waker:
+    """Wakes a thread that polls sockets; `wake` may be called from any thread and from a signal handler."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # the pipe is full, so the poll returns anyway; or closed
+            os.write(self._write, b"\0")
+
+    def poller(self, *sockets: PlainSocket) -> zmq.Poller:
+        """Return a poller that returns when one of these sockets can be read, and on `wake`."""
+        poller = zmq.Poller()
+        for source in (*sockets, self._read):
+            poller.register(source, zmq.POLLIN)
+        return poller
+
+    def clear_if(self, ready: Container[object]) -> bool:
+        """Return whether `wake` was called, given what the poller found ready."""
+        if self._read not in ready:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read, 4096):
+                pass
+        return True
+
+    def close(self) -> None:
+        for descriptor in (self._read, self._write):
+            os.close(descriptor)
+        self._read = self._write = -1  # a later `wake` must not write to a file that got the number
+
+
+def context() -> zmq.Context[PlainSocket]:
+    """Return the context of this process."""
+    return zmq.Context.instance()
+
+
+def async_context() -> zmq.Context[AsyncSocket]:
+    """Return the context of this process, for sockets of an event loop."""
+    return zmq.asyncio.Context.instance()
+
+
+def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
+    """Return a ROUTER: receives from many peers, and replies to each."""
+    return _open(context, zmq.ROUTER, limits)
+
+
+def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_ms: int) -> Socket:
+    """Return a ROUTER that `send_now` asks whether the peer is still there. Sends for `linger_ms` after closing."""
+    socket = _open(context, zmq.ROUTER, limits)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.LINGER, linger_ms)
+    return socket
+
+
+def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
+    """Return a DEALER: sends and receives without taking turns."""
+    return _open(context, zmq.DEALER, limits)
+
+
+def open_publisher(context: zmq.Context[Socket], limits: Limits) -> Socket:
+    """Return an XPUB, which receives each subscription."""
+    socket = _open(context, zmq.XPUB, limits)
+    socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+    return socket
+
+
+def open_subscriber(context: zmq.Context[Socket], limits: Limits, *, newest_only: bool = False) -> Socket:
+    """Return a SUB for everything, or for the newest message only."""
+    socket = _open(context, zmq.SUB, limits)
+    socket.setsockopt(zmq.CONFLATE, int(newest_only))
+    socket.subscribe(b"")
+    return socket
+
+
+def _open(context: zmq.Context[Socket], kind: int, limits: Limits) -> Socket:
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, limits.send_queue)
+    socket.setsockopt(zmq.RCVHWM, limits.receive_queue)
+    socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes)
+    return socket
+
+
+def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> str:
+    """Bind; return the endpoint with its port. Closes the socket and raises `failure` where that cannot be.
+
+    A socket file becomes private; libzmq replaces one that a killed process left.
+    """
+    file = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else None
+    try:
+        if file is not None:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        socket.bind(endpoint.removeprefix(CURVE))
+        if file is not None:
+            file.chmod(0o600)
+        return (CURVE if is_curve(endpoint) else "") + socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    except (zmq.ZMQError, OSError) as error:
+        socket.close(linger=0)
+        raise failure(f"cannot listen at {endpoint}: {error}") from error
+
+
+def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure: type[CodedError]) -> None:
+    """Connect, proving the CURVE keys of `identity` where the endpoint needs them; it need not be bound yet.
+
+    Closes the socket and raises `failure` for what is no endpoint, `RelaySettingsError` where the keys are missing.
+    """
+    try:
+        if is_curve(endpoint):
+            _prove_keys(socket, endpoint, identity)
+        socket.connect(endpoint.removeprefix(CURVE))
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        raise failure(f"{endpoint} is no endpoint: {error}") from error
+    except RelaySettingsError:
+        socket.close(linger=0)
+        raise
+
+
+def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> None:
+    if identity.curve is None:
+        raise RelaySettingsError("key_file", f"{endpoint} needs the key file of a CURVE key (keys create --curve)")
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.curve.public.encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, identity.curve.secret.encode())
+    socket.setsockopt(zmq.CURVE_SERVERKEY, identity.server.encode())
+
+
+def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
+    """Queue `frames` without waiting; False when the queue is full or the peer has gone."""
+    try:
+        socket.send_multipart(frames, zmq.DONTWAIT)
+    except zmq.ZMQError as error:
+        if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            return False
+        raise
+    return True
+
+
+async def send_now_async(socket: AsyncSocket, frames: Sequence[bytes]) -> bool:
+    """`send_now` for an event loop."""
+    try:
+        await socket.send_multipart(frames, zmq.DONTWAIT)
+    except zmq.Again:
+        return False
+    return True
+
+
+def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | None:
+    """Return a message without waiting, None when there is none; without `copy` as frames that know their peer."""
+    try:
+        return socket.recv_multipart(zmq.DONTWAIT, copy=copy)
+    except zmq.Again:
+        return None
+
+
+def proven_key(frames: Sequence[Any]) -> str:
+    """Return the public key that the peer of a guarded socket proved, from frames that were not copied."""
+    return str(frames[-1]["User-Id"])
+
+
+@contextlib.contextmanager
+def translated(failure: type[CodedError], endpoint: str) -> Iterator[None]:
+    """Raise `failure` for an error of ZeroMQ in the block."""
+    try:
+        yield
+    except zmq.ZMQError as error:
+        raise failure(f"{endpoint}: {error}") from error
