@@ -9,7 +9,6 @@ from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.permission import as_permitted
 from memory_agent.cli.render import print_document, print_table, size
 from memory_agent.protocol import QuarantinedEvent
-from memory_agent.quarantine import describe
 from relay import Journal, journal_folder
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]...")
@@ -112,7 +111,7 @@ def _read(target: Target, after: int, limit: int) -> list[QuarantinedEvent]:
     if not folder.exists():
         return []
     with Journal.open(folder, target.settings.relay.journal, readonly=True, keys=target.keys) as journal:
-        return [describe(entry) for entry in journal.quarantined(after, limit)]
+        return [QuarantinedEvent.of(entry) for entry in journal.quarantined(after, limit)]
 
 
 def _row(entry: QuarantinedEvent) -> tuple[object, ...]:

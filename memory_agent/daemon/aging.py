@@ -18,7 +18,8 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.erasure.aging import is_due_asleep
 from memory_agent.erasure.rules import Rules
 from memory_agent.errors import MemoryAgentError
-from memory_agent.protocol import NoParams, decode_reply, encode
+from memory_agent.params import NoParams
+from memory_agent.protocol import decode_reply, encode
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
 

@@ -26,7 +26,8 @@ from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import intent_of_nothing
 from memory_agent.erasure.users import finish_removals, remove_user, why_aside
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
-from memory_agent.protocol import EraseParams, decode_reply, encode, encode_fields
+from memory_agent.params import EraseParams
+from memory_agent.protocol import decode_reply, encode, encode_fields
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.user_key import open_user_key
 from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
