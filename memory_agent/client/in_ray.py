@@ -13,7 +13,7 @@ from memory_agent.client.methods import MemoryMethods
 from memory_agent.daemon.actors import ask_host, join, ray_token
 from memory_agent.errors import HostDiedError
 from memory_agent.layout import Layout, default_data_dir
-from memory_agent.protocol import DEFAULT_USER, HostAddress, decode_reply, encode_fields
+from memory_agent.protocol import HostAddress, decode_reply, encode_fields
 from memory_agent.verbs import BY_METHOD, Call
 
 
@@ -38,7 +38,7 @@ class ActorMemoryProvider(MemoryMethods):
 
     def __init__(
         self,
-        user_id: str = DEFAULT_USER,
+        user_id: str | None = None,
         *,
         data_dir: Path | str | None = None,
         endpoint: str | None = None,
@@ -49,7 +49,7 @@ class ActorMemoryProvider(MemoryMethods):
         super().__init__(self._ask_actor)
         self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token, key_file=key_file)
         self._address: HostAddress | None = None
-        self.user_id = user_id
+        self.user_id = self._client.user_id
 
     def close(self) -> None:
         """Close the connection to the daemon."""
