@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from memory_agent.cxx_locale import settle_cxx_locale
 
 if TYPE_CHECKING:
-    from memory_agent.actor_provider import ActorMemoryProvider, join_ray
-    from memory_agent.api import MemoryProvider
     from memory_agent.client import AsyncMemoryClient, MemoryClient
+    from memory_agent.client.in_ray import ActorMemoryProvider, join_ray
     from memory_agent.errors import MemoryAgentError
     from memory_agent.memory import Memory
+    from memory_agent.provider import MemoryProvider
     from memory_agent.recall.context import context_block
     from memory_agent.records import (
         IngestReport,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
 
 _HOMES = {
-    "ActorMemoryProvider": "actor_provider",
+    "ActorMemoryProvider": "client.in_ray",
     "AsyncMemoryClient": "client",
     "FeedbackReport": "trajectory",
     "IngestReport": "records",
@@ -41,7 +41,7 @@ _HOMES = {
     "MemoryAgentError": "errors",
     "MemoryClient": "client",
     "MemoryFilter": "records",
-    "MemoryProvider": "api",
+    "MemoryProvider": "provider",
     "MemoryRecord": "records",
     "MemoryStats": "records",
     "RecallResult": "records",
@@ -49,7 +49,7 @@ _HOMES = {
     "SonaStatus": "trajectory",
     "Trajectory": "trajectory",
     "context_block": "recall.context",
-    "join_ray": "actor_provider",
+    "join_ray": "client.in_ray",
 }
 
 __all__ = [

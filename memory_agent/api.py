@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, cast, runtime_checkable
+from typing import Any, TypedDict, TypeVar, cast
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile, RecallResult
+from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile
 
 MOST_CONTEXT_TOKENS = 100_000
 MOST_NAME_CHARS = 256
@@ -41,27 +41,6 @@ class RecallOptions(TypedDict, total=False):
     context_tokens: int | None
     with_embedding: bool | None
     by_run: str | None
-
-
-@runtime_checkable
-class MemoryProvider(Protocol):
-    """Answers recalls for one user. `Memory`, `MemoryClient` and `ActorMemoryProvider` satisfy it."""
-
-    def recall(
-        self,
-        query: str,
-        top_k: int | None = None,
-        filter: MemoryFilter | None = None,
-        mode: Mode | None = None,
-        deadline_ms: float | None = None,
-        **options: Unpack[RecallOptions],
-    ) -> RecallResult:
-        """Return at most `top_k` memories (5, or what the profile says), best first; `mode` is the settings' (hybrid).
-
-        Raises `InvalidInputError` for an unusable argument. A part that is missing or late is named in `degraded`
-        and is no error.
-        """
-        ...
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:

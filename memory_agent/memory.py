@@ -20,10 +20,8 @@ import msgspec
 import structlog
 
 from memory_agent.api import RecallOptions
-from memory_agent.care_face import CareFace
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, check_text
-from memory_agent.erasure.face import ErasureFace
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.forgetting import Forgetting
 from memory_agent.ingest import Arrival, Intake, Progress
@@ -31,6 +29,7 @@ from memory_agent.late_embedder import LateEmbedder
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
+from memory_agent.namespaces import Care, Erasure, Sona
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import check_now, make_query
 from memory_agent.records import (
@@ -49,7 +48,6 @@ from memory_agent.runs import Runs
 from memory_agent.settings import Settings, SettingsKeywords, with_keywords
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
-from memory_agent.sona_face import SonaFace
 from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.fence import Role
@@ -76,6 +74,11 @@ _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 class Memory:
     """The memory of one user. Every method raises `StoreError` when the store failed or was closed."""
 
+    runs: Runs
+    sona: Sona
+    care: Care
+    erasure: Erasure
+
     def __init__(self, user_id: str, archive: Archive, embedder: LateEmbedder, settings: Settings) -> None:
         """Wire the parts of an open archive together. Call `open` instead."""
         self.user_id = user_id
@@ -95,9 +98,9 @@ class Memory:
         self._call = Turnstile(f"the memory of {user_id}")
         self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
-        self.care = CareFace(archive, self._call)
-        self.erasure = ErasureFace(user_id, archive, self._forgetting, settings.retention, table, self._call)
-        self.sona = SonaFace(user_id, archive, self._learner, self._consolidation, self._call)
+        self.care = Care(archive, self._call)
+        self.erasure = Erasure(user_id, archive, self._forgetting, settings.retention, table, self._call)
+        self.sona = Sona(user_id, archive, self._learner, self._consolidation, self._call)
 
     @classmethod
     def open(
@@ -173,7 +176,7 @@ class Memory:
 
     @property
     def usual_deadline_ms(self) -> float:
-        """How long a recall may take whose caller does not say."""
+        """The deadline of a recall without one, from the settings."""
         return self._recall_settings.deadline_ms
 
     def recall(
@@ -187,10 +190,10 @@ class Memory:
         now: datetime | None = None,
         **options: Unpack[RecallOptions],
     ) -> RecallResult:
-        """Return at most `top_k` memories (5, or what the profile says) that resemble `query`, best first.
+        """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
 
-        `mode` and `deadline_ms` are the settings' where they are not given. A part that is missing or late is named in
-        `degraded`. Raises `InvalidInputError` naming the argument that cannot be used.
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded` and is
+        no error. Raises `InvalidInputError` (with the argument's name).
         """
         moment = check_now(now)
         asked = make_query(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
@@ -213,14 +216,14 @@ class Memory:
         tags: Sequence[str] = (),
         title: str | None = None,
         provenance: Provenance | None = None,
-        metadata: dict[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
         *,
         now: datetime | None = None,
     ) -> MemoryRecord:
-        """Store a memory that comes from no event, and return it, with secrets in it masked. Durable on return.
+        """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
-        Raises `InvalidInputError` naming the argument that cannot be used.
+        Raises `InvalidInputError` (with the argument's name).
         """
         record = make_record(
             text,
@@ -229,7 +232,7 @@ class Memory:
             tags=tags,
             title=title,
             provenance=provenance,
-            metadata=metadata,
+            metadata=dict(metadata) if isinstance(metadata, Mapping) else metadata,
             session_id=session_id,
             now=check_now(now),
             max_chars=self._ingest_settings.max_text_chars,
@@ -239,22 +242,23 @@ class Memory:
             self._intake.remember(record)
         return record
 
-    def get(self, record_id: str, *, with_embedding: bool = False) -> MemoryRecord | None:
-        """Return the memory with this id, or None. Raises `InvalidInputError` for what can be no id."""
-        check_text("id", record_id)
+    def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
+        """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`."""
+        wanted = check_ids(ids)
         with self._call():
-            row = self._archive.store.row_of_id(record_id) if record_id else None
-            return None if row is None else self._archive.store.record(row, with_embedding)
+            rows = [self._archive.store.row_of_id(one) for one in wanted if one]
+            found = self._archive.store.records([row for row in rows if row is not None], with_embedding)
+            return [record for record in found if record is not None]
 
-    def forget(self, record_ids: Sequence[str]) -> int:
+    def forget(self, ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many there were. Durable on return.
 
-        Their bytes lie in files for a while; `erasure` leaves nothing. Their events stay known, so that no replay
-        brings them back. Runs and recalls forget them too.
+        Runs and recalls forget them too, and no replay of their events brings them back. Their bytes stay in the files
+        for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
         """
         with self._call():
-            self.erasure.forgotten(record_ids)
-            return self._forgetting.memories(record_ids)
+            self.erasure.forgotten(ids)
+            return self._forgetting.memories(ids)
 
     def forget_session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were."""
@@ -272,11 +276,11 @@ class Memory:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> FeedbackReport:
-        """Say which memories of an answer were used, and how well it ended (0..1); durable on return.
+        """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
 
-        It counts for the run that the recall belongs to. A recall of no run makes a trajectory of its own, ended by
-        this, with .8 where memories are named and no quality is. Said again, the later word counts. Who names all of
-        four or more memories that were shown credits none. Raises `InvalidInputError`, also for an unknown recall.
+        It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
+        memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
+        memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
         """
         return self.runs.judge(recall_id, used, quality, comment, event_id=event_id, now=now)
 
@@ -307,7 +311,7 @@ class Memory:
             return made
 
     def stats(self) -> MemoryStats:
-        """Return the figures of this memory."""
+        """Return the figures of this user's memory."""
         with self._call():
             try:
                 return make_stats(self.user_id, self._archive)
@@ -316,7 +320,7 @@ class Memory:
                 return make_stats(self.user_id, self._archive)
 
     def close(self) -> None:
-        """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
+        """Wait for running calls, write what waits, save the caches and release the folder. Idempotent."""
         if self._call.shut():
             self._consolidation.close()
             with self.erasure.noting_age():
@@ -374,3 +378,12 @@ class Memory:
         """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""
         if structlog.is_configured():
             log.info(event, user_id=self.user_id, **fields)
+
+
+def check_ids(ids: object) -> list[str]:
+    """Return the ids. Raises `InvalidInputError` for anything but a list of texts."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
+        raise InvalidInputError("ids", "must be a list of ids")
+    for one in ids:
+        check_text("ids", one)
+    return list(ids)

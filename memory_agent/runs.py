@@ -1,8 +1,7 @@
-"""Runs as people and programs keep them: begun, gone on with, ended and judged by hand, and looked at.
+"""`Memory.runs`: begin, step, end and rate runs by hand, and read them.
 
-Every change is an event like those of a conductor, and goes the way that events go, so there is one path and one
-meaning; `event_id` makes a change that is told twice happen once. What this does not do: decide anything about a run
-(`learning`).
+Each change is ingested as an event like those of a conductor, so there is one path and one meaning. A repeated
+`event_id` is ignored. What a run means for learning is decided in `learning`.
 """
 
 from __future__ import annotations
@@ -36,19 +35,20 @@ _LIST = "all memories that were shown were named, which says nothing about any o
 _ENDS = {"completed": ("conductor.run.completed", "summary"), "failed": ("conductor.run.failed", "error")}
 
 TakeIn = Callable[[Event], IngestReport]
-Call = Callable[[], AbstractContextManager[None]]
+InUse = Callable[[], AbstractContextManager[None]]
+"""Keeps the files open for one call."""
 
 
 class Runs:
-    """The runs of one user. Every method raises `InvalidInputError` naming what cannot be used, and `StoreError`."""
+    """The runs of one user. Every method raises `InvalidInputError` (with the argument's name) and `StoreError`."""
 
-    def __init__(self, user_id: str, archive: Archive, run_records: RunRecords, take_in: TakeIn, call: Call) -> None:
-        """Changes go through `take_in`; `call` keeps the files open while they are looked at."""
+    def __init__(self, user_id: str, archive: Archive, run_records: RunRecords, take_in: TakeIn, in_use: InUse) -> None:
+        """Write through `take_in`, as events are."""
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records
         self._take_in = take_in
-        self._call = call
+        self._in_use = in_use
 
     def begin(
         self,
@@ -60,7 +60,7 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given; durable on return. Of two begins the earlier one counts."""
+        """Begin a run, under a new id unless one is given. Of two begins the earlier counts. Durable on return."""
         check_words("objective", objective)
         moment = check_now(now)
         given = event_id if run_id is None else run_id  # said again, it is the same run
@@ -79,7 +79,7 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Say what a run did, and which memories it used for that; durable on return."""
+        """Record what a run did and which memories that step used. Durable on return."""
         check_words("text", text)
         name = check_name("run_id", run_id)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
@@ -97,7 +97,7 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """End a run; durable on return. Without a quality (0..1) it follows from the outcome. The latest end counts."""
+        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable."""
         event_type, said = _ENDS[check_choice("outcome", outcome, OUTCOMES)]
         name = check_name("run_id", run_id)
         payload: dict[str, Any] = {"run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
@@ -110,19 +110,19 @@ class Runs:
         return self._known(name)
 
     def get(self, run_id: str) -> Trajectory | None:
-        """Return what is known of a run, or None."""
+        """Return the run, or None."""
         name = check_name("run_id", run_id)
-        with self._call():
+        with self._in_use():
             self._settle_recalls()
             with self._archive.store.snapshot() as snapshot:
                 run = snapshot.trajectory(name)
                 return None if run is None or not run.marks else to_trajectory(snapshot, run)
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
-        """Return at most `limit` runs, those that began last first; with `state` only those in it."""
+        """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
         wanted = None if state is None else check_choice("state", state, RUN_STATES)
         most = check_whole("limit", limit, MOST_RUNS)
-        with self._call():
+        with self._in_use():
             self._settle_recalls()
             with self._archive.store.snapshot() as snapshot:
                 runs = (run for run in snapshot.newest_trajectories() if wanted in (None, run.state))
@@ -138,22 +138,15 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> FeedbackReport:
-        """Take in feedback on a recall; see `Memory.feedback`."""
-        name, named = check_name("recall_id", recall_id), check_names("used", used)
-        payload: dict[str, Any] = {"recall_id": name, "memory_ids": named}
-        if quality is not None:
-            payload["quality"] = check_quality(quality)
-        if comment is not None:
-            check_text("comment", comment)
-            payload["comment"] = comment
-        if not named and quality is None and not comment:
-            raise InvalidInputError("used", "is empty, and there is neither a quality nor a comment")
-        with self._call():
+        """Record feedback on a recall; see `Memory.feedback`."""
+        payload = feedback_payload(recall_id, used, quality, comment)
+        name, named = payload["recall_id"], payload["memory_ids"]
+        with self._in_use():
             note = self._archive.store.recall_note(name)
         if note is None:
             raise InvalidInputError("recall_id", "is not known: it was never given, or is too old")
         self._tell("feedback.recall", payload, event_id, check_now(now), note.session_id)
-        with self._call():
+        with self._in_use():
             return self._report(name, named, note)
 
     def _report(self, recall_id: str, named: Sequence[str], note: RecallNote) -> FeedbackReport:
@@ -181,12 +174,12 @@ class Runs:
         return run
 
     def _session(self, run_id: str) -> str | None:
-        with self._call(), self._archive.store.snapshot() as snapshot:
+        with self._in_use(), self._archive.store.snapshot() as snapshot:
             run = snapshot.trajectory(run_id)
             return None if run is None else run.session_id
 
     def _settle_recalls(self) -> None:
-        """Let runs know of the recalls that were made in their name and are not written yet."""
+        """Write waiting recalls, so that their runs list them."""
         if self._archive.store.has_waiting_notes:
             with self._archive.batch() as batch:
                 self._run_records.enter(batch, ())
@@ -213,8 +206,24 @@ class Runs:
             raise StoreError(f"{event_type} was not taken in: {report.rejected[0].reason}")
 
 
+def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None, comment: str | None) -> dict[str, Any]:
+    """Return the payload of a feedback event. Raises `InvalidInputError`."""
+    payload: dict[str, Any] = {
+        "recall_id": check_name("recall_id", recall_id),
+        "memory_ids": check_names("used", used),
+    }
+    if quality is not None:
+        payload["quality"] = check_quality(quality)
+    if comment is not None:
+        check_text("comment", comment)
+        payload["comment"] = comment
+    if not payload["memory_ids"] and quality is None and not comment:
+        raise InvalidInputError("used", "is empty, and there is neither a quality nor a comment")
+    return payload
+
+
 def check_words(field: str, text: str) -> None:
-    """Raise `InvalidInputError` for what is no text, or says nothing."""
+    """Raise `InvalidInputError` for anything but a text that is not blank."""
     check_text(field, text)
     if not text.strip():
         raise InvalidInputError(field, "is empty")

@@ -24,7 +24,6 @@ from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import QuarantinedEvent
-from memory_agent.quarantine import describe
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
@@ -269,7 +268,7 @@ def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) 
     if not journal_folder(data_dir).exists():
         return []
     with _open_journal(data_dir, settings, readonly=True) as journal:
-        return [describe(entry) for entry in journal.quarantined(after, limit)]
+        return [QuarantinedEvent.of(entry) for entry in journal.quarantined(after, limit)]
 
 
 def compact_journal(data_dir: Path, settings: Settings) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memory_agent.cli.options import Target
+from memory_agent.doors.reception import permitted
 from memory_agent.protocol import Request
 from relay.access import Credentials, Principal
 
@@ -31,12 +32,10 @@ def key_shown(target: Target) -> Principal | None:
 def as_permitted(target: Target, method: str) -> Target:
     """Return the target with the user whom the request speaks of: of a key for one user, that one.
 
-    Raises what `key_shown` and `scopes.permitted` raise.
+    Raises what `key_shown` and `permitted` raise.
     """
     principal = key_shown(target)
     if principal is None:
         return target
-    from memory_agent.daemon.scopes import permitted  # the engines, for those who really need them
-
     request = Request(method=method, user_id=target.user_id if target.user_named else "")
     return replace(target, user_id=permitted(request, principal).user_id, user_named=True)

@@ -17,7 +17,8 @@ from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.erasure.retention import RetentionRules, is_due_while_closed
 from memory_agent.errors import MemoryAgentError
-from memory_agent.protocol import NoParams, decode_reply, encode
+from memory_agent.params import NoParams
+from memory_agent.protocol import decode_reply, encode
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
 

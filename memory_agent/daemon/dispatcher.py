@@ -22,7 +22,8 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
 from memory_agent.daemon.parking import Parked, Parking
 from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError, UnhandledEventError
-from memory_agent.protocol import IngestBatch, NoParams, decode_reply, encode
+from memory_agent.params import NoParams
+from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.storage.owners import Owners, named_owner, ownership_keys, quarantined_traces, run_keys
 from relay import SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError

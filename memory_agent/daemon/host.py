@@ -18,7 +18,6 @@ from pathlib import Path
 
 import structlog
 
-from memory_agent.daemon.verbs import AGED_AT_ONCE, VERBS
 from memory_agent.embedders import Embedder
 from memory_agent.errors import (
     EncryptionKeyMissingError,
@@ -30,10 +29,12 @@ from memory_agent.errors import (
     UnknownMethodError,
 )
 from memory_agent.memory import Memory
+from memory_agent.params import AGED_AT_ONCE
 from memory_agent.protocol import IngestBatch, decode, encode_fault, encode_result
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
+from memory_agent.verbs import BY_NAME
 
 log = structlog.get_logger()
 
@@ -66,14 +67,13 @@ class MemoryHost:
         started_s = time.monotonic()
         memory = None
         try:
-            verb = VERBS.get(method)
-            if verb is None:
+            verb = BY_NAME.get(method)
+            if verb is None or verb.answered_by != "memory":
                 raise UnknownMethodError(method)
-            params_type, answer = verb
-            arguments = decode(params, params_type)
+            decoded = decode(params, verb.params)
             memory = self._awake(user_id)
             remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
-            return encode_result(answer(memory, arguments, remaining_ms))
+            return encode_result(verb.answer(memory, decoded, remaining_ms))
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
 

@@ -22,8 +22,10 @@ from memory_agent.config import DaemonSettings
 from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
 from memory_agent.daemon.placement import Directory
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
-from memory_agent.protocol import HostAddress, IngestBatch, NoParams, decode_reply, encode
+from memory_agent.params import NoParams
+from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
+from memory_agent.verbs import BY_NAME
 
 log = structlog.get_logger()
 
@@ -55,7 +57,7 @@ class Hosts:
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
-        deadline_s = time.monotonic() + deadline_ms / 1000
+        verb, deadline_s = BY_NAME[method], time.monotonic() + deadline_ms / 1000
         try:
             async with asyncio.timeout(deadline_ms / 1000):
                 await self._enter(user_id)
@@ -68,7 +70,7 @@ class Hosts:
                     return await host.call(user_id, method, params, remaining_ms)
                 except HostDiedError:
                     self._forget_if_gone(user_id, host)
-                    if method not in _REPEATABLE:
+                    if not verb.is_repeatable:
                         raise
                     await asyncio.sleep(_RETRY_PAUSE_S)
             raise DeadlineExceededError(f"{method} of {user_id} did not finish within {deadline_ms:.0f} ms")
@@ -240,10 +242,3 @@ class Hosts:
             self._spares.append(host)
         else:
             host.end()
-
-
-_READS = {"recall", "get", "stats", "run_get", "run_list", "sona_status", "sona_export"}
-_RECOGNISED = {"run_begin", "run_step", "run_end", "feedback"}
-"""What carries the id of its event."""
-_IDEMPOTENT = {"age", "forget", "forget_session", "erase_begin", "erase_finish", "sona_reset", "sona_import"}
-_REPEATABLE = frozenset(_READS | _RECOGNISED | _IDEMPOTENT)

@@ -15,21 +15,21 @@ import sys
 import time
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 import structlog
 
+from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasing import DaemonEraser
-from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.service import Service
-from memory_agent.daemon.starting import Starting
-from memory_agent.daemon.strangers import Strangers
+from memory_agent.doors.reception import Reception
+from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
@@ -151,8 +151,9 @@ class Daemon:
         self._eraser = DaemonEraser(
             self._hosts, self._dispatcher, self._journal, self._layout.data_dir, self._settings.encryption
         )
-        strangers = Strangers(self._layout.data_dir, self._settings.recall, self._settings.learning)
-        self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, strangers, self._status)
+        absent = AbsentUsers(self._layout.data_dir, self._settings.recall, self._settings.learning)
+        stack.callback(absent.close)
+        self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status)
         await self._eraser.resume()
         self._run_in_background(stack, self._make_gateway())
 
@@ -181,7 +182,8 @@ class Daemon:
             "ray": self._cluster.address,
         }
         daemon = self._settings.daemon
-        return Gateway(self._service, sockets, credentials, daemon.requests_in_flight, daemon.requests_bytes)
+        reception = Reception(self._service, credentials, daemon.requests_in_flight)
+        return Gateway(reception, sockets, daemon.requests_in_flight, daemon.requests_bytes)
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
         """Listen at the socket file and on loopback, and on a socket of its own where CURVE guards."""
@@ -265,6 +267,27 @@ class Daemon:
         log.error("daemon.failed", exc_info=task.exception())
         self._failed = True
         self._stopping.set()
+
+
+class Starting:
+    """Progress for a terminal while the daemon starts, which takes 12 to 25 seconds; silent for a file or a pipe."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream if stream.isatty() else None
+        self._began_s = time.monotonic()
+
+    def part(self, what: str) -> None:
+        """Write which part starts now."""
+        self._write(f"starting {what}")
+
+    def ready(self) -> None:
+        """Write that everything runs, and how to stop it."""
+        self._write("ready; Ctrl-C ends it")
+
+    def _write(self, line: str) -> None:
+        if self._stream is not None:
+            self._stream.write(f"{time.monotonic() - self._began_s:5.1f} s  {line}\n")
+            self._stream.flush()
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:

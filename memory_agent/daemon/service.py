@@ -1,24 +1,25 @@
-"""The daemon's verbs, whatever carries the request: transport-free.
+"""Answers admitted requests. Knows no transport.
 
-Verbs of one user go to the process that hosts the user, undecoded. Verbs of the daemon are answered here.
+A verb of a user's memory is forwarded undecoded to the process that hosts the user. A verb that the daemon or the relay
+answers has a method here, `answer_` with its name on the wire.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
+import numpy as np
 import structlog
 from ulid import ULID
 
+from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasing import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.latency import LatencyWindow
-from memory_agent.daemon.strangers import Strangers
-from memory_agent.daemon.verbs import USER_METHODS
+from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,
@@ -26,31 +27,48 @@ from memory_agent.errors import (
     UnavailableError,
     UnknownMethodError,
 )
+from memory_agent.params import EraseParams, NoParams, QuarantineIdsParams, QuarantineParams, WaitParams
 from memory_agent.protocol import (
     DaemonStatus,
-    EraseParams,
     HostAddress,
     IngestBatch,
-    NoParams,
     QuarantinedEvent,
-    QuarantineIdsParams,
-    QuarantineParams,
     Request,
     RetryReport,
-    WaitParams,
     decode,
     decode_reply,
     encode_fault,
     encode_result,
 )
-from memory_agent.quarantine import describe
 from memory_agent.records import IngestReport, RecallResult
 from memory_agent.trajectory import Trajectory
+from memory_agent.verbs import BY_NAME
 from relay import AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, validate_user_id
 
 log = structlog.get_logger()
 
 _PAGE = 200
+_WINDOW = 1_000
+
+
+class LatencyWindow:
+    """The durations of the last thousand requests, in milliseconds."""
+
+    def __init__(self) -> None:
+        self._took_ms: deque[float] = deque(maxlen=_WINDOW)
+        self._count = 0
+
+    def add(self, took_ms: float) -> None:
+        """Add one request."""
+        self._took_ms.append(took_ms)
+        self._count += 1
+
+    def summary(self) -> dict[str, float]:
+        """Return the `count` of all requests, and `p50_ms` and `p99_ms` of the window, unless it is empty."""
+        if not self._took_ms:
+            return {"count": 0.0}
+        p50_ms, p99_ms = np.quantile(np.fromiter(self._took_ms, float), (0.5, 0.99))
+        return {"count": float(self._count), "p50_ms": round(float(p50_ms), 3), "p99_ms": round(float(p99_ms), 3)}
 
 
 class Service:
@@ -62,11 +80,11 @@ class Service:
         dispatcher: Dispatcher,
         journal: AsyncSubscriber,
         eraser: DaemonEraser,
-        strangers: Strangers,
+        absent_users: AbsentUsers,
         describe: Callable[[], Awaitable[DaemonStatus]],
     ) -> None:
-        """`describe` tells what only the daemon knows: its parts and endpoints."""
-        self._strangers = strangers
+        """`describe` returns the status, which only the daemon as a whole knows."""
+        self._absent_users = absent_users
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._journal = journal
@@ -75,7 +93,7 @@ class Service:
         self.recall_latency = LatencyWindow()
 
     async def handle(self, request: Request, principal: Principal) -> bytes:
-        """Return the encoded reply to what `principal` may ask (`scopes`); what goes wrong is in the reply."""
+        """Return the encoded reply to an admitted request; an error is a fault in it."""
         started_s = time.monotonic()
         try:
             reply = await self._answer(request, principal)
@@ -89,29 +107,27 @@ class Service:
 
     async def _answer(self, request: Request, principal: Principal) -> bytes:
         user_id = _checked(request.user_id)
-        if request.method not in METHODS:
+        verb = BY_NAME.get(request.method)
+        if verb is None or verb.is_inner:
             raise UnknownMethodError(request.method)
-        unknown = self._strangers.answer(user_id, request.method, bytes(request.params))
-        if unknown is not None:
-            return unknown
-        if request.method == "recall":
+        if verb.answered_by != "memory":
+            answer = getattr(self, f"answer_{verb.name}")
+            return encode_result(await answer(request, decode(request.params, verb.params)))
+        absent = await self._absent_users.answer(user_id, verb, request)
+        if absent is not None:
+            return absent
+        if verb.name == "recall":
             return await self._recall(user_id, request)
-        if request.method == "erase":
-            params = decode(request.params, EraseParams)
-            return encode_result(await self._eraser.erase(user_id, params, request.deadline_ms))
-        if request.method in USER_METHODS:
-            reply = await self._hosts.call(user_id, request.method, bytes(request.params), request.deadline_ms)
-            if request.method == "run_begin":
-                run = decode_reply(reply, Trajectory)
-                self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
-            return reply
-        params_type, answer = _VERBS[request.method]
-        return encode_result(await answer(self, request, decode(request.params, params_type)))
+        reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms)
+        if verb.name == "run_begin":
+            run = decode_reply(reply, Trajectory)
+            self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
+        return reply
 
     async def _recall(self, user_id: str, request: Request) -> bytes:
-        """Return the answer of the user's memory, or an empty one where it does not come in time: recall is advice.
+        """Return the answer of the user's memory, or an empty one after the deadline: recall is advice.
 
-        A user who was asleep is awake for the next one, and it is said that this was why.
+        If the user was asleep, `degraded` names that too; the next recall finds it awake.
         """
         started_s = time.monotonic()
         was_awake = self._hosts.is_awake(user_id)
@@ -128,25 +144,35 @@ class Service:
         self.recall_latency.add(took_ms)
         log.info("recall.answered", user_id=user_id, took_ms=round(took_ms, 2))
 
-    async def _status(self, _request: Request, _params: NoParams) -> DaemonStatus:
+    async def answer_erase(self, request: Request, params: EraseParams) -> ErasureReceipt:
+        """Erase memories and their events."""
+        return await self._eraser.erase(request.user_id, params, request.deadline_ms)
+
+    async def answer_status(self, _request: Request, _params: NoParams) -> DaemonStatus:
+        """Return the state of the daemon."""
         return await self._describe()
 
-    async def _address(self, request: Request, _params: NoParams) -> HostAddress:
+    async def answer_address(self, request: Request, _params: NoParams) -> HostAddress:
+        """Wake the user and return its actor."""
         return await self._hosts.address(request.user_id, request.deadline_ms)
 
-    async def _wait(self, request: Request, params: WaitParams) -> None:
+    async def answer_wait(self, request: Request, params: WaitParams) -> None:
+        """Wait until the events are handled."""
         await self._dispatcher.wait(params.through, request.deadline_ms / 1000)
 
-    async def _quarantine_list(self, _request: Request, params: QuarantineParams) -> list[QuarantinedEvent]:
-        return [describe(entry) for entry in await self._journal.quarantined(params.after, params.limit)]
+    async def answer_quarantine_list(self, _request: Request, params: QuarantineParams) -> list[QuarantinedEvent]:
+        """Describe quarantined events."""
+        return [QuarantinedEvent.of(entry) for entry in await self._journal.quarantined(params.after, params.limit)]
 
-    async def _quarantine_drop(self, _request: Request, params: QuarantineIdsParams) -> int:
+    async def answer_quarantine_drop(self, _request: Request, params: QuarantineIdsParams) -> int:
+        """Delete quarantined events."""
         entries = await self._chosen(params.ids)
         for entry in entries:
             await self._journal.drop_quarantined(entry.id)
         return len(entries)
 
-    async def _quarantine_retry(self, _request: Request, params: QuarantineIdsParams) -> RetryReport:
+    async def answer_quarantine_retry(self, _request: Request, params: QuarantineIdsParams) -> RetryReport:
+        """Try quarantined events again."""
         handled = failing = 0
         for entry in await self._chosen(params.ids):
             if await self._retry(entry):
@@ -156,7 +182,7 @@ class Service:
         return RetryReport(handled=handled, still_failing=failing)
 
     async def _retry(self, entry: QuarantineEntry) -> bool:
-        """Try one event again: unread ones at the relay, refused ones at the memory."""
+        """Try one event again: at the relay if the relay refused it, else at the memory."""
         user_id = entry.source.removeprefix("memory:")
         if user_id == entry.source or entry.seq is None:
             return await self._journal.retry_quarantined(entry.id)
@@ -184,7 +210,7 @@ class Service:
 
 
 def _with_waking(reply: bytes) -> bytes:
-    """Name the waking of its user in the reply to a recall that time was up for."""
+    """Add `waking` to a reply that missed its deadline because its user was asleep."""
     try:
         result = decode_reply(reply, RecallResult)
     except MemoryAgentError:
@@ -199,15 +225,3 @@ def _checked(user_id: str) -> str:
         return validate_user_id(user_id)
     except MalformedEventError as error:
         raise InvalidInputError("user_id", error.reason) from error
-
-
-_VERBS: dict[str, tuple[type[Any], Callable[[Service, Request, Any], Awaitable[object]]]] = {
-    "status": (NoParams, Service._status),
-    "address": (NoParams, Service._address),
-    "wait": (WaitParams, Service._wait),
-    "quarantine_list": (QuarantineParams, Service._quarantine_list),
-    "quarantine_retry": (QuarantineIdsParams, Service._quarantine_retry),
-    "quarantine_drop": (QuarantineIdsParams, Service._quarantine_drop),
-}
-METHODS = USER_METHODS | frozenset(_VERBS) | {"erase"}
-"""All that can be asked of a daemon."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any, Self
 
 import msgspec
 
@@ -23,6 +25,23 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     filter: MemoryFilter | None = None
     expired: bool = False
     everything: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        record_ids: Sequence[str] = (),
+        session_id: str | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Build from the arguments of `Erasure.erase`. Raises `InvalidInputError`."""
+        if isinstance(record_ids, str):
+            raise InvalidInputError("ids", "must be a list of ids")
+        if isinstance(filter, Mapping):
+            try:
+                filter = msgspec.convert(filter, MemoryFilter)
+            except msgspec.ValidationError as error:
+                raise InvalidInputError("filter", str(error)) from error
+        return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
 
     def check(self) -> None:
         """Raise `InvalidInputError` for a selection of nothing, or of everything by accident."""

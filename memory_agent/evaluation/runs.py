@@ -21,7 +21,7 @@ from memory_agent.errors import UnavailableError
 from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.evaluation.plan import Plan, Run
 from memory_agent.evaluation.publishing import publish_events
-from memory_agent.evaluation.trial import Answer, Examiner, LookUp
+from memory_agent.evaluation.trial import Answer, Examiner
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryStats
@@ -121,12 +121,6 @@ def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[
     return open_memory
 
 
-def _look_up(subject: Subject) -> LookUp:
-    if isinstance(subject, MemoryClient):
-        return subject.get
-    return lambda ids: [subject.get(id_) for id_ in ids]
-
-
 def _publish_all(plan: Plan, data_dir: Path) -> float:
     """Return the seconds from the first publish to the last event recallable."""
     events = (event for user_id, history in plan.users() for event in history.events(user_id))
@@ -160,7 +154,7 @@ def _ask_all(plan: Plan, open_subject: OpenSubject, took_s: float, progress: Pro
     for user_id, history in plan.users():
         with open_subject(user_id) as subject:
             stats.append(subject.stats())
-            examiner = Examiner(history, user_id, subject, _look_up(subject), plan.mode, plan.top_k)
+            examiner = Examiner(history, user_id, subject.recall, subject.get, plan.mode, plan.top_k)
             answers += examiner.ask_all(lambda: progress("ask", next(numbers), total))
     return Run(
         plan=plan,

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from memory_agent.api import MemoryProvider
 from memory_agent.evaluation.dataset import History, Question
 from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_at_k, reciprocal_rank
 from memory_agent.records import MemoryRecord, Mode, RecallResult
@@ -30,6 +29,7 @@ SHOWN = "shown_"
 Ranked = tuple[tuple[str, str | None], ...]
 """Ids of items and their sessions, best first."""
 
+Recall = Callable[..., RecallResult]
 LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 """Returns the records with these ids."""
 
@@ -55,11 +55,17 @@ class Examiner:
     """Asks one user's memory. `look_up` finds the records that an answer names by id alone."""
 
     def __init__(
-        self, history: History, user_id: str, memory: MemoryProvider, look_up: LookUp, mode: Mode, top_k: int
+        self,
+        history: History,
+        user_id: str,
+        recall: Recall,
+        look_up: LookUp,
+        mode: Mode,
+        top_k: int,
     ) -> None:
         self._history = history
         self._prefix = f"{user_id}:"
-        self._memory = memory
+        self._recall = recall
         self._look_up = look_up
         self._mode = mode
         self._top_k = top_k
@@ -75,7 +81,7 @@ class Examiner:
 
     def _ask(self, question: Question) -> Answer:
         started_s = time.perf_counter()
-        result = self._memory.recall(question.text, self._top_k, mode=self._mode, reference_time=question.asked_at)
+        result = self._recall(question.text, self._top_k, mode=self._mode, reference_time=question.asked_at)
         took_ms = (time.perf_counter() - started_s) * 1000
         ranked = self._ranked([memory.record for memory in result.memories])
         same = self._same(result, ranked)

@@ -123,8 +123,7 @@ def _answered(history: History, answers: Sequence[object]) -> Iterator[tuple[Que
 
 def _case(user: str, user_id: str, question: Question, answer: str, memory: Memory, embedder: Embedder) -> Case:
     result = memory.recall(question.text, _SHOWN, reference_time=question.asked_at)
-    records = [memory.get(one.record.id, with_embedding=True) for one in result.memories]
-    shown = [record for record in records if record is not None]
+    shown = memory.get([one.record.id for one in result.memories], with_embedding=True)
     return Case(
         user=user,
         request=question.text,

@@ -1,4 +1,4 @@
-"""`python -m ops.documents`: writes `ops/SETTINGS.md` and `ops/ERRORS.md` from the code and `meanings.toml`."""
+"""`python -m ops.documents`: writes pages from the code and `meanings.toml`, and the methods of the clients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from ops.documents.clients import client_pages
 from ops.documents.errors_page import errors_page
 from ops.documents.settings_page import settings_page
 
@@ -18,6 +19,7 @@ def make_pages() -> dict[Path, str]:
     return {
         OPS / "SETTINGS.md": settings_page(meanings["settings"], meanings["variables"]),
         OPS / "ERRORS.md": errors_page(meanings),
+        **client_pages(),
     }
 
 

@@ -114,7 +114,7 @@ class Course:
             embedder = self._rocchio.moving(embedder)
         with copied(self._folder, history.user) as folder, self._open(folder, embedder) as memory:
             asked = _AtTime(memory, self._now)
-            examiner = Examiner(history, history.user, asked, lambda ids: map(memory.get, ids), self._mode, ASKED)
+            examiner = Examiner(history, history.user, asked.recall, memory.get, self._mode, ASKED)
             answers = examiner.ask_all(lambda: None)
         return {answer.question.id: Figures(*(answer.metrics[name] for name in _METRICS)) for answer in answers}
 
@@ -134,16 +134,16 @@ class Course:
             self._note_for_rocchio(memory, question, report, account.quality)
 
     def _note_for_rocchio(self, memory: Memory, question: Question, report: FeedbackReport, quality: float) -> None:
-        records = (memory.get(id_, with_embedding=True) for id_ in report.credited)
-        used = [np.array(record.embedding, dtype=np.float32) for record in records if record and record.embedding]
+        records = memory.get(report.credited, with_embedding=True)
+        used = [np.array(record.embedding, dtype=np.float32) for record in records if record.embedding]
         self._rocchio.learn(self._bench.embedder.embed_query(question.text), used, quality)
 
     def _places(self, result: RecallResult, memory: Memory) -> list[Place]:
         """Return the items of each memory of an answer: its own, then those of the others that it stands for."""
         places = []
         for found in result.memories:
-            others = (memory.get(origin.id) for origin in found.origins)
-            places.append(tuple(self._item(record) for record in (found.record, *others) if record is not None))
+            others = memory.get([origin.id for origin in found.origins])
+            places.append(tuple(self._item(record) for record in (found.record, *others)))
         return places
 
     def _item(self, record: MemoryRecord) -> str:

@@ -50,7 +50,7 @@ def bring_in(
         with opener(settings, folder, embedder)(user_id) as memory:
             for start in range(0, len(of_user), _BATCH):
                 report = memory.ingest(of_user[start : start + _BATCH])
-                for record in filter(None, map(memory.get, report.record_ids)):
+                for record in memory.get(report.record_ids):
                     records[user_id][record.event_id or record.id] = record.id
                 done += len(of_user[start : start + _BATCH])
                 progress("bring in", done, total)

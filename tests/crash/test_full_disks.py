@@ -13,7 +13,8 @@ import pytest
 from memory_agent.care.checkup import check_user
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.errors import MemoryAgentError
-from memory_agent.protocol import IngestBatch, RecallParams, decode_reply, encode
+from memory_agent.params import RecallParams
+from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, RecallResult, RetrievedMemory
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder

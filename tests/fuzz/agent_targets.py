@@ -11,19 +11,23 @@ from bus_targets import ALICE, EVENTS, LIMITS, NOW, PACKED
 from target import Target, alone, refused
 
 from memory_agent.api import check_options
-from memory_agent.daemon.scopes import permitted
-from memory_agent.daemon.service import _VERBS as DAEMON_VERBS
-from memory_agent.daemon.verbs import VERBS
+from memory_agent.doors.reception import permitted
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders import wire as embedder_wire
 from memory_agent.errors import InvalidInputError, UnhandledEventError
+from memory_agent.params import (
+    FeedbackParams,
+    RecallParams,
+    RememberParams,
+    RunBeginParams,
+    RunEndParams,
+    RunListParams,
+    WaitParams,
+)
 from memory_agent.protocol import (
     DaemonStatus,
     IngestBatch,
-    RecallParams,
-    RememberParams,
     Request,
-    WaitParams,
     decode,
     decode_reply,
     decode_request,
@@ -35,7 +39,6 @@ from memory_agent.protocol import (
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import describe, understand_dates
 from memory_agent.records import MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
-from memory_agent.run_params import FeedbackParams, RunBeginParams, RunEndParams, RunListParams
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.runs import read_run_sign
 from memory_agent.signals.table import SignalTable
@@ -44,6 +47,7 @@ from memory_agent.storage.filter_sql import estimate_matching, matching_rows
 from memory_agent.storage.lexicon_schema import SCHEMA
 from memory_agent.storage.sqlite_file import Connection, connect_in_memory
 from memory_agent.trajectory import SonaStatus, Trajectory
+from memory_agent.verbs import BY_NAME, VERBS
 from relay import MalformedEventError, decode_event
 
 FILTER = MemoryFilter(
@@ -139,7 +143,7 @@ QUERIES = (
 
 def _params(data: bytes) -> None:
     """Whatever a verb is asked with is read, or refused by the name of a field."""
-    for kind, _ in (*VERBS.values(), *DAEMON_VERBS.values()):
+    for kind in {verb.params for verb in VERBS}:
         try:
             params = decode(data, kind)
         except InvalidInputError as error:
@@ -158,8 +162,8 @@ def _request(data: bytes) -> None:
         request = decode_request(data)
         if not refused(permitted, request, ALICE):
             assert permitted(request, ALICE).user_id == "alice" or request.method == "wait"
-        if request.method in VERBS:
-            refused(decode, request.params, VERBS[request.method][0])
+        if request.method in BY_NAME:
+            refused(decode, request.params, BY_NAME[request.method].params)
 
 
 def _filter(data: bytes) -> None:

@@ -19,9 +19,8 @@ from bus_targets import EVENTS, PACKED, REQUESTS
 from mutations import mutate
 
 from memory_agent import MemoryClient
-from memory_agent.daemon.service import METHODS
-from memory_agent.daemon.verbs import VERBS
 from memory_agent.protocol import Request, encode
+from memory_agent.verbs import BY_NAME
 from relay import ALL_SCOPES, BrokerSettings, Publisher, RelaySettings, Scope, Subscriber, create_key, revoke_key
 
 TESTS = Path(__file__).parent.parent
@@ -32,6 +31,8 @@ from served_gateway import gateway_without_ray  # noqa: E402
 from served_host import absent_embedder, client_of_host  # noqa: E402
 
 MESSAGES = 900
+METHODS = {name for name, verb in BY_NAME.items() if not verb.is_inner}
+HOST_METHODS = {name for name, verb in BY_NAME.items() if verb.answered_by == "memory"}
 ROOM_BYTES = 150 << 20
 """What a process may grow by: it has 170 kB for each message, and must not need them."""
 CODES = {b"unauthorized", b"user_not_allowed", b"protocol", b"invalid_input"}
@@ -127,7 +128,7 @@ def test_no_producer_can_end_the_relay_by_counting_to_its_end(folder: Path) -> N
 
 
 def test_a_host_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
-    methods = sorted(VERBS)
+    methods = sorted(HOST_METHODS)
     internal = []
     with (
         absent_embedder(folder) as embedder,

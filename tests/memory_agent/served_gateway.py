@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasing import DaemonEraser
-from memory_agent.daemon.gateway import Gateway
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.service import Service
-from memory_agent.daemon.strangers import Strangers
+from memory_agent.doors.reception import Reception
+from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders import Embedder
 from memory_agent.layout import Layout
 from memory_agent.protocol import DaemonStatus, HostAddress, IngestBatch, decode_reply, encode
@@ -126,10 +127,10 @@ async def _serve(
             raise AssertionError("the daemon is not asked here")
 
         eraser = DaemonEraser(hosts, dispatcher, journal, layout.data_dir, settings.encryption)
-        strangers = Strangers(layout.data_dir, settings.recall, settings.learning)
-        service = Service(hosts, dispatcher, journal, eraser, strangers, describe)
+        absent = AbsentUsers(layout.data_dir, settings.recall, settings.learning)
+        service = Service(hosts, dispatcher, journal, eraser, absent, describe)
         await eraser.resume()
-        gateway = Gateway(service, sockets, credentials, 64, settings.daemon.requests_bytes)
+        gateway = Gateway(Reception(service, credentials, 64), sockets, 64, settings.daemon.requests_bytes)
         table = SignalTable.load(settings.ingest.signals)
         rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, table)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
@@ -141,6 +142,7 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         owners.close()
+        absent.close()
     host.close()
 
 

@@ -15,9 +15,9 @@ from served_host import absent_embedder
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import EncryptionKeyMissingError, HostDiedError, StoreDamagedError, StoreError
-from memory_agent.protocol import IngestBatch, NoParams, RememberParams, decode_reply, encode
+from memory_agent.params import NoParams, RememberParams, RunIdParams
+from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryRecord, MemoryStats
-from memory_agent.run_params import RunIdParams
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store

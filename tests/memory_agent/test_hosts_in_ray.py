@@ -16,9 +16,9 @@ import pytest
 from memory_agent.daemon.actors import Cluster, Host
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import HostDiedError, MemoryAgentError
-from memory_agent.protocol import NoParams, decode_reply, encode
+from memory_agent.params import NoParams, RunBeginParams, RunListParams
+from memory_agent.protocol import decode_reply, encode
 from memory_agent.records import MemoryStats
-from memory_agent.run_params import RunBeginParams, RunListParams
 from memory_agent.settings import Settings
 from memory_agent.trajectory import Trajectory
 

@@ -14,7 +14,7 @@ import pytest
 from served_gateway import Served, gateway_without_ray
 
 from memory_agent.config import DaemonSettings, EmbedderSettings
-from memory_agent.daemon.places import Places
+from memory_agent.doors.request_quota import RequestQuota
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
@@ -87,15 +87,15 @@ def test_keys_for_all_users_leave_a_share_to_users(served: Served) -> None:
 
 
 def test_users_all_together_leave_a_share_to_keys_for_all_users() -> None:
-    places = Places(PLACES)
+    quota = RequestQuota(PLACES)
     with ExitStack() as taken:
         for number in range(PLACES - SHARE):
-            taken.enter_context(places.taken_by(Principal("k", f"user-{number % 9}", ALL_SCOPES)))
-        with pytest.raises(UnavailableError), places.taken_by(Principal("k", "another", ALL_SCOPES)):
+            taken.enter_context(quota.slot(Principal("k", f"user-{number % 9}", ALL_SCOPES)))
+        with pytest.raises(UnavailableError), quota.slot(Principal("k", "another", ALL_SCOPES)):
             pass
         for _ in range(SHARE):
-            taken.enter_context(places.taken_by(Principal("local", None, ALL_SCOPES)))
-    with places.taken_by(Principal("k", "another", ALL_SCOPES)):
+            taken.enter_context(quota.slot(Principal("local", None, ALL_SCOPES)))
+    with quota.slot(Principal("k", "another", ALL_SCOPES)):
         pass
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent import errors
+from memory_agent.params import RecallParams
 from memory_agent.protocol import (
-    RecallParams,
     Request,
     decode,
     decode_reply,
@@ -21,7 +21,6 @@ from memory_agent.protocol import (
     encode,
     encode_fault,
     encode_result,
-    zone_fields,
 )
 
 EXAMPLES: dict[str, errors.MemoryAgentError] = {
@@ -92,7 +91,7 @@ def test_both_versions_of_the_protocol_are_understood() -> None:
 
 
 def travelled(moment: datetime) -> datetime | None:
-    params = RecallParams(query="x", reference_time=moment, **zone_fields(moment))
+    params = RecallParams.of(query="x", reference_time=moment)
     return decode(encode(params), RecallParams).local_reference_time
 
 

@@ -11,19 +11,18 @@ import pytest
 from served_host import absent_embedder, client_of_host
 
 from memory_agent import AsyncMemoryClient, Memory, MemoryClient
-from memory_agent.client_runs import AsyncClientRuns, ClientRuns
-from memory_agent.client_sona import AsyncClientSona, ClientSona
-from memory_agent.daemon.hosts import _REPEATABLE
-from memory_agent.daemon.verbs import USER_METHODS
+from memory_agent.client.async_methods import AsyncRunsMethods, AsyncSonaMethods
+from memory_agent.client.methods import RunsMethods, SonaMethods
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError
+from memory_agent.namespaces import Sona
 from memory_agent.runs import Runs
-from memory_agent.sona_face import SonaFace
 from memory_agent.trajectory import Trajectory
+from memory_agent.verbs import VERBS
 
 RACE = "the auth race needed a mutex"
 LUNCH = "lunch is at noon"
-Face = Memory | MemoryClient
+Either = Memory | MemoryClient
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +45,9 @@ def client(tmp_path_factory: pytest.TempPathFactory, embedder: RemoteEmbedder) -
 
 
 @pytest.fixture(params=["embedded", "client"])
-def memory(request: pytest.FixtureRequest) -> Face:
-    face: Face = request.getfixturevalue(request.param)
-    return face
+def memory(request: pytest.FixtureRequest) -> Either:
+    either: Either = request.getfixturevalue(request.param)
+    return either
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object]]:
@@ -58,27 +57,28 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object]]
 
 
 @pytest.mark.parametrize(
-    ("embedded_face", "client_face"),
-    [(Runs, ClientRuns), (Runs, AsyncClientRuns), (SonaFace, ClientSona), (SonaFace, AsyncClientSona)],
+    ("embedded", "of_client"),
+    [(Runs, RunsMethods), (Runs, AsyncRunsMethods), (Sona, SonaMethods), (Sona, AsyncSonaMethods)],
 )
-def test_a_client_offers_what_an_embedded_memory_does(embedded_face: type, client_face: type) -> None:
-    offered = [name for name, _ in inspect.getmembers(client_face, inspect.isfunction) if not name.startswith("_")]
+def test_a_client_offers_what_an_embedded_memory_does(embedded: type, of_client: type) -> None:
+    offered = [name for name, _ in inspect.getmembers(of_client, inspect.isfunction) if not name.startswith("_")]
     assert offered
     for name in offered:
-        assert parameters(getattr(client_face, name)) == parameters(getattr(embedded_face, name)), name
+        assert parameters(getattr(of_client, name)) == parameters(getattr(embedded, name)), name
 
 
-@pytest.mark.parametrize("face", [MemoryClient, AsyncMemoryClient])
+@pytest.mark.parametrize("client", [MemoryClient, AsyncMemoryClient])
 @pytest.mark.parametrize("name", ["feedback", "forget_session"])
-def test_feedback_takes_the_same_everywhere(face: type, name: str) -> None:
-    assert parameters(getattr(face, name)) == parameters(getattr(Memory, name))
+def test_feedback_takes_the_same_everywhere(client: type, name: str) -> None:
+    assert parameters(getattr(client, name)) == parameters(getattr(Memory, name))
 
 
 def test_a_write_is_asked_again_after_its_host_died_only_if_it_is_recognised() -> None:
-    assert {"remember", "compact", "rebuild"} == USER_METHODS - _REPEATABLE
+    of_memories = {verb for verb in VERBS if verb.answered_by == "memory"}
+    assert {verb.name for verb in of_memories if not verb.is_repeatable} == {"remember", "compact", "rebuild"}
 
 
-def test_a_run_from_its_recall_to_its_feedback(memory: Face) -> None:
+def test_a_run_from_its_recall_to_its_feedback(memory: Either) -> None:
     race, _ = memory.remember(RACE), memory.remember(LUNCH)
     found = memory.recall("auth race", mode="lexical")
     begun = memory.runs.begin("Fix the auth race", session_id="s-1", recall_ids=[found.recall_id])
@@ -98,7 +98,7 @@ def test_a_run_from_its_recall_to_its_feedback(memory: Face) -> None:
     assert begun.id not in [run.id for run in memory.runs.list("open")]
 
 
-def test_what_is_asked_again_with_the_same_id_is_done_once(memory: Face) -> None:
+def test_what_is_asked_again_with_the_same_id_is_done_once(memory: Either) -> None:
     memory.remember(RACE)
     found = memory.recall("auth race", mode="lexical")
     shown = found.memories[0].record.id
@@ -121,7 +121,7 @@ def test_what_is_asked_again_with_the_same_id_is_done_once(memory: Face) -> None
     assert [revision.quality for revision in judged.revisions] == [0.0, 0.5]
 
 
-def test_an_unknown_run_is_none(memory: Face) -> None:
+def test_an_unknown_run_is_none(memory: Either) -> None:
     assert memory.runs.get("nobody's run") is None
 
 
@@ -144,13 +144,13 @@ def test_an_unknown_run_is_none(memory: Face) -> None:
         (lambda memory: memory.sona.load(b"no state"), "data"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(memory: Face, ask: Callable[[Any], object], field: str) -> None:
+def test_what_cannot_be_used_is_refused_by_name(memory: Either, ask: Callable[[Any], object], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         ask(memory)
     assert caught.value.field == field
 
 
-def test_the_learner_is_told_taken_along_and_forgotten(memory: Face) -> None:
+def test_the_learner_is_told_taken_along_and_forgotten(memory: Either) -> None:
     status = memory.sona.status()
     assert (status.user_id, status.gate.state) == ("alice", "shadow")
     assert memory.sona.load(memory.sona.export()) == 0  # all of it is known here
@@ -176,7 +176,7 @@ def test_the_async_client_asks_the_same(client: MemoryClient) -> None:
     assert [run.id for run in asyncio.run(scenario())] == ["async-1"]
 
 
-def test_a_session_is_forgotten_with_its_runs(memory: Face) -> None:
+def test_a_session_is_forgotten_with_its_runs(memory: Either) -> None:
     memory.remember("the secret plan is in the drawer", session_id="s-secret")
     run = memory.runs.begin("Carry the secret plan out", session_id="s-secret")
     assert memory.forget_session("s-secret") >= 1

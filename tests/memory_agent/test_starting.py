@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from memory_agent.daemon.starting import Starting
+from memory_agent.daemon.process import Starting
 
 
 class Terminal(io.StringIO):

@@ -28,9 +28,7 @@ from served_gateway import Served, gateway_without_ray
 
 from memory_agent import MemoryClient
 from memory_agent.config import EmbedderSettings
-from memory_agent.daemon.scopes import permitted, scope_of
-from memory_agent.daemon.service import METHODS
-from memory_agent.daemon.verbs import INNER_METHODS, USER_METHODS
+from memory_agent.doors.reception import permitted, scope_of
 from memory_agent.embedders import open_embedder
 from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import (
@@ -42,6 +40,7 @@ from memory_agent.errors import (
 )
 from memory_agent.protocol import Request, encode_fields
 from memory_agent.storage.folders import user_folder
+from memory_agent.verbs import BY_NAME
 from relay import (
     ALL_SCOPES,
     SYSTEM_USER,
@@ -63,6 +62,9 @@ from relay import (
 from relay.disk import write_private
 from relay.net import RequestSocket
 
+INNER_METHODS = {name for name, verb in BY_NAME.items() if verb.is_inner}
+METHODS = BY_NAME.keys() - INNER_METHODS
+USER_METHODS = {name for name in METHODS if BY_NAME[name].answered_by == "memory"}
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # what was stored stays stored: a repeat is another test
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
 

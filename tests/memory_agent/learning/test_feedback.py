@@ -44,7 +44,7 @@ def test_feedback_on_a_recall_of_no_run_makes_a_trajectory_of_its_own(memory: Me
     found = run(memory)
     assert (found.state, found.quality, found.session_id) == ("ended", 1.0, "s-1")
     assert [(use.how, use.credit, use.recall_id) for use in found.used] == [("feedback", 1.0, RECALL)]
-    record = memory.get(things[0])
+    (record,) = memory.get(things[:1])
     assert record is not None
     assert record.utility == Utility(used=1, reward_sum=1.0)
 
@@ -61,7 +61,7 @@ def test_the_later_word_on_a_recall_takes_the_place_of_the_earlier_one(memory: M
     assert report.quality == 0.2
     assert [use.record_id for use in run(memory).used] == [things[1]]
     assert [told.quality for told in run(memory).revisions] == [0.8, 0.2]
-    utilities = [record.utility for thing in things[:2] if (record := memory.get(thing)) is not None]
+    utilities = [record.utility for record in memory.get(things[:2])]
     assert utilities == [Utility(), Utility(used=1, reward_sum=0.2)]
 
 

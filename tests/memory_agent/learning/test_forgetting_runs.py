@@ -95,7 +95,7 @@ def test_a_session_that_is_forgotten_leaves_nothing_but_ids(memory: Memory) -> N
     assert [run.id for run in memory.runs.list()] == ["stays"]
     assert store.recall_note(RECALL) is None
     assert store.recall_note(OTHER) is not None
-    used = [memory.get(thing).utility for thing in things[:3]]  # type: ignore[union-attr]
+    used = [record.utility for record in memory.get(things[:3])]
     assert used == [Utility(used=1, reward_sum=0.8), Utility(), Utility()]
     assert store.verify() == 7
     memory.ingest([*gone, approval_of("gone")], now=LATER)

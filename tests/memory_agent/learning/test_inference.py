@@ -90,7 +90,7 @@ def test_a_run_that_reports_in_a_memorys_own_facts_used_it_at_half_credit(memory
     assert memory.sona.consolidate(LATER)
     mutex = id_of(memory, MUTEX)
     assert used(memory) == [(mutex, "overlap", 0.5, answer.recall_id)]
-    record = memory.get(mutex)
+    (record,) = memory.get([mutex])
     assert record is not None
     assert record.utility == Utility(used=1, reward_sum=0.8)
 
@@ -139,7 +139,7 @@ def test_who_says_which_memories_of_a_recall_were_used_is_believed_and_nothing_i
     assert used(memory, "later") == [(mutex, "overlap", 0.5, second.recall_id)]
     memory.feedback(second.recall_id, [redis], now=LATER)
     assert used(memory, "later") == [(redis, "feedback", 1.0, second.recall_id)]
-    record = memory.get(mutex)
+    (record,) = memory.get([mutex])
     assert record is not None
     assert record.utility == Utility()
 
@@ -199,7 +199,7 @@ def test_a_forgotten_memory_is_no_longer_used_nor_does_a_forgotten_report_credit
     memory.forget([report])
     memory.sona.consolidate(LATER)
     assert used(memory, "s") == []
-    record = memory.get(mutex)
+    (record,) = memory.get([mutex])
     assert record is not None
     assert record.utility.used == 1
     memory.forget([mutex])
@@ -233,7 +233,7 @@ def test_nothing_is_inferred_where_nothing_is_to_be_learnt(tmp_path: Path) -> No
 def test_what_a_run_used_is_carried_with_it_and_not_inferred_again_elsewhere(memory: Memory, tmp_path: Path) -> None:
     ran(memory, "r", 0, USED)
     memory.sona.consolidate(LATER)
-    mutex = memory.get(id_of(memory, MUTEX))
+    (mutex,) = memory.get([id_of(memory, MUTEX)])
     assert mutex is not None
     with without_model(tmp_path / "bob") as other:
         with other._archive.batch() as batch:
@@ -249,7 +249,7 @@ def test_what_a_failed_run_used_counts_in_utility_and_moves_no_query(tmp_path: P
         asked(memory, "r", 0)
         memory.ingest([step("r", 1, 2, summary=USED), failure("r", 3)], now=LATER)
         memory.sona.consolidate(LATER)
-        mutex = memory.get(id_of(memory, MUTEX))
+        (mutex,) = memory.get([id_of(memory, MUTEX)])
         assert mutex is not None
         assert mutex.utility == Utility(used=1, reward_sum=0.0)
         learner = memory._learner._learner

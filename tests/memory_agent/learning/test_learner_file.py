@@ -231,7 +231,7 @@ def test_an_import_brings_back_no_session_that_was_forgotten_and_counts_what_was
     source.memory.close()
     target = open_company(copied(untaught, tmp_path / "target"), embedder, AUTO)
     assert target.memory.sona.load(parcel) == 3
-    record = target.memory.get(target.notes[target.request(0)[0]].id)
+    (record,) = target.memory.get([target.notes[target.request(0)[0]].id])
     assert record is not None
     assert record.utility.used == 1
     target.memory.close()

@@ -49,7 +49,7 @@ State = tuple[dict[str, Trajectory], dict[str, float | None], list[Utility]]
 def state_of(memory: Memory, things: list[str]) -> State:
     assert memory._archive.store.verify()
     runs = {run.id: run for run in memory.runs.list()}
-    utilities = [record.utility for thing in things if (record := memory.get(thing)) is not None]
+    utilities = [record.utility for record in memory.get(things)]
     return runs, qualities(memory), utilities
 
 

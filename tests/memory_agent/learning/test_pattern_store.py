@@ -237,7 +237,7 @@ def test_a_pattern_that_a_run_used_is_taken_out_of_the_run_with_it(memory: Memor
     memory.sona.consolidate(LATER)
     pattern = only(memory)
     memory.ingest([begin("other", 9 * DAY, FENCE), end("other", 9 * DAY + 1, memory_ids=[pattern.id])], now=LATER)
-    assert memory.get(pattern.id).utility == Utility(used=1, reward_sum=0.8)  # type: ignore[union-attr]
+    assert [one.utility for one in memory.get([pattern.id])] == [Utility(used=1, reward_sum=0.8)]
     memory.forget([id_of(memory, "run-1-begin")])
     other = memory.runs.get("other")
     assert other is not None

@@ -71,7 +71,7 @@ def fill(memory: Memory) -> dict[str, bytes]:
         memory.recall(f"where does the {WORDS['text']} sleep?", now=at)
     assert memory.sona.consolidate(NOW + timedelta(hours=1))
     memory.erasure.begin(memory.erasure.plan(Selection(ids=(record.id,)), NOW))
-    known = memory.get(record.id, with_embedding=True)
+    (known,) = memory.get([record.id], with_embedding=True)
     assert known is not None and known.embedding is not None  # noqa: PT018
     vector = np.array(known.embedding, dtype=np.float32)
     marks = {name: word.encode() for name, word in WORDS.items()}
@@ -143,7 +143,7 @@ def test_what_was_learnt_and_what_is_being_erased_is_found_again(tmp_path: Path,
         assert not state.exists()
     assert (tmp_path / "alice" / INTENT_FILE).exists()
     with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
-        assert memory.get(record_id) is None  # the erasure went on
+        assert memory.get([record_id]) == []  # the erasure went on
 
 
 def test_a_destroyed_key_ends_every_call_and_nothing_opens_it_again(tmp_path: Path, embedder: Embedder) -> None:
@@ -153,7 +153,7 @@ def test_a_destroyed_key_ends_every_call_and_nothing_opens_it_again(tmp_path: Pa
     calls = (
         lambda: memory.recall("where does it sleep?"),
         lambda: memory.remember("more"),
-        lambda: memory.get("an id"),
+        lambda: memory.get(["an id"]),
         memory.stats,
         lambda: memory.sona.consolidate(NOW + timedelta(days=1)),
     )
@@ -197,7 +197,7 @@ def test_a_memory_in_use_goes_on_when_the_folder_of_keys_is_back(tmp_path: Path)
             memory.remember("meanwhile", now=NOW)
         away.rename(keys)
         memory.remember("after", now=NOW)
-        assert memory.get(kept) is not None
+        assert len(memory.get([kept])) == 1
         assert memory.stats().memories == 2
 
 

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from test_erasure import SECRET, files_with
 
+from memory_agent import namespaces
 from memory_agent.config import RetentionRule, RetentionSettings
 from memory_agent.embedders import Embedder
-from memory_agent.erasure import face
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
 from memory_agent.erasure.retention import RETENTION_FILE, RetentionRules, is_due_while_closed
 from memory_agent.errors import InvalidInputError, SettingsError
@@ -191,8 +191,8 @@ def test_what_is_more_than_a_part_is_due_again_at_once(tmp_path: Path, embedder:
 def test_a_host_looks_through_a_large_memory_after_it_was_woken(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(face, "_AGED_AT_WAKING", 2)
-    monkeypatch.setattr(face, "_LOOKED_AT_WAKING", 4)
+    monkeypatch.setattr(namespaces, "_AGED_AT_WAKING", 2)
+    monkeypatch.setattr(namespaces, "_LOOKED_AT_WAKING", 4)
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(5)))
     with opened(tmp_path, embedder, USUAL, role="host") as memory:
         assert memory.stats().memories == 5

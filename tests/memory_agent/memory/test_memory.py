@@ -42,7 +42,7 @@ def test_what_is_remembered_is_there_with_all_it_was_given(memory: Memory) -> No
         session_id="s-9",
         now=NOW,
     )
-    assert memory.get(record.id) == record
+    assert memory.get([record.id]) == [record]
     assert (record.tags, record.timestamp, record.event_id) == (("ops", "db"), NOW, None)
     assert texts(memory.recall("when can I not write to staging?", filter={"tags": ["db"]})) == [record.text]
     assert memory.stats().events_kept == 0
@@ -86,7 +86,7 @@ def test_what_is_forgotten_is_gone_from_every_side_and_stays_so(tmp_path: Path, 
     for _ in range(2):
         with Memory.open(tmp_path / "a", embedder=embedder) as memory:
             assert memory.ingest(events, now=NOW).duplicates == 16
-            assert [memory.get(record_id) for record_id in gone] == [None, None]
+            assert memory.get(gone) == []
             assert memory.recall("sourdough", mode="lexical").memories == ()
             everything = memory.recall("sourdough", top_k=100)
             assert len(everything.memories) == memory.stats().memories == 14
@@ -156,7 +156,7 @@ class HeldEvent(dict[str, Any]):
 
 def use_until_refused(memory: Memory) -> None:
     for _ in range(100_000):
-        memory.get("01JM")
+        memory.get(["01JM"])
 
 
 def test_closing_waits_for_the_calls_under_way(tmp_path: Path, embedder: Embedder) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
 from ulid import ULID
 
-from memory_agent.api import MemoryProvider
+from memory_agent import MemoryProvider
 from memory_agent.config import EmbedderSettings, RecallSettings
 from memory_agent.embedders import Embedder, EmbedderInfo
 from memory_agent.embedders.remote import RemoteEmbedder

@@ -1,7 +1,7 @@
-"""Who has how many of the places for requests under way: shared out by user, so that nobody takes all of them. Pure.
+"""Shares out the slots for running requests by user, so that no user takes all of them. Pure.
 
-A user has a quarter, with however many keys. Keys of users together leave a quarter to keys for all users, and those
-leave one to users. What this does not do: keep several users from filling what is for users, each with a share.
+A user has a quarter, with any number of keys. Keys for one user leave a quarter to keys for all users together, and
+those leave a quarter to keys for one user. Several users together may fill what one-user keys may have.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _SHARES = 4
 _SMALLEST_SHARE = 8
 
 
-class Places:
-    """The requests under way, by whose they are. Lives in one event loop."""
+class RequestQuota:
+    """The running requests, counted by principal. Lives in one event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Share out `limit` places; a share is a quarter of them, 8 at least."""
+        """Share out `limit` slots; a share is a quarter of them, 8 at least."""
         self._share = max(limit // _SHARES, _SMALLEST_SHARE)
         self._most = max(limit - self._share, self._share)
         self._of_users: Counter[str] = Counter()
         self._for_all = 0
 
     @contextmanager
-    def taken_by(self, principal: Principal) -> Iterator[None]:
-        """Have a place for as long as this lasts. Raises `UnavailableError` where there is none left for whom asks."""
+    def slot(self, principal: Principal) -> Iterator[None]:
+        """Reserve a request slot for this principal. Raises `UnavailableError` where none is free for it."""
         user_id = principal.user_id
         if user_id is None:
             self._require(self._for_all < self._most, "with keys for all users")
@@ -41,9 +41,9 @@ class Places:
         try:
             yield
         finally:
-            self._leave(user_id)
+            self._release(user_id)
 
-    def _leave(self, user_id: str | None) -> None:
+    def _release(self, user_id: str | None) -> None:
         if user_id is None:
             self._for_all -= 1
         else:

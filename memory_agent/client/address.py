@@ -1,0 +1,69 @@
+"""Where a daemon listens, and which key to show there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from memory_agent.errors import InvalidInputError, SettingsError, UnavailableError
+from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
+from relay import Identity, RelaySettingsError, identity_of, read_key_file
+
+GRACE_S = 0.5
+"""How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a daemon listens. `is_local`: at the socket file of `layout`; `named_token` overrides the layout's."""
+
+    endpoint: str
+    layout: Layout
+    is_local: bool
+    named_token: str | None
+    identity: Identity
+
+    @property
+    def token(self) -> str:
+        """The token to show; read each time, since a daemon's first start creates the file."""
+        return self.layout.token() if self.named_token is None else self.named_token
+
+    def require(self) -> None:
+        """Raise `UnavailableError` when it is known that no daemon runs there."""
+        if self.is_local and not self.layout.daemon_runs():
+            raise UnavailableError(
+                f"no daemon serves {self.layout.data_dir}; start it with: "
+                f"memory-agent serve --data-dir {self.layout.data_dir}"
+            )
+
+
+def find_daemon(
+    data_dir: Path | str | None, endpoint: str | None, token: str | None, key_file: Path | str | None = None
+) -> Address:
+    """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and the key to show.
+
+    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN, as by the command line.
+    Raises `SettingsError` for an unreadable key file.
+    """
+    layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
+    if token is None and key_file is None:
+        key_file = os.environ.get(KEY_FILE_VARIABLE) or None
+        token = None if key_file else os.environ.get(TOKEN_VARIABLE) or None
+    identity = Identity() if key_file is None else _identity(Path(key_file).expanduser())
+    named = identity.token if token is None and key_file is not None else token
+    return Address(endpoint or layout.gateway, layout, endpoint is None, named, identity)
+
+
+def check_named(user_id: str | None) -> str:
+    """Return the user that requests name, empty for none. Raises `InvalidInputError` for an empty name."""
+    if user_id == "":
+        raise InvalidInputError("user_id", "is empty: leave it out, or name a user")
+    return user_id or ""
+
+
+def _identity(path: Path) -> Identity:
+    try:
+        return identity_of(read_key_file(path))
+    except RelaySettingsError as error:
+        raise SettingsError(error.setting, error.reason) from error

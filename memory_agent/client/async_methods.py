@@ -1,0 +1,305 @@
+"""The methods of a client inside an event loop: of the memory, and of its namespaces.
+
+Written by `python -m ops.documents` from `memory_agent.verbs` and the methods of `Memory`: edit those.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol, Unpack
+
+from memory_agent.api import RecallOptions
+from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
+from memory_agent.records import (
+    Compacted,
+    Kind,
+    MemoryFilter,
+    MemoryRecord,
+    MemoryStats,
+    Mode,
+    Provenance,
+    RecallResult,
+    Source,
+)
+from memory_agent.trajectory import FeedbackReport, Outcome, RunState, SonaStatus, Trajectory
+
+
+class Ask(Protocol):
+    """Asks for a verb by the name of its method."""
+
+    def __call__(self, method: str, /, **arguments: Any) -> Awaitable[Any]: ...
+
+
+class AsyncRunsMethods:
+    """The runs of one user. Every method raises `InvalidInputError` (with the argument's name) and `StoreError`."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    async def begin(
+        self,
+        objective: str,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        recall_ids: Sequence[str] = (),
+        *,
+        event_id: str | None = None,
+    ) -> Trajectory:
+        """Begin a run, under a new id unless one is given. Of two begins the earlier counts. Durable on return."""
+        return await self._ask(
+            "runs.begin",
+            objective=objective,
+            run_id=run_id,
+            session_id=session_id,
+            recall_ids=recall_ids,
+            event_id=event_id,
+        )
+
+    async def step(
+        self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
+    ) -> Trajectory:
+        """Record what a run did and which memories that step used. Durable on return."""
+        return await self._ask("runs.step", run_id=run_id, text=text, memory_ids=memory_ids, event_id=event_id)
+
+    async def end(
+        self,
+        run_id: str,
+        outcome: Outcome = "completed",
+        summary: str | None = None,
+        quality: float | None = None,
+        memory_ids: Sequence[str] = (),
+        *,
+        event_id: str | None = None,
+    ) -> Trajectory:
+        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable."""
+        return await self._ask(
+            "runs.end",
+            run_id=run_id,
+            outcome=outcome,
+            summary=summary,
+            quality=quality,
+            memory_ids=memory_ids,
+            event_id=event_id,
+        )
+
+    async def get(self, run_id: str) -> Trajectory | None:
+        """Return the run, or None."""
+        return await self._ask("runs.get", run_id=run_id)
+
+    async def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
+        """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
+        return await self._ask("runs.list", state=state, limit=limit)
+
+
+class AsyncSonaMethods:
+    """The learner of one user."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    async def status(self) -> SonaStatus:
+        """Return the state of the learner."""
+        return await self._ask("sona.status")
+
+    async def reset(self) -> int:
+        """Discard what was learned. The runs stay, but ended ones are left out from now on; return how many those are.
+
+        The outcomes stay with their memories. Durable on return.
+        """
+        return await self._ask("sona.reset")
+
+    async def export(self) -> bytes:
+        """Return the ended runs with their recalls, for `load`. As private as the queries they were made of."""
+        return await self._ask("sona.export")
+
+    async def load(self, data: bytes) -> int:
+        """Learn from runs that `export` returned; return how many were new. Durable on return.
+
+        Memories are matched by their ids; those that are not stored here are left out. Raises `InvalidInputError` for
+        damaged data, and changes nothing then.
+        """
+        return await self._ask("sona.load", data=data)
+
+
+class AsyncCareMethods:
+    """The files of one user, while they are in use."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    async def rebuild(self) -> int:
+        """Rebuild the vector index and the lexicon from the records; return how many memories there are.
+
+        Meanwhile recalls are answered by the other side, with the reason in `degraded`. What is ingested meanwhile is
+        in both afterwards.
+        """
+        return await self._ask("care.rebuild")
+
+    async def compact(self) -> Compacted:
+        """Return the disk space, and remove the bytes, of deleted records. Recalls go on; writes wait.
+
+        Raises `DeadlineExceededError` when reads never pause, `StoreFullError` without room for a copy.
+        """
+        return await self._ask("care.compact")
+
+
+class AsyncErasureMethods:
+    """Complete erasure from one user's files. Only a daemon erases a whole user, with the folder."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    async def erase(
+        self,
+        record_ids: Sequence[str] = (),
+        *,
+        session_id: str | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> ErasureReceipt:
+        """Erase memories, with their runs and recalls, from every file. Durable on return.
+
+        Takes what is named by id, belongs to the session or passes the filter. Slower than `forget`: the lexicon is
+        rebuilt (.15 s per 1,000 memories) and the file of the records is copied. After a crash, the next opening
+        finishes it. With `dry_run`, only the receipt is made. A daemon erases the events from its journal too; an
+        embedded memory in a daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises
+        `InvalidInputError`.
+        """
+        return await self._ask(
+            "erasure.erase", record_ids=record_ids, session_id=session_id, filter=filter, dry_run=dry_run
+        )
+
+    async def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
+        """Erase what reached the age of a retention rule, as `erase` does. The receipt's `by_rule` has the counts."""
+        return await self._ask("erasure.erase_expired", dry_run=dry_run)
+
+    async def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
+        """Erase the user: memories, events, runs, learner and folder.
+
+        Requests wait meanwhile and then meet an empty memory, to which events published meanwhile belong.
+        """
+        return await self._ask("erasure.erase_user", dry_run=dry_run)
+
+
+class AsyncMemoryMethods:
+    """The methods of a memory and of its daemon."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.runs = AsyncRunsMethods(ask)
+        self.sona = AsyncSonaMethods(ask)
+        self.care = AsyncCareMethods(ask)
+        self.erasure = AsyncErasureMethods(ask)
+
+    async def recall(
+        self,
+        query: str,
+        top_k: int | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
+        deadline_ms: float | None = None,
+        **options: Unpack[RecallOptions],
+    ) -> RecallResult:
+        """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
+
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded` and is
+        no error. Raises `InvalidInputError` (with the argument's name).
+        """
+        return await self._ask(
+            "recall", query=query, top_k=top_k, filter=filter, mode=mode, deadline_ms=deadline_ms, **options
+        )
+
+    async def remember(
+        self,
+        text: str,
+        kind: Kind = "finding",
+        source: Source = "user_input",
+        tags: Sequence[str] = (),
+        title: str | None = None,
+        provenance: Provenance | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> MemoryRecord:
+        """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
+
+        Raises `InvalidInputError` (with the argument's name).
+        """
+        return await self._ask(
+            "remember",
+            text=text,
+            kind=kind,
+            source=source,
+            tags=tags,
+            title=title,
+            provenance=provenance,
+            metadata=metadata,
+            session_id=session_id,
+        )
+
+    async def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
+        """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`."""
+        return await self._ask("get", ids=ids, with_embedding=with_embedding)
+
+    async def forget(self, ids: Sequence[str]) -> int:
+        """Remove memories with their vectors and words; return how many there were. Durable on return.
+
+        Runs and recalls forget them too, and no replay of their events brings them back. Their bytes stay in the files
+        for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
+        """
+        return await self._ask("forget", ids=ids)
+
+    async def forget_session(self, session_id: str) -> int:
+        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were."""
+        return await self._ask("forget_session", session_id=session_id)
+
+    async def feedback(
+        self,
+        recall_id: str,
+        used: Sequence[str] = (),
+        quality: float | None = None,
+        comment: str | None = None,
+        *,
+        event_id: str | None = None,
+    ) -> FeedbackReport:
+        """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
+
+        It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
+        memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
+        memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
+        """
+        return await self._ask(
+            "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
+        )
+
+    async def stats(self) -> MemoryStats:
+        """Return the figures of this user's memory."""
+        return await self._ask("stats")
+
+    async def status(self) -> DaemonStatus:
+        """Return the state of the daemon."""
+        return await self._ask("status")
+
+    async def address(self) -> HostAddress:
+        """Wake the user and return the Ray actor that hosts it."""
+        return await self._ask("address")
+
+    async def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
+        """Return when every user's events up to a journal number are recallable or in quarantine.
+
+        `through` maps users to journal numbers. Raises `DeadlineExceededError`.
+        """
+        return await self._ask("wait", through=through, timeout_s=timeout_s)
+
+    async def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
+        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`."""
+        return await self._ask("quarantined", after=after, limit=limit)
+
+    async def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
+        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids."""
+        return await self._ask("retry_quarantined", ids=ids)
+
+    async def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
+        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`."""
+        return await self._ask("drop_quarantined", ids=ids)

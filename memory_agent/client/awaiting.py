@@ -1,0 +1,59 @@
+"""A user's memory through the daemon, inside an event loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from memory_agent.client.address import GRACE_S, check_named, find_daemon
+from memory_agent.client.async_methods import AsyncMemoryMethods
+from memory_agent.protocol import DEFAULT_USER, decode_reply
+from memory_agent.verbs import BY_METHOD, Call
+from relay.net import AsyncRequestSocket
+
+
+class AsyncMemoryClient(AsyncMemoryMethods):
+    """One user's memory through the daemon, inside an event loop. Takes any number of requests at a time.
+
+    Every method raises what the method of `MemoryClient` raises.
+    """
+
+    def __init__(
+        self,
+        user_id: str | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+        key_file: Path | str | None = None,
+    ) -> None:
+        """Take the arguments of `MemoryClient`."""
+        super().__init__(self._ask_daemon)
+        self._address = find_daemon(data_dir, endpoint, token, key_file)
+        self._named = check_named(user_id)
+        self.user_id = user_id or self._address.identity.user_id or DEFAULT_USER
+        self._socket: AsyncRequestSocket | None = None
+
+    async def send(self, call: Call) -> Any:
+        """Send one request and return its result."""
+        self._address.require()
+        request = call.encode(self._named, self._address.token)
+        if self._socket is None:
+            self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
+        frames = await self._socket.request(request, call.patience_ms / 1000 + GRACE_S)
+        return decode_reply(frames[0], call.verb.result)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            await self._socket.close()
+            self._socket = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _ask_daemon(self, method: str, /, **arguments: Any) -> Any:
+        return await self.send(BY_METHOD[method].call(arguments))

@@ -1,0 +1,86 @@
+"""A user's memory through the daemon, blocking."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from memory_agent.client.address import GRACE_S, check_named, find_daemon
+from memory_agent.client.methods import MemoryMethods
+from memory_agent.errors import DeadlineExceededError
+from memory_agent.protocol import DEFAULT_USER, decode_reply
+from memory_agent.verbs import BY_METHOD, Call
+from relay.net import RequestSocket
+
+
+class MemoryClient(MemoryMethods):
+    """One user's memory through the daemon. Threads may share it.
+
+    Every method raises `UnavailableError` without a daemon, `DeadlineExceededError`, and what the memory raises.
+    """
+
+    def __init__(
+        self,
+        user_id: str | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+        key_file: Path | str | None = None,
+    ) -> None:
+        """Connect to the daemon that serves `data_dir` (default: $MEMORY_AGENT_DATA_DIR, else the platform's folder),
+        or to the one at `endpoint`.
+
+        The key is a `token` or the file that `keys create` wrote; without either, $MEMORY_AGENT_KEY_FILE or
+        $MEMORY_AGENT_TOKEN, else the data folder's own token. A key for one user implies that user and is refused any
+        other; with a key for all users, the default is the user `default`. `curve+tcp://` endpoints need the file of a
+        CURVE key. Raises `SettingsError` for an unreadable key file.
+        """
+        super().__init__(self._ask_daemon)
+        self._address = find_daemon(data_dir, endpoint, token, key_file)
+        self._named = check_named(user_id)
+        self.user_id = user_id or self._address.identity.user_id or DEFAULT_USER
+        self._guard = threading.Lock()
+        self._idle: list[RequestSocket] = []
+
+    def send(self, call: Call) -> Any:
+        """Send one request and return its result."""
+        self._address.require()
+        request = call.encode(self._named, self._address.token)
+        try:
+            with self._socket() as socket:
+                frames = socket.request(request, call.patience_ms / 1000 + GRACE_S)
+        except DeadlineExceededError:
+            self._address.require()
+            raise
+        return decode_reply(frames[0], call.verb.result)
+
+    def close(self) -> None:
+        """Close the connections. No request may be running."""
+        with self._guard:
+            while self._idle:
+                self._idle.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask_daemon(self, method: str, /, **arguments: Any) -> Any:
+        return self.send(BY_METHOD[method].call(arguments))
+
+    @contextmanager
+    def _socket(self) -> Iterator[RequestSocket]:
+        """Lend a socket to one request, so that there are as many sockets as requests at a time, not as threads."""
+        with self._guard:
+            socket = self._idle.pop() if self._idle else None
+        socket = socket or RequestSocket(self._address.endpoint, self._address.identity)
+        try:
+            yield socket
+        finally:
+            with self._guard:
+                self._idle.append(socket)

@@ -1,0 +1,84 @@
+"""A user's memory from inside Ray, without the gateway in between: for planners that are Ray tasks, actors or drivers.
+
+The client wakes the user and finds its actor, which is then asked directly.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+from memory_agent.client.blocking import MemoryClient
+from memory_agent.client.methods import MemoryMethods
+from memory_agent.daemon.actors import ask_host, join, ray_token
+from memory_agent.errors import HostDiedError
+from memory_agent.layout import Layout, default_data_dir
+from memory_agent.protocol import HostAddress, decode_reply, encode_fields
+from memory_agent.verbs import BY_METHOD, Call
+
+
+def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
+    """Join the Ray of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
+
+    `ray.init` itself does not reach it: it replaces loopback addresses by the outer one. Raises `UnavailableError`,
+    also where Ray was imported before this package without its token mode (`RAY_AUTH_MODE=token`).
+    """
+    layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
+    with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # only the folder's owner may join
+        address = client.status().endpoints["ray"]
+    join(str(address), ray_token(layout.run), **options)
+
+
+class ActorMemoryProvider(MemoryMethods):
+    """One user's memory through the Ray actor that hosts it; what a daemon answers is asked of the daemon.
+
+    Every method raises what that of `MemoryClient` raises, and `HostDiedError` when the host died: of a request that
+    may be repeated, at the second attempt; of another, at once, because it may have been carried out.
+    """
+
+    def __init__(
+        self,
+        user_id: str | None = None,
+        *,
+        data_dir: Path | str | None = None,
+        endpoint: str | None = None,
+        token: str | None = None,
+        key_file: Path | str | None = None,
+    ) -> None:
+        """Take the arguments of `MemoryClient`. The caller has joined the daemon's Ray (`join_ray`)."""
+        super().__init__(self._ask_actor)
+        self._client = MemoryClient(user_id, data_dir=data_dir, endpoint=endpoint, token=token, key_file=key_file)
+        self._address: HostAddress | None = None
+        self.user_id = self._client.user_id
+
+    def close(self) -> None:
+        """Close the connection to the daemon."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask_actor(self, method: str, /, **arguments: Any) -> Any:
+        call = BY_METHOD[method].call(arguments)
+        if call.verb.answered_by != "memory":
+            return self._client.send(call)
+        try:
+            reply = self._reply(call)
+        except HostDiedError:
+            self._address = None
+            if not call.verb.is_repeatable:
+                raise
+            reply = self._reply(call)
+        try:
+            return decode_reply(reply, call.verb.result)
+        except HostDiedError:  # the user sleeps, or lives elsewhere by now: nothing was done
+            self._address = None
+            return decode_reply(self._reply(call), call.verb.result)
+
+    def _reply(self, call: Call) -> bytes:
+        if self._address is None:
+            self._address = self._client.address()
+        return ask_host(self._address, self.user_id, call.verb.name, encode_fields(call.params), call.patience_ms)

@@ -1,0 +1,131 @@
+"""Answers reads for users without a store, without starting a host and without creating a folder.
+
+A mistyped name then costs no process (117 MB, measured) and leaves no folder. The answers come from empty memories of
+this process, so they are those of a user who has nothing, and wrong requests are refused as for any user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from memory_agent.config import LearningSettings, RecallSettings
+from memory_agent.embedders import EmbedderInfo, Embeddings, Progress
+from memory_agent.errors import ModelMissingError
+from memory_agent.memory import Memory
+from memory_agent.params import FeedbackParams, Params, RecallParams
+from memory_agent.protocol import Request, decode, encode_result
+from memory_agent.records import Embedding, RecallResult
+from memory_agent.runs import feedback_payload
+from memory_agent.storage.folders import user_folder
+from memory_agent.trajectory import FeedbackReport
+from memory_agent.verbs import Verb
+
+_KEPT_RECALLS = 1_000
+
+
+class AbsentUsers:
+    """Answers for users who have no folder. Lives in one event loop.
+
+    Recalls, which leave a note behind, have an empty memory of their own, so that no other answer shows them.
+    """
+
+    def __init__(self, data_dir: Path, recall: RecallSettings, learning: LearningSettings) -> None:
+        """Look for folders below `data_dir`; the settings are those of the daemon's memories."""
+        self._data_dir = data_dir
+        self._recall_settings = recall
+        self._learning_settings = learning
+        self._recalls: OrderedDict[str, str] = OrderedDict()
+        self._opening = threading.Lock()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._memories: dict[str, Memory] = {}
+
+    async def answer(self, user_id: str, verb: Verb, request: Request) -> bytes | None:
+        """Return the encoded reply, or None where the user's own memory is to answer. Raises `InvalidInputError`.
+
+        Only reads are answered, and feedback on a recall that was answered here and names no memories. A recall for a
+        run is not: the run's user must know of it.
+        """
+        if verb.name == "feedback":
+            return self._feedback(user_id, decode(request.params, FeedbackParams))
+        if verb.repeat != "read" or user_folder(self._data_dir, user_id).exists():
+            return None
+        params = decode(request.params, verb.params)
+        if isinstance(params, RecallParams) and params.by_run is not None:
+            return None
+        result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms)
+        return encode_result(self._for_user(user_id, result))
+
+    def close(self) -> None:
+        """Remove the empty memories."""
+        with self._opening:
+            while self._memories:
+                self._memories.popitem()[1].abandon()
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
+
+    def _read(self, verb: Verb, params: Params, remaining_ms: float) -> object:
+        return verb.answer(self._memory("recalls" if verb.name == "recall" else "reads"), params, remaining_ms)
+
+    def _for_user(self, user_id: str, result: object) -> object:
+        if isinstance(result, RecallResult):
+            self._recalls[result.recall_id] = user_id
+            if len(self._recalls) > _KEPT_RECALLS:
+                self._recalls.popitem(last=False)
+            return msgspec.structs.replace(result, degraded=())  # no part could have found anything
+        if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:
+            named: Any = result
+            return msgspec.structs.replace(named, user_id=user_id)
+        return result
+
+    def _feedback(self, user_id: str, params: FeedbackParams) -> bytes | None:
+        """Accept feedback on a recall that showed nothing: there is nothing to credit."""
+        if params.used or self._recalls.get(params.recall_id) != user_id:
+            return None
+        feedback_payload(params.recall_id, params.used, params.quality, params.comment)
+        return encode_result(FeedbackReport(trajectory_id=params.recall_id))
+
+    def _memory(self, name: Literal["recalls", "reads"]) -> Memory:
+        with self._opening:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="memory-agent-absent-")
+            if name not in self._memories:
+                self._memories[name] = Memory.open(
+                    Path(self._folder.name) / name,
+                    embedder=_NoModel(),
+                    recall_settings=self._recall_settings,
+                    learning_settings=self._learning_settings,
+                )
+            return self._memories[name]
+
+
+class _NoModel:
+    """An embedder without a model: an empty memory has no vectors to compare with."""
+
+    @property
+    def info(self) -> EmbedderInfo:
+        raise _missing()
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        raise _missing()
+
+    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
+        raise _missing()
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        raise _missing()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _missing() -> ModelMissingError:
+    return ModelMissingError("a user without memories needs no model")

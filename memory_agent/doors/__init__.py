@@ -1,0 +1,1 @@
+"""The ways into a daemon: each carries requests to the one reception, and replies back."""

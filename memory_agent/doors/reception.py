@@ -1,0 +1,102 @@
+"""Admits requests, whatever carries them: credential -> principal -> scope -> slot -> verb -> reply.
+
+The principal follows from the credential alone, never from what the request says. Scopes follow from the table of verbs
+(`verbs`); a name that is not in it needs a key for administration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from memory_agent import errors
+from memory_agent.doors.request_quota import RequestQuota
+from memory_agent.protocol import DEFAULT_USER, Request, decode, encode_fault
+from memory_agent.verbs import BY_NAME
+from relay import Credentials, Principal, RelayError, Scope, ScopeMissingError, UserNotAllowedError
+
+log = structlog.get_logger()
+
+
+class Service(Protocol):
+    """Answers admitted requests."""
+
+    async def handle(self, request: Request, principal: Principal) -> bytes:
+        """Return the encoded reply."""
+        ...
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What a caller shows: a token, or the CURVE key that its connection proved to have."""
+
+    token: str = ""
+    curve_key: str | None = None
+
+
+class Reception:
+    """Admits requests to one service, for any number of doors. Lives in one event loop."""
+
+    def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
+        """Run at most `limit` requests at a time, and of one user a quarter of them (8 at least)."""
+        self._service = service
+        self._credentials = credentials
+        self._quota = RequestQuota(limit)
+
+    async def answer(self, credential: Credential, request: Request) -> bytes:
+        """Return the encoded reply; a refusal or a failure is a fault in it. Raises nothing."""
+        try:
+            principal = self._principal(credential)
+            with self._quota.slot(principal):
+                return await self._service.handle(permitted(request, principal), principal)
+        except errors.MemoryAgentError as error:
+            return encode_fault(error)
+        except Exception:
+            log.exception("request.failed")
+            return encode_fault(errors.MemoryAgentError("internal error; the daemon's log has the traceback"))
+
+    def _principal(self, credential: Credential) -> Principal:
+        try:
+            if credential.curve_key is not None:
+                return self._credentials.of_curve(credential.curve_key)
+            return self._credentials.of_token(credential.token.encode())
+        except RelayError as error:
+            raise errors.UnauthorizedError(str(error)) from error
+
+
+def scope_of(name: str) -> Scope:
+    """Return the scope that a key needs for a verb, by its name on the wire."""
+    verb = BY_NAME.get(name)
+    return Scope.ADMIN if verb is None or verb.scope is None else verb.scope
+
+
+def permitted(request: Request, principal: Principal) -> Request:
+    """Return the request with its user filled in, if the principal may send it.
+
+    Raises `ScopeMissingError` and `UserNotAllowedError`, which do not reveal whether the user exists, and
+    `InvalidInputError`.
+    """
+    user_id = request.user_id or principal.user_id or DEFAULT_USER
+    try:
+        _check(request, principal, user_id)
+    except ScopeMissingError as error:
+        raise errors.ScopeMissingError(error.scope, error.key_id) from error
+    except UserNotAllowedError as error:
+        raise errors.UserNotAllowedError(error.field, error.reason) from error
+    return msgspec.structs.replace(request, user_id=user_id)
+
+
+def _check(request: Request, principal: Principal, user_id: str) -> None:
+    verb, scope = BY_NAME.get(request.method), scope_of(request.method)
+    if verb is None or verb.is_inner or verb.about == "daemon":
+        principal.require(scope, None)
+    elif verb.about == "user":
+        principal.require(scope, user_id)
+    else:
+        if scope not in principal.scopes:
+            raise ScopeMissingError(scope.value, principal.key_id)
+        for named in decode(request.params, verb.params).users:
+            principal.require(scope, named)

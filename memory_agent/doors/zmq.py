@@ -1,0 +1,72 @@
+"""The gateway: requests over ZeroMQ, from local sockets and from CURVE sockets.
+
+It bounds the running requests, in number and in bytes; above a bound a request is refused at once with a retryable
+error. Bytes that are no request get a fault, never silence. Who may ask is decided by the reception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from memory_agent.doors.reception import Credential, Reception
+from memory_agent.errors import ProtocolError, UnavailableError
+from memory_agent.protocol import decode_request, encode_fault
+from relay.net import AsyncReplySocket, Message
+
+
+class Gateway:
+    """Serves one reception at some sockets."""
+
+    def __init__(self, reception: Reception, sockets: Sequence[AsyncReplySocket], limit: int, limit_bytes: int) -> None:
+        """Run at most `limit` requests at a time, of `limit_bytes` together unless it is a single one.
+
+        `run` closes the sockets.
+        """
+        self._reception = reception
+        self._sockets = sockets
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Answer until cancelled; running requests are then dropped."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for socket in self._sockets:
+                    group.create_task(self._serve(socket))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for socket in self._sockets:
+                socket.close()
+
+    async def _serve(self, socket: AsyncReplySocket) -> None:
+        while True:
+            message = await socket.receive()
+            size_bytes = sum(map(len, message.frames))
+            if len(self._tasks) >= self._limit or (self._tasks and self._bytes + size_bytes > self._limit_bytes):
+                error = UnavailableError("too many requests under way")
+                await socket.reply(message, [encode_fault(error)])
+                continue
+            self._bytes += size_bytes
+            task = asyncio.create_task(self._answer(socket, message))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._settle, size_bytes))
+
+    def _settle(self, size_bytes: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._bytes -= size_bytes
+
+    async def _answer(self, socket: AsyncReplySocket, message: Message) -> None:
+        await socket.reply(message, [await self._reply(message)])
+
+    async def _reply(self, message: Message) -> bytes:
+        try:
+            request = decode_request(message.frames[0])
+        except ProtocolError as error:
+            return encode_fault(error)
+        return await self._reception.answer(Credential(request.token, message.curve_key), request)

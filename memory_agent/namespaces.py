@@ -1,0 +1,281 @@
+"""`Memory.sona`, `Memory.care` and `Memory.erasure`: the learner, the files and complete erasure of one user.
+
+Every method raises `StoreError` when the store failed or was closed. `Memory.runs` has a file of its own (`runs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from memory_agent.config import RetentionSettings
+from memory_agent.erasure.eraser import Eraser
+from memory_agent.erasure.history import History
+from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.retention import RetentionRules, RetentionSchedule
+from memory_agent.erasure.selection import Selection
+from memory_agent.errors import MemoryAgentError
+from memory_agent.forgetting import Forgetting
+from memory_agent.learning.consolidation import Consolidation
+from memory_agent.learning.export import export_runs, import_runs
+from memory_agent.learning.learner import UserLearner
+from memory_agent.learning.learner_file import saved_bytes
+from memory_agent.learning.lessons import RESET_BLOB
+from memory_agent.recall.query import check_now
+from memory_agent.records import Compacted, MemoryFilter
+from memory_agent.signals.table import SignalTable
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.fence import Role
+from memory_agent.trajectory import GateEvidence, SonaStatus
+
+InUse = Callable[[], AbstractContextManager[None]]
+"""Keeps the files open for one call."""
+_AGED_AT_WAKING = 1_000
+_LOOKED_AT_WAKING = 20_000
+
+
+class Sona:
+    """The learner of one user."""
+
+    def __init__(
+        self, user_id: str, archive: Archive, learner: UserLearner, consolidation: Consolidation, in_use: InUse
+    ) -> None:
+        self._user_id = user_id
+        self._archive = archive
+        self._learner = learner
+        self._consolidation = consolidation
+        self._in_use = in_use
+
+    def status(self) -> SonaStatus:
+        """Return the state of the learner."""
+        with self._in_use():
+            self._learner.follow()
+            store = self._archive.store
+            with store.snapshot() as snapshot:
+                runs = sum(1 for _ in snapshot.trajectories())
+            found = self._learner.figures(store.ndim or 1)
+            evidence, gain = found.evidence, found.gain
+            counters = store.counters()
+            return SonaStatus(
+                user_id=self._user_id,
+                mode=self._learner.settings.mode,
+                gate=GateEvidence(
+                    state=evidence.state,
+                    won=evidence.won,
+                    lost=evidence.lost,
+                    tied=evidence.tied,
+                    evidence=evidence.evidence,
+                    harm=evidence.harm,
+                    threshold=evidence.threshold,
+                ),
+                trajectories=runs,
+                credited=found.credited,
+                exemplars=found.exemplars,
+                memories_with_credit=found.memories,
+                served={arm: counters.get(f"served.{arm}", 0) for arm in ("baseline", "learned", "interleaved")},
+                gain=None if gain is None else gain.share,
+                gain_low=None if gain is None else gain.low,
+                gain_high=None if gain is None else gain.high,
+                consolidated_at=self._learner.consolidated_at,
+                state_bytes=saved_bytes(store.folder),
+            )
+
+    def reset(self) -> int:
+        """Discard what was learned. The runs stay, but ended ones are left out from now on; return how many those are.
+
+        The outcomes stay with their memories. Durable on return.
+        """
+        with self._in_use():
+            with self._archive.batch() as batch:
+                runs = list(batch.trajectories())
+                last = max((run.number or 0 for run in runs), default=0)
+                batch.set_blob(RESET_BLOB, last.to_bytes(8, "big"))
+                batch.change_lessons()
+            self._learner.follow(from_scratch=True)
+            return len(runs)
+
+    def export(self) -> bytes:
+        """Return the ended runs with their recalls, for `load`. As private as the queries they were made of."""
+        with self._in_use(), self._archive.store.snapshot() as snapshot:
+            return export_runs(snapshot)
+
+    def load(self, data: bytes) -> int:
+        """Learn from runs that `export` returned; return how many were new. Durable on return.
+
+        Memories are matched by their ids; those that are not stored here are left out. Raises `InvalidInputError` for
+        damaged data, and changes nothing then.
+        """
+        with self._in_use():
+            with self._archive.batch() as batch:
+                added = import_runs(batch, data)
+            self._learner.follow(from_scratch=True)
+            return added
+
+    def consolidate(self, now: datetime | None = None) -> bool:
+        """Infer what ended runs used, find patterns, retrain and save the learner; return whether anything was new.
+
+        Part of a host's upkeep; reads at most 50 runs at a time.
+        """
+        with self._in_use():
+            return self._consolidation.consolidate(check_now(now))
+
+
+class Care:
+    """The files of one user, while they are in use."""
+
+    def __init__(self, archive: Archive, in_use: InUse) -> None:
+        self._archive = archive
+        self._in_use = in_use
+
+    def rebuild(self) -> int:
+        """Rebuild the vector index and the lexicon from the records; return how many memories there are.
+
+        Meanwhile recalls are answered by the other side, with the reason in `degraded`. What is ingested meanwhile is
+        in both afterwards.
+        """
+        with self._in_use():
+            self._archive.rebuild("index")
+            self._archive.rebuild("lexicon")
+            self._archive.remove_set_aside()
+            return self._archive.store.count
+
+    def compact(self) -> Compacted:
+        """Return the disk space, and remove the bytes, of deleted records. Recalls go on; writes wait.
+
+        Raises `DeadlineExceededError` when reads never pause, `StoreFullError` without room for a copy.
+        """
+        with self._in_use():
+            before, after = self._archive.compact()
+            return Compacted(bytes_before=before, bytes_after=after)
+
+
+class Erasure:
+    """Complete erasure from one user's files. Only a daemon erases a whole user, with the folder."""
+
+    def __init__(
+        self,
+        user_id: str,
+        archive: Archive,
+        forgetting: Forgetting,
+        retention: RetentionSettings,
+        table: SignalTable,
+        in_use: InUse,
+    ) -> None:
+        """Raises `SettingsError` for unusable retention rules."""
+        self._aging = RetentionSchedule(archive.store, RetentionRules(retention, table), retention.interval_s)
+        self._eraser = Eraser(user_id, archive, forgetting, self._aging)
+        self._in_use = in_use
+
+    def erase(
+        self,
+        record_ids: Sequence[str] = (),
+        *,
+        session_id: str | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        now: datetime | None = None,
+    ) -> ErasureReceipt:
+        """Erase memories, with their runs and recalls, from every file. Durable on return.
+
+        Takes what is named by id, belongs to the session or passes the filter. Slower than `forget`: the lexicon is
+        rebuilt (.15 s per 1,000 memories) and the file of the records is copied. After a crash, the next opening
+        finishes it. With `dry_run`, only the receipt is made. A daemon erases the events from its journal too; an
+        embedded memory in a daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises
+        `InvalidInputError`.
+        """
+        moment = check_now(now)
+        return self._erase(Selection.of(record_ids, session_id, filter), moment, dry_run=dry_run)
+
+    def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
+        """Erase what reached the age of a retention rule, as `erase` does. The receipt's `by_rule` has the counts."""
+        return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
+
+    def age(self, now: datetime | None = None, limit: int | None = None) -> int:
+        """Forget what reached its age, at most `limit`, if a check is due; return how many memories."""
+        with self._in_use():
+            return self._eraser.expire(check_now(now), limit)
+
+    def age_at_opening(self, now: datetime, role: Role) -> int:
+        """As `age`. A host, which a caller waits for, checks a small memory only and forgets a part at most.
+
+        Upkeep does the rest. Checking 20,000 memories takes .3 s, forgetting a part as long. Errors are suppressed:
+        the memory opens all the same.
+        """
+        with suppress(MemoryAgentError), self._in_use():
+            limits = (None, None) if role == "library" else (_AGED_AT_WAKING, _LOOKED_AT_WAKING)
+            return self._eraser.expire(now, *limits)
+        return 0
+
+    @contextmanager
+    def noting_age(self) -> Iterator[None]:
+        """Close the archive within this, and save when the next memory reaches its age."""
+        with suppress(MemoryAgentError):
+            self._aging.finish()
+        yield
+        self._aging.save()
+
+    def start(self, selection: Selection, *, dry_run: bool = False) -> Intent:
+        """Plan an erasure and, unless `dry_run`, record it; a daemon then erases from the journal, and `carry_out`."""
+        intent = self.plan(selection, check_now(None))
+        return intent if dry_run else self.begin(intent)
+
+    def plan(self, selection: Selection, now: datetime) -> Intent:
+        """Return the memories of a selection and the events they were made of. Raises `InvalidInputError`."""
+        with self._in_use():
+            return self._eraser.plan(selection, now)
+
+    def begin(self, intent: Intent) -> Intent:
+        """Record the intent before the journal is erased; return it with what was begun earlier. Durable on return."""
+        with self._in_use():
+            return self._eraser.begin(intent)
+
+    def receipt(self, intent: Intent, now: datetime) -> ErasureReceipt:
+        """Return the receipt of a dry run."""
+        return self._eraser.receipt(intent, now, dry_run=True)
+
+    def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
+        """Erase what was planned. Idempotent."""
+        with self._in_use():
+            return self._eraser.carry_out(intent, check_now(now))
+
+    def forgotten(self, record_ids: Sequence[str] = (), session_id: str | None = None) -> None:
+        """Record what `Memory.forget` is about to remove, inside a call of the memory. See `Eraser.note_forgotten`."""
+        selection = Selection.of(record_ids, session_id)
+        if selection == Selection():
+            return
+        selection.check()
+        self._eraser.note_forgotten(selection, check_now(None))
+
+    def erase_again(
+        self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
+    ) -> list[Intent]:
+        """Forget again what a restore of `made_at` brought back; return what was found.
+
+        `event_ids` are erased events of the journal: they count as duplicates from now on.
+        """
+        moment = check_now(now)
+        with self._in_use():
+            intents = self._eraser.plan_reapply(history, made_at, event_ids, moment)
+            for intent in intents:
+                self._eraser.carry_out(msgspec.structs.replace(intent, with_journal=True), moment)
+            self._eraser.mark_events_seen(event_ids)
+            return intents
+
+    def resume(self) -> bool:
+        """Finish an erasure that a crash or a full disk interrupted; return whether there was one."""
+        with self._in_use():
+            return self._eraser.resume()
+
+    def _erase(self, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
+        intent = self.plan(selection, now)
+        if dry_run:
+            return self._eraser.receipt(intent, now, dry_run=True).of_ids(selection.ids, intent.all_ids)
+        with self._in_use():
+            if self._eraser.leaves_journal:
+                self._eraser.begin(intent)
+            return self._eraser.carry_out(intent, now).of_ids(selection.ids, intent.all_ids)

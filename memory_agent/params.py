@@ -1,0 +1,371 @@
+"""Parameters of every verb, as they travel and as a Python caller gives them. Pure, no sockets.
+
+Each struct is the wire form: new fields go last with defaults, and the type of a field never changes. `of` builds it
+from the arguments of a call, so that every client refuses and fills in the same; `arguments` gives the keyword
+arguments for the method of `Memory` that answers. A write that may be repeated carries an `event_id`, which identifies
+the repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from typing import Any, Self, get_origin
+from zoneinfo import ZoneInfo
+
+import msgspec
+from msgspec.structs import asdict
+from ulid import ULID
+
+from memory_agent.api import check_deadline_ms, check_mode, check_options
+from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.selection import Selection
+from memory_agent.errors import InvalidInputError
+from memory_agent.protocol import OPTIONS_VERSION, PROTOCOL_VERSION
+from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile, Provenance, Source
+from memory_agent.trajectory import Outcome, RunState
+
+AGED_AT_ONCE = 20_000
+"""Memories: their ids and those of their events take a few megabytes in one request to the journal."""
+_MOST_IMPORT_BYTES = 32 << 20
+"""Many times what a learner holds; a frame above the socket's limit would end the connection without an answer."""
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parameters of one verb."""
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Build from the arguments of a call. Raises `InvalidInputError` (with the argument's name)."""
+        for field in _list_fields(cls):
+            if field in arguments:
+                arguments[field] = _listed(field, arguments[field])
+        if "event_id" in cls.__struct_fields__ and arguments.get("event_id") is None:
+            arguments["event_id"] = str(ULID())
+        return cls(**arguments)
+
+    @classmethod
+    def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
+        """Return how long the caller waits, or None for the verb's own patience. Raises `InvalidInputError`."""
+        return None
+
+    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
+        """Return the keyword arguments for `Memory`'s method.
+
+        `remaining_ms` is the rest of the caller's patience, `usual_ms` the deadline of a recall in the settings.
+        """
+        return asdict(self)
+
+    @property
+    def version(self) -> int:
+        """The lowest protocol version of a daemon that understands these parameters."""
+        return PROTOCOL_VERSION
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The users that the parameters name, for a verb that is about those."""
+        return ()
+
+
+class NoParams(Params, frozen=True, kw_only=True):
+    """For verbs without parameters."""
+
+
+class RecallParams(Params, frozen=True, kw_only=True):
+    """Parameters of `recall`.
+
+    With `usual_deadline` the caller named no deadline: that of the daemon's settings holds, if it is shorter than the
+    request's. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is the offset of
+    `reference_time` from UTC, and `reference_zone` its IANA name, if any, which knows when the clocks change.
+    """
+
+    query: str
+    top_k: int | None = None
+    filter: MemoryFilter | None = None
+    mode: Mode | None = None
+    with_embedding: bool = False
+    profile: Profile | None = None
+    dates: Dates | None = None
+    reference_time: datetime | None = None
+    context_tokens: int | None = None
+    usual_deadline: bool = False
+    reference_offset_s: float | None = None
+    reference_zone: str | None = None
+    by_run: str | None = None
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Build from the arguments of `Memory.recall`, with the same checks."""
+        named = {name: arguments.pop(name, None) for name in ("query", "top_k", "filter", "mode", "deadline_ms")}
+        options: dict[str, Any] = {**check_options(arguments)}
+        return cls(
+            query=named["query"],
+            top_k=named["top_k"],
+            filter=named["filter"],
+            mode=check_mode(named["mode"]),
+            usual_deadline=named["deadline_ms"] is None,
+            **options,
+            **_zone_fields(options.get("reference_time")),
+        )
+
+    @classmethod
+    def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
+        """Return the deadline of the recall."""
+        deadline_ms = arguments.get("deadline_ms")
+        return None if deadline_ms is None else check_deadline_ms(deadline_ms)
+
+    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
+        """Return the arguments, with the reference time in the caller's zone."""
+        return {
+            "query": self.query,
+            "top_k": self.top_k,
+            "filter": self.filter,
+            "mode": self.mode,
+            "deadline_ms": min(remaining_ms, usual_ms) if self.usual_deadline else remaining_ms,
+            "profile": self.profile,
+            "dates": self.dates,
+            "reference_time": self.local_reference_time,
+            "context_tokens": self.context_tokens,
+            "with_embedding": self.with_embedding,
+            "by_run": self.by_run,
+        }
+
+    @property
+    def local_reference_time(self) -> datetime | None:
+        """The reference time in its zone, as the caller gave it. Raises `InvalidInputError` for an impossible zone."""
+        if self.reference_time is None or self.reference_offset_s is None or self.reference_time.tzinfo is None:
+            return self.reference_time
+        try:
+            fixed = self.reference_time.astimezone(timezone(timedelta(seconds=self.reference_offset_s)))
+            named = _in_zone(fixed, self.reference_zone)
+        except (ValueError, OverflowError) as error:
+            raise InvalidInputError("reference_time", f"there is no such zone: {error}") from error
+        return named if named.utcoffset() == fixed.utcoffset() else fixed
+
+    @property
+    def version(self) -> int:
+        """2 where an option is set that a daemon of version 1 would ignore."""
+        newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
+        return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
+
+
+class RememberParams(Params, frozen=True, kw_only=True):
+    """Parameters of `remember`."""
+
+    text: str
+    kind: Kind = "finding"
+    source: Source = "user_input"
+    tags: tuple[str, ...] = ()
+    title: str | None = None
+    provenance: Provenance | None = None
+    metadata: dict[str, Any] = {}
+    session_id: str | None = None
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """As `Params.of`; no metadata is an empty mapping."""
+        metadata = arguments.get("metadata")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidInputError("metadata", "must be a mapping")
+        return super().of(**{**arguments, "metadata": dict(metadata or {})})
+
+
+class GetParams(Params, frozen=True, kw_only=True):
+    """Parameters of `get`."""
+
+    ids: tuple[str, ...]
+    with_embedding: bool = False
+
+
+class IdsParams(Params, frozen=True, kw_only=True):
+    """Parameters of `forget`."""
+
+    ids: tuple[str, ...]
+
+
+class SessionParams(Params, frozen=True, kw_only=True):
+    """Parameters of `forget_session`."""
+
+    session_id: str
+
+
+class FeedbackParams(Params, frozen=True, kw_only=True):
+    """Parameters of `feedback`. `quality` is 0..1."""
+
+    recall_id: str
+    event_id: str
+    used: tuple[str, ...] = ()
+    quality: float | None = None
+    comment: str | None = None
+
+
+class RunBeginParams(Params, frozen=True, kw_only=True):
+    """Parameters of `run_begin`. Without a `run_id` the run gets one."""
+
+    objective: str
+    event_id: str
+    run_id: str | None = None
+    session_id: str | None = None
+    recall_ids: tuple[str, ...] = ()
+
+
+class RunStepParams(Params, frozen=True, kw_only=True):
+    """Parameters of `run_step`. `memory_ids` are the memories that the step used."""
+
+    run_id: str
+    text: str
+    event_id: str
+    memory_ids: tuple[str, ...] = ()
+
+
+class RunEndParams(Params, frozen=True, kw_only=True):
+    """Parameters of `run_end`. `memory_ids` are the memories that the run used; `quality` is 0..1, None if unrated."""
+
+    run_id: str
+    event_id: str
+    outcome: Outcome = "completed"
+    summary: str | None = None
+    quality: float | None = None
+    memory_ids: tuple[str, ...] = ()
+
+
+class RunIdParams(Params, frozen=True, kw_only=True):
+    """Parameters of `run_get`."""
+
+    run_id: str
+
+
+class RunListParams(Params, frozen=True, kw_only=True):
+    """Parameters of `run_list`: runs in this state, or in any; at most `limit`."""
+
+    state: RunState | None = None
+    limit: int = 50
+
+
+class SonaImportParams(Params, frozen=True, kw_only=True):
+    """Parameters of `sona_import`: the bytes that `sona_export` returned."""
+
+    data: bytes
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """As `Params.of`. Raises `InvalidInputError` for more bytes than a learner exports."""
+        size = len(arguments["data"])
+        if size > _MOST_IMPORT_BYTES:
+            raise InvalidInputError("data", f"has {size} bytes; an export of a learner is never that large")
+        return super().of(**arguments)
+
+
+class EraseParams(Params, frozen=True, kw_only=True):
+    """Parameters of `erase` and of `erase_begin`, the daemon's first step of it."""
+
+    selection: Selection
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Build from the arguments of `Erasure.erase`."""
+        dry_run = arguments.pop("dry_run", False)
+        selection = Selection.of(**arguments)
+        selection.check()
+        return cls(selection=selection, dry_run=dry_run)
+
+
+class EraseExpiredParams(EraseParams, frozen=True, kw_only=True):
+    """`EraseParams` of what reached the age of a rule of retention."""
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Build from the arguments of `Erasure.erase_expired`."""
+        return cls(selection=Selection(expired=True), **arguments)
+
+
+class EraseUserParams(EraseParams, frozen=True, kw_only=True):
+    """`EraseParams` of everything that is kept of a user."""
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Build from the arguments of `erasure.erase_user`."""
+        return cls(selection=Selection(everything=True), **arguments)
+
+
+class EraseFinishParams(Params, Intent, frozen=True, kw_only=True):
+    """Parameters of `erase_finish`, the daemon's last step: the intent that `erase_begin` returned."""
+
+    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
+        """Return the intent."""
+        return {"intent": Intent(**asdict(self))}
+
+
+class AgeParams(Params, frozen=True, kw_only=True):
+    """Parameters of `age`."""
+
+    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
+        """Bound the work of one request."""
+        return {"limit": AGED_AT_ONCE}
+
+
+class WaitParams(Params, frozen=True, kw_only=True):
+    """Parameters of `wait`: for each user the journal number that must have been handled."""
+
+    through: dict[str, int]
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Build from the arguments of `wait`; the patience travels with the request."""
+        return cls(through=dict(arguments["through"]))
+
+    @classmethod
+    def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
+        """Return the timeout in milliseconds."""
+        return float(arguments["timeout_s"]) * 1000
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The users whose events are waited for."""
+        return tuple(self.through)
+
+
+class QuarantineParams(Params, frozen=True, kw_only=True):
+    """Parameters of `quarantine_list`: entries after `after`, at most `limit`."""
+
+    after: int = 0
+    limit: int = 100
+
+
+class QuarantineIdsParams(Params, frozen=True, kw_only=True):
+    """Parameters of `quarantine_retry` and `quarantine_drop`; empty `ids` means every entry."""
+
+    ids: tuple[int, ...] = ()
+
+
+@cache
+def _list_fields(params: type[Params]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(params) if get_origin(field.type) is tuple)
+
+
+def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the values. Raises `InvalidInputError` for a single text, which would be taken for its letters."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInputError(field, "must be a list of texts")
+    return tuple(values)
+
+
+def _zone_fields(moment: datetime | None) -> dict[str, Any]:
+    """Return the fields of `RecallParams` that keep the zone of a reference time."""
+    offset = None if moment is None else moment.utcoffset()
+    if moment is None or offset is None:
+        return {}
+    zone = moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) else None
+    return {"reference_offset_s": offset.total_seconds(), "reference_zone": zone}
+
+
+def _in_zone(moment: datetime, zone: str | None) -> datetime:
+    """Return the moment in the zone, or unchanged where this machine does not know the zone."""
+    if zone is None:
+        return moment
+    try:
+        return moment.astimezone(ZoneInfo(zone))
+    except (KeyError, ValueError, OSError):  # unknown; not a name at all; a folder of zones
+        return moment

@@ -1,0 +1,234 @@
+"""The protocol that an embedded `Memory` and every blocking client of a daemon satisfy.
+
+Written by `python -m ops.documents` from `memory_agent.verbs` and the methods of `Memory`: edit those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Unpack, runtime_checkable
+
+from memory_agent.api import RecallOptions
+from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.records import (
+    Compacted,
+    Kind,
+    MemoryFilter,
+    MemoryRecord,
+    MemoryStats,
+    Mode,
+    Provenance,
+    RecallResult,
+    Source,
+)
+from memory_agent.trajectory import FeedbackReport, Outcome, RunState, SonaStatus, Trajectory
+
+
+class RunsProvider(Protocol):
+    """The runs of one user. Every method raises `InvalidInputError` (with the argument's name) and `StoreError`."""
+
+    def begin(
+        self,
+        objective: str,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        recall_ids: Sequence[str] = (),
+        *,
+        event_id: str | None = None,
+    ) -> Trajectory:
+        """Begin a run, under a new id unless one is given. Of two begins the earlier counts. Durable on return."""
+        ...
+
+    def step(
+        self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
+    ) -> Trajectory:
+        """Record what a run did and which memories that step used. Durable on return."""
+        ...
+
+    def end(
+        self,
+        run_id: str,
+        outcome: Outcome = "completed",
+        summary: str | None = None,
+        quality: float | None = None,
+        memory_ids: Sequence[str] = (),
+        *,
+        event_id: str | None = None,
+    ) -> Trajectory:
+        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable."""
+        ...
+
+    def get(self, run_id: str) -> Trajectory | None:
+        """Return the run, or None."""
+        ...
+
+    def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
+        """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
+        ...
+
+
+class SonaProvider(Protocol):
+    """The learner of one user."""
+
+    def status(self) -> SonaStatus:
+        """Return the state of the learner."""
+        ...
+
+    def reset(self) -> int:
+        """Discard what was learned. The runs stay, but ended ones are left out from now on; return how many those are.
+
+        The outcomes stay with their memories. Durable on return.
+        """
+        ...
+
+    def export(self) -> bytes:
+        """Return the ended runs with their recalls, for `load`. As private as the queries they were made of."""
+        ...
+
+    def load(self, data: bytes) -> int:
+        """Learn from runs that `export` returned; return how many were new. Durable on return.
+
+        Memories are matched by their ids; those that are not stored here are left out. Raises `InvalidInputError` for
+        damaged data, and changes nothing then.
+        """
+        ...
+
+
+class CareProvider(Protocol):
+    """The files of one user, while they are in use."""
+
+    def rebuild(self) -> int:
+        """Rebuild the vector index and the lexicon from the records; return how many memories there are.
+
+        Meanwhile recalls are answered by the other side, with the reason in `degraded`. What is ingested meanwhile is
+        in both afterwards.
+        """
+        ...
+
+    def compact(self) -> Compacted:
+        """Return the disk space, and remove the bytes, of deleted records. Recalls go on; writes wait.
+
+        Raises `DeadlineExceededError` when reads never pause, `StoreFullError` without room for a copy.
+        """
+        ...
+
+
+class ErasureProvider(Protocol):
+    """Complete erasure from one user's files. Only a daemon erases a whole user, with the folder."""
+
+    def erase(
+        self,
+        record_ids: Sequence[str] = (),
+        *,
+        session_id: str | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> ErasureReceipt:
+        """Erase memories, with their runs and recalls, from every file. Durable on return.
+
+        Takes what is named by id, belongs to the session or passes the filter. Slower than `forget`: the lexicon is
+        rebuilt (.15 s per 1,000 memories) and the file of the records is copied. After a crash, the next opening
+        finishes it. With `dry_run`, only the receipt is made. A daemon erases the events from its journal too; an
+        embedded memory in a daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises
+        `InvalidInputError`.
+        """
+        ...
+
+    def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
+        """Erase what reached the age of a retention rule, as `erase` does. The receipt's `by_rule` has the counts."""
+        ...
+
+
+@runtime_checkable
+class MemoryProvider(Protocol):
+    """One user's memory: `Memory`, `MemoryClient` and `ActorMemoryProvider` satisfy it."""
+
+    @property
+    def runs(self) -> RunsProvider:
+        """The runs of one user. Every method raises `InvalidInputError` (with the argument's name) and `StoreError`."""
+        ...
+
+    @property
+    def sona(self) -> SonaProvider:
+        """The learner of one user."""
+        ...
+
+    @property
+    def care(self) -> CareProvider:
+        """The files of one user, while they are in use."""
+        ...
+
+    @property
+    def erasure(self) -> ErasureProvider:
+        """Complete erasure from one user's files. Only a daemon erases a whole user, with the folder."""
+        ...
+
+    def recall(
+        self,
+        query: str,
+        top_k: int | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
+        deadline_ms: float | None = None,
+        **options: Unpack[RecallOptions],
+    ) -> RecallResult:
+        """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
+
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded` and is
+        no error. Raises `InvalidInputError` (with the argument's name).
+        """
+        ...
+
+    def remember(
+        self,
+        text: str,
+        kind: Kind = "finding",
+        source: Source = "user_input",
+        tags: Sequence[str] = (),
+        title: str | None = None,
+        provenance: Provenance | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> MemoryRecord:
+        """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
+
+        Raises `InvalidInputError` (with the argument's name).
+        """
+        ...
+
+    def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
+        """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`."""
+        ...
+
+    def forget(self, ids: Sequence[str]) -> int:
+        """Remove memories with their vectors and words; return how many there were. Durable on return.
+
+        Runs and recalls forget them too, and no replay of their events brings them back. Their bytes stay in the files
+        for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
+        """
+        ...
+
+    def forget_session(self, session_id: str) -> int:
+        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were."""
+        ...
+
+    def feedback(
+        self,
+        recall_id: str,
+        used: Sequence[str] = (),
+        quality: float | None = None,
+        comment: str | None = None,
+        *,
+        event_id: str | None = None,
+    ) -> FeedbackReport:
+        """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
+
+        It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
+        memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
+        memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
+        """
+        ...
+
+    def stats(self) -> MemoryStats:
+        """Return the figures of this user's memory."""
+        ...
