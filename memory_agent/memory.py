@@ -58,7 +58,6 @@ from memory_agent.signals.table import SignalTable
 from memory_agent.sona_face import SonaFace
 from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport
@@ -74,6 +73,7 @@ from relay import (
     event_from_mapping,
     read_event,
 )
+from relay.disk import Role
 
 __all__ = ["Memory", "user_folder"]
 

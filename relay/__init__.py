@@ -22,9 +22,7 @@ from relay.config import (
 )
 from relay.credentials import Credentials
 from relay.crypto import KeyRing, open_key_ring
-from relay.duplicate import copy_journal, cursors, require_unused, rewind
 from relay.encrypting import encrypt_journal
-from relay.encryption_mark import is_encrypted, read_mark
 from relay.endpoints import CURVE, check_endpoint, is_curve
 from relay.errors import (
     ERRORS,
@@ -59,6 +57,7 @@ from relay.errors import (
 from relay.event import ON_BEHALF_OF, Event, decode_event, decode_mapping, encode_event, event_from_mapping, read_event
 from relay.identity import TOKEN_FILE, CurvePair, Identity, KeyDocument, identity_of, local_identity, read_key_file
 from relay.journal import Appended, Journal
+from relay.journal_file import copy_journal, cursors, is_encrypted, read_mark, require_unused, rewind
 from relay.key_file import (
     LOCAL,
     StoredKey,

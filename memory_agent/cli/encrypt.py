@@ -60,7 +60,8 @@ def encrypt(target: Target) -> None:
 
 
 def _encrypt_users(target: Target, keys: KeyRing) -> list[EncryptedUser]:
-    from memory_agent.care.encrypting import encrypt_user, has_records, remove_plain_caches  # engines
+    from memory_agent.care.encrypting import encrypt_user, remove_plain_caches  # engines
+    from memory_agent.storage.environment import has_records
 
     named = [target.user_id] if target.user_named else list(known_users(target.data_dir))
     folders = {user_id: user_folder(target.data_dir, user_id) for user_id in named}

@@ -17,8 +17,7 @@ import msgspec
 from memory_agent.erasure.ledger import write_whole
 from memory_agent.erasure.rules import Rules
 from memory_agent.errors import StoreError
-from memory_agent.storage.fence import last_epoch
-from memory_agent.storage.records_file import has_records
+from memory_agent.storage.environment import has_records, last_epoch
 from memory_agent.storage.store import Store
 from relay.disk import add_checksum, verify_checksum
 

@@ -23,7 +23,7 @@ from memory_agent.recall.inquiry import check_now
 from memory_agent.records import MemoryFilter
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.fence import Role
+from relay.disk import Role
 
 Call = Callable[[], AbstractContextManager[None]]
 _AGED_AT_WAKING = 1_000

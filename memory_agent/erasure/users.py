@@ -14,7 +14,7 @@ from ulid import ULID
 
 from memory_agent.config import StoreSettings
 from memory_agent.errors import StoreError
-from memory_agent.storage.fence import OwnerLock
+from memory_agent.storage.environment import own
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
 from relay import journal_folder
 from relay.disk import flush
@@ -29,7 +29,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
     """
     folder = user_folder(data_dir, user_id)
     if folder.exists():
-        lock = OwnerLock.acquire(folder, "library", StoreSettings().takeover_after_s)
+        lock = own(folder, "library", StoreSettings().takeover_after_s)
         try:
             _doom(folder)
         finally:
