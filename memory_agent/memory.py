@@ -50,7 +50,6 @@ from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
 from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport
@@ -62,6 +61,7 @@ from relay import (
     event_from_mapping,
     read_event,
 )
+from relay.disk import Role
 from relay.errors import EventTooLargeError
 
 __all__ = ["Memory", "user_folder"]

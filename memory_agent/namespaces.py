@@ -30,8 +30,8 @@ from memory_agent.recall.query import check_now
 from memory_agent.records import Compacted, MemoryFilter
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.fence import Role
 from memory_agent.trajectory import GateEvidence, SonaStatus
+from relay.disk import Role
 
 InUse = Callable[[], AbstractContextManager[None]]
 """Keeps the files open for one call."""

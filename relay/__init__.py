@@ -46,9 +46,7 @@ from relay.config import (
     relay_endpoints,
 )
 from relay.crypto import KeyRing, open_key_ring
-from relay.duplicate import copy_journal, cursors, require_unused, rewind
 from relay.encrypting import encrypt_journal
-from relay.encryption_mark import is_encrypted, read_mark
 from relay.errors import (
     ERRORS,
     ConsumerBehindError,
@@ -80,6 +78,7 @@ from relay.errors import (
 )
 from relay.event import ON_BEHALF_OF, Event, decode_event, decode_mapping, encode_event, event_from_mapping, read_event
 from relay.journal import Appended, Journal
+from relay.journal_file import copy_journal, cursors, is_encrypted, read_mark, require_unused, rewind
 from relay.masking import Masker, masked_kinds
 from relay.net import CurveAuthenticator, curve_pair
 from relay.publisher import Publisher

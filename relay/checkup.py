@@ -7,14 +7,14 @@ What this does not do: mend (`Journal.set_aside`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from relay.config import JournalSettings
-from relay.disk import DATA_FILE, Environment, Transaction
-from relay.entries import DATABASES, number, number_key, open_event, open_quarantine, user_key
+from relay.disk import DATA_FILE, Pair, Transaction
+from relay.entries import number, number_key, open_event, open_quarantine, user_key
 from relay.errors import JournalDamagedError
+from relay.journal_file import open_file
 
 Add = Callable[[str, str, int], None]
 """Called with (place, fault, how many)."""
@@ -30,20 +30,19 @@ def check_journal(folder: Path, settings: JournalSettings, add: Add, report: Rep
     Raises `JournalError` where it cannot be read at all.
     """
     try:
-        environment = Environment.open(folder, settings.map_size_bytes, DATABASES, readonly=True)
+        environment = open_file(folder, settings, readonly=True)
     except JournalDamagedError as error:
         add(f"journal/{DATA_FILE}", str(error), 1)
         return 0
     try:
         with environment.read() as transaction:
-            return _Check(environment.databases, transaction, add, report).run()
+            return _Check(transaction, add, report).run()
     finally:
         environment.close()
 
 
 class _Check:
-    def __init__(self, databases: dict[str, Any], transaction: Transaction, add: Add, report: Report) -> None:
-        self._databases = databases
+    def __init__(self, transaction: Transaction, add: Add, report: Report) -> None:
         self._transaction = transaction
         self._add = add
         self._report = report
@@ -108,16 +107,14 @@ class _Check:
         for _, value in self._items("unread"):
             self._require(self._get("quarantine", value) is not None, "unread", "leads to no entry")
 
-    def _items(self, database: str) -> Any:
-        with self._transaction.cursor(db=self._databases[database]) as cursor:
-            yield from cursor
+    def _items(self, database: str) -> Iterator[Pair]:
+        return self._transaction.scan(database)
 
     def _get(self, database: str, key: bytes) -> bytes | None:
-        value: bytes | None = self._transaction.get(key, db=self._databases[database])
-        return value
+        return self._transaction.get(database, key)
 
     def _count(self, database: str) -> int:
-        return int(self._transaction.stat(self._databases[database])["entries"])
+        return self._transaction.count(database)
 
     def _counter(self, name: str) -> int:
         value = self._get("counters", name.encode())

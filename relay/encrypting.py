@@ -1,22 +1,18 @@
-"""A journal that is not encrypted, turned into one that is: entry by entry into a new file, put in place whole.
-
-What this does not do: overwrite the blocks of the old file, which are given up to the file system.
-"""
+"""Turns a plain journal into an encrypted one: entry by entry into a new file, which is put in its place whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 from relay.config import JournalSettings
-from relay.crypto import KeyRing
-from relay.disk import Environment, Transaction, discard_copy, room_for_copy
-from relay.encryption_mark import is_encrypted, set_mark
+from relay.crypto import KeyRing, Put, encrypt_in_place
+from relay.disk import Pair, Transaction
 from relay.entries import (
-    DATABASES,
+    COUNTERS,
     StoredEvent,
     StoredQuarantine,
     number_key,
@@ -26,32 +22,30 @@ from relay.entries import (
 )
 from relay.errors import EntryDamagedError
 from relay.journal import Journal
+from relay.journal_file import MARK, claim_ring, is_encrypted, open_copy, open_file
 from relay.sealing import Sealing, user_of
 
-_AS_THEY_ARE = ("users", "consumers", "sources", "counters")
+_AS_THEY_ARE = ("users", "consumers", "sources")
+_SIZES = (b"event_bytes", b"quarantine_bytes")
 _PAGE = 1_000
-
-Put = tuple[str, bytes, bytes]
-"""A database, a key and a value."""
 
 
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
     """Encrypt the journal in `folder`, which nobody has open; return how many events it holds. Durable on return.
 
-    Killed at any moment, it leaves the old file or the new one, whole; one that is encrypted already stays as it is.
-    Damaged entries go to its quarantine. Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s,
-    `KeyFileError`, `EncryptionKeyMissingError`.
+    Killed at any moment, it leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine.
+    Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
     """
     if is_encrypted(folder, settings) is False:
         with Journal.open(folder, settings) as journal:
             _set_damaged_aside(journal, now)
-        with closing(Environment.open(folder, settings.map_size_bytes, DATABASES)) as environment:
-            copy = room_for_copy(folder)
-            try:
-                _write_copy(environment, copy, settings, keys)
-                environment.put_in_place(copy)
-            finally:
-                discard_copy(copy)
+        with closing(open_file(folder, settings)) as environment:
+            mark = claim_ring(keys)
+            encrypt_in_place(
+                environment,
+                partial(open_copy, settings=settings),
+                lambda transaction: _Encrypted(transaction, Sealing(keys), mark).puts(),
+            )
     with Journal.open(folder, settings, keys=keys) as journal:
         return journal.stats().entries
 
@@ -69,32 +63,20 @@ def _set_damaged_aside(journal: Journal, now: datetime) -> None:
         after_seq = entries[-1].seq
 
 
-def _write_copy(environment: Environment, copy: Path, settings: JournalSettings, keys: KeyRing) -> None:
-    with (
-        environment.read() as transaction,
-        closing(Environment.open(copy, settings.map_size_bytes, DATABASES)) as target,
-    ):
-        puts = _Encrypted(environment, transaction, Sealing(keys)).puts()
-        while page := list(islice(puts, _PAGE)):
-            with target.write() as writing:
-                for database, key, value in page:
-                    writing.put(key, value, db=target.databases[database])
-        with target.write() as writing:
-            set_mark(target, writing, keys)
-
-
 class _Encrypted:
-    """What a journal holds, as it is when it is encrypted."""
+    """The content of a plain journal in its encrypted form."""
 
-    def __init__(self, environment: Environment, transaction: Transaction, sealing: Sealing) -> None:
-        self._databases = environment.databases
+    def __init__(self, transaction: Transaction, sealing: Sealing, mark: bytes) -> None:
         self._transaction = transaction
         self._sealing = sealing
+        self._mark = mark
 
     def puts(self) -> Iterator[Put]:
-        """Go over everything that the new file is to hold; sizes come last, when they are known."""
+        """Yield everything that the new file holds."""
         for database in _AS_THEY_ARE:
             yield from ((database, key, value) for key, value in self._items(database))
+        yield from ((COUNTERS, key, value) for key, value in self._items(COUNTERS) if key not in _SIZES)
+        yield COUNTERS, MARK, self._mark
         yield from (("ids", self._id_key(key), value) for key, value in self._items("ids"))
         yield from (("forgotten", key, value[:8] + self._id_key(value[8:])) for key, value in self._items("forgotten"))
         yield from self._events()
@@ -109,10 +91,10 @@ class _Encrypted:
             stored = self._sealing.event(key, plain, event_key)
             size_bytes += stored.size_bytes
             yield "events", key, seal(key, stored)
-        yield "counters", b"event_bytes", number_key(size_bytes)
+        yield COUNTERS, _SIZES[0], number_key(size_bytes)
 
     def _quarantine(self) -> Iterator[Put]:
-        size_bytes = 0
+        size_bytes, digests = 0, set()
         for key, value in self._items("quarantine"):
             plain = open_quarantine(key, value)
             if not isinstance(plain, StoredQuarantine):
@@ -126,13 +108,14 @@ class _Encrypted:
             stored = self._sealing.quarantine(key, user_id, plain)
             size_bytes += stored.size_bytes
             yield "quarantine", key, seal(key, stored)
-            yield "unread", digest, key
-        yield "counters", b"quarantine_bytes", number_key(size_bytes)
+            if digest not in digests:
+                digests.add(digest)
+                yield "unread", digest, key
+        yield COUNTERS, _SIZES[1], number_key(size_bytes)
 
     def _id_key(self, plain: bytes) -> bytes:
         user_id, _, event_id = plain.partition(b"\0")
         return self._sealing.id_key(user_id.decode(), event_id.decode())
 
-    def _items(self, database: str) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(db=self._databases[database]) as cursor:
-            yield from cursor
+    def _items(self, database: str) -> Iterator[Pair]:
+        return self._transaction.scan(database)

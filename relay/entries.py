@@ -7,7 +7,6 @@ up under another number, is noticed. Numbers are 8 bytes, big end first, so that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -18,7 +17,8 @@ from relay.access import Origin
 from relay.disk import Transaction
 
 T = TypeVar("T")
-DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", "counters")
+COUNTERS = "counters"
+DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
 """`users`: user and seq, so that one user can be read alone. `ids`: user and event_id to seq. `forgotten`: ids whose
 event was deleted and that are still recognised. `sources`: how far each table was read. `unread`: what is already in
 quarantine, by its digest."""
@@ -186,25 +186,19 @@ def moment(milliseconds_since_1970: int) -> datetime:
     return datetime.fromtimestamp(milliseconds_since_1970 / 1000, UTC)
 
 
-class Counters:
-    """Durable numbers by name; one that was never set is 0."""
+def counter(transaction: Transaction, name: str) -> int:
+    """Return a durable number; 0 if it was never set."""
+    value = transaction.get(COUNTERS, name.encode())
+    return 0 if value is None else number(value)
 
-    def __init__(self, databases: Mapping[str, object]) -> None:
-        self._databases = databases
 
-    @property
-    def _database(self) -> object:
-        return self._databases["counters"]  # another one after each compaction
+def set_counter(transaction: Transaction, name: str, value: int) -> None:
+    """Set a durable number."""
+    transaction.put(COUNTERS, name.encode(), number_key(value))
 
-    def get(self, transaction: Transaction, name: str) -> int:
-        value: bytes | None = transaction.get(name.encode(), db=self._database)
-        return 0 if value is None else number(value)
 
-    def set(self, transaction: Transaction, name: str, value: int) -> None:
-        transaction.put(name.encode(), number_key(value), db=self._database)
-
-    def add(self, transaction: Transaction, name: str, by: int) -> int:
-        """Return the counter after it was changed by `by`; it does not go below 0."""
-        value = max(0, self.get(transaction, name) + by)
-        self.set(transaction, name, value)
-        return value
+def add_to_counter(transaction: Transaction, name: str, by: int) -> int:
+    """Change a durable number, not below 0, and return it."""
+    value = max(0, counter(transaction, name) + by)
+    set_counter(transaction, name, value)
+    return value

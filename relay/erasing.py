@@ -17,13 +17,12 @@ import msgspec
 from relay.admission import publisher_of
 from relay.config import EventLimits
 from relay.disk import Environment, Transaction
-from relay.entries import AnyEvent, Counters, StoredEvent, number_key, open_event
+from relay.entries import AnyEvent, StoredEvent, add_to_counter, number_key, open_event
 from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
 from relay.quarantine import Quarantine
-from relay.reading import Reading
 from relay.retention import Retention
-from relay.sealing import Sealing
+from relay.sealing import Reading, Sealing
 from relay.validation import SYSTEM_USER
 from relay.wire import Erasable, Erased, QuarantineEntry
 
@@ -68,7 +67,6 @@ class Erasing:
             return self._part(transaction, wanted, now, limit, dry_run=False)
 
     def _part(self, transaction: Transaction, wanted: Erasable, now: datetime, limit: int, *, dry_run: bool) -> Erased:
-        databases = self._environment.databases
         found: list[tuple[int, AnyEvent]] = []
         looked_at, after = 0, wanted.after_seq
         for seq in self._candidates(transaction, wanted):
@@ -76,7 +74,7 @@ class Erasing:
                 break
             looked_at, after = looked_at + 1, seq
             key = number_key(seq)
-            value: bytes | None = transaction.get(key, db=databases["events"])
+            value = transaction.get("events", key)
             stored = None if value is None else open_event(key, value)
             if stored is not None and self._is_wanted(seq, stored, wanted):
                 found.append((seq, stored))
@@ -108,7 +106,7 @@ class Erasing:
         for entry_id in quarantined:
             self._quarantine.remove(transaction, entry_id)
         if found or quarantined:
-            Counters(self._environment.databases).add(transaction, "uncompacted", len(found) + len(quarantined))
+            add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
 
     def _candidates(self, transaction: Transaction, wanted: Erasable) -> Iterator[int]:
         """Go over the numbers of the user's events and of the named ones of `system`, in order."""

@@ -21,16 +21,16 @@ import msgspec
 from relay.access import Origin
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
-from relay.disk import Environment, Transaction
-from relay.encryption_mark import require_mode
+from relay.disk import Environment, Transaction, keep_reserve
 from relay.entries import (
-    DATABASES,
-    Counters,
     StoredEvent,
+    add_to_counter,
+    counter,
     milliseconds,
     number,
     number_key,
     seal,
+    set_counter,
     user_key,
 )
 from relay.erasing import Erasing
@@ -42,12 +42,13 @@ from relay.errors import (
     QuarantineEntryError,
 )
 from relay.event import Event, encode_event
+from relay.journal_file import open_file, require_mode
 from relay.quarantine import Quarantine, Suspect
-from relay.reading import Reading
 from relay.retention import Retention, RetentionReport
-from relay.sealing import Sealing
+from relay.sealing import Reading, Sealing
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry
 
+_COMPACTION_TRIES = 3  # 10 s
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -71,11 +72,9 @@ class Journal:
         """`ring`: the id of the system's key among `keys`, by which the journal is encrypted."""
         self._environment = environment
         self._settings = settings
-        self._databases = environment.databases
-        self._counters = Counters(self._databases)
         self._sealing = Sealing(keys, ring)
-        self._reading = Reading(environment, self._sealing)
-        self._quarantine = Quarantine(environment, settings, self._sealing)
+        self._reading = Reading(environment.path, self._sealing)
+        self._quarantine = Quarantine(settings, self._sealing)
         self._retention = Retention(environment, settings)
         self._erasing = Erasing(environment, self._retention, self._quarantine, self._sealing, self._reading)
         self._reserve_bytes = min(settings.reserve_bytes, settings.map_size_bytes // 2)
@@ -95,14 +94,14 @@ class Journal:
         `EncryptionMismatchError`, `EncryptionKeyMissingError`.
         """
         settings = settings or JournalSettings()
-        environment = Environment.open(path, settings.map_size_bytes, DATABASES, readonly=readonly)
+        environment = open_file(path, settings, readonly=readonly)
         try:
             ring = require_mode(environment, keys, readonly=readonly)
         except BaseException:
             environment.close()
             raise
         if not readonly and settings.disk_reserve_bytes:
-            environment.keep_disk_reserve(settings.disk_reserve_bytes)
+            keep_reserve(path, settings.disk_reserve_bytes)
         return cls(environment, settings, keys, ring)
 
     def append(
@@ -127,7 +126,7 @@ class Journal:
             for suspect in suspects:
                 self._quarantine.add(transaction, suspect, now)
             if source is not None:
-                transaction.put(source[0].encode(), number_key(source[1]), db=self._databases["sources"])
+                transaction.put("sources", source[0].encode(), number_key(source[1]))
         return appended
 
     def read(
@@ -147,7 +146,7 @@ class Journal:
         entries: list[JournalEntry] = []
         size_bytes = 0
         with self._environment.read() as transaction:
-            last_seq = self._counters.get(transaction, "last_seq")
+            last_seq = counter(transaction, "last_seq")
             first_seq = self._first_seq(transaction, last_seq)
             for entry in self._reading.entries(transaction, after_seq, user_id) if limit > 0 else ():
                 size_bytes += len(entry.data)
@@ -163,13 +162,13 @@ class Journal:
     def last_seq(self) -> int:
         """The greatest number ever given, 0 in a new journal."""
         with self._environment.read() as transaction:
-            return self._counters.get(transaction, "last_seq")
+            return counter(transaction, "last_seq")
 
     @property
     def first_seq(self) -> int:
         """The number of the oldest entry that is kept; `last_seq + 1` when none is."""
         with self._environment.read() as transaction:
-            return self._first_seq(transaction, self._counters.get(transaction, "last_seq"))
+            return self._first_seq(transaction, counter(transaction, "last_seq"))
 
     def cursor(self, name: str) -> int:
         """Return how far the consumer `name` is, 0 when it is unknown."""
@@ -184,12 +183,12 @@ class Journal:
         """
         key = _consumer_key(name)
         with self._environment.write() as transaction:
-            last_seq = self._counters.get(transaction, "last_seq")
+            last_seq = counter(transaction, "last_seq")
             if not 0 <= seq <= last_seq:
                 raise CursorError(f"consumer {name}: cursor {seq} is beyond the journal's last number {last_seq}")
             known = self._cursor(transaction, name)
             if known is None or seq > known:
-                transaction.put(key, number_key(seq), db=self._databases["consumers"])
+                transaction.put("consumers", key, number_key(seq))
             return max(seq, known or 0)
 
     def consumers(self) -> list[ConsumerState]:
@@ -206,12 +205,12 @@ class Journal:
     def remove_consumer(self, name: str) -> bool:
         """Forget a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return."""
         with self._environment.write() as transaction:
-            return bool(transaction.delete(_consumer_key(name), db=self._databases["consumers"]))
+            return transaction.delete("consumers", _consumer_key(name))
 
     def source_cursor(self, name: str) -> int | None:
         """Return how far a source was read (`append`), or None when it is new."""
         with self._environment.read() as transaction:
-            value = transaction.get(name.encode(), db=self._databases["sources"])
+            value = transaction.get("sources", name.encode())
         return None if value is None else number(value)
 
     def quarantine(
@@ -262,7 +261,7 @@ class Journal:
     def discard(self, through_seq: int, consumer: str, now: datetime) -> None:
         """Move a consumer's cursor and delete everything up to it, in one transaction. Durable on return."""
         with self._environment.write() as transaction:
-            transaction.put(_consumer_key(consumer), number_key(through_seq), db=self._databases["consumers"])
+            transaction.put("consumers", _consumer_key(consumer), number_key(through_seq))
             self._retention.delete_through(transaction, through_seq, now)
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
@@ -288,15 +287,15 @@ class Journal:
 
         Raises `JournalFullError` when the disk has no room for the copy, `TimeoutError` when a reader does not end.
         """
-        self._environment.compact()
+        self._environment.compact(_COMPACTION_TRIES)
         with self._environment.write() as transaction:
-            self._counters.set(transaction, "uncompacted", 0)
+            set_counter(transaction, "uncompacted", 0)
 
     @property
     def uncompacted(self) -> int:
         """How many entries were erased whose bytes may still lie in the file."""
         with self._environment.read() as transaction:
-            return self._counters.get(transaction, "uncompacted")
+            return counter(transaction, "uncompacted")
 
     def clear_dead_readers(self) -> int:
         """Free what readers that died keep alive; to be called now and then. Returns how many."""
@@ -305,19 +304,19 @@ class Journal:
     def stats(self) -> JournalStats:
         """Return the journal's figures, from one snapshot."""
         with self._environment.read() as transaction:
-            last_seq = self._counters.get(transaction, "last_seq")
+            last_seq = counter(transaction, "last_seq")
             return JournalStats(
                 first_seq=self._first_seq(transaction, last_seq),
                 last_seq=last_seq,
-                entries=int(transaction.stat(self._databases["events"])["entries"]),
-                event_bytes=self._counters.get(transaction, "event_bytes"),
-                used_bytes=self._environment.used_bytes(transaction),
-                file_bytes=self._environment.file_bytes(),
+                entries=transaction.count("events"),
+                event_bytes=counter(transaction, "event_bytes"),
+                used_bytes=transaction.used_bytes(),
+                file_bytes=self._environment.file_bytes,
                 quarantined=self._quarantine.count(transaction),
                 quarantined_bytes=self._quarantine.size_bytes(transaction),
                 quarantine_refused=self._quarantine.refused(transaction),
                 consumers=self._consumers(transaction),
-                uncompacted=self._counters.get(transaction, "uncompacted"),
+                uncompacted=counter(transaction, "uncompacted"),
                 locked=self._reading.locked,
             )
 
@@ -342,20 +341,19 @@ class Journal:
     def _require_room(self, transaction: Transaction) -> None:
         """Stop before the map is full to the brim: deleting takes pages too."""
         limit = self._settings.map_size_bytes - self._reserve_bytes
-        if self._environment.used_bytes(transaction) > limit:
+        if transaction.used_bytes() > limit:
             raise JournalFullError(str(self._environment.path), limit)
 
     def _append(
         self, transaction: Transaction, events: Sequence[Event], origins: Sequence[Origin], received_ms: int
     ) -> list[Appended]:
-        ids = self._databases["ids"]
-        before = seq = self._counters.get(transaction, "last_seq")
+        before = seq = counter(transaction, "last_seq")
         size_bytes = 0
         appended = []
         sealing = self._sealing.at_once()
         for event, origin in zip_longest(events, origins):
             key = sealing.id_key(event.user_id, event.event_id)
-            known: bytes | None = transaction.get(key, db=ids)
+            known = transaction.get("ids", key)
             if known is not None:
                 appended.append(Appended(number(known), duplicate=True))
                 continue
@@ -365,30 +363,29 @@ class Journal:
             size_bytes += self._put(transaction, seq, key, stored, sealing)
             appended.append(Appended(seq, duplicate=False))
         if seq > before:
-            self._counters.set(transaction, "last_seq", seq)
-            self._counters.add(transaction, "event_bytes", size_bytes)
+            set_counter(transaction, "last_seq", seq)
+            add_to_counter(transaction, "event_bytes", size_bytes)
         return appended
 
     def _put(self, transaction: Transaction, seq: int, event_key: bytes, stored: StoredEvent, sealing: Sealing) -> int:
         key = number_key(seq)
         kept = sealing.event(key, stored, event_key)
-        transaction.put(key, seal(key, kept), db=self._databases["events"], append=True)
-        transaction.put(user_key(stored.user_id, seq), b"", db=self._databases["users"])
-        transaction.put(event_key, key, db=self._databases["ids"])
+        transaction.append("events", key, seal(key, kept))
+        transaction.put("users", user_key(stored.user_id, seq), b"")
+        transaction.put("ids", event_key, key)
         return kept.size_bytes
 
     def _first_seq(self, transaction: Transaction, last_seq: int) -> int:
-        with transaction.cursor(db=self._databases["events"]) as cursor:
-            return number(cursor.key()) if cursor.first() else last_seq + 1
+        first = transaction.first_key("events")
+        return last_seq + 1 if first is None else number(first)
 
     def _cursor(self, transaction: Transaction, name: str) -> int | None:
-        value: bytes | None = transaction.get(_consumer_key(name), db=self._databases["consumers"])
+        value = transaction.get("consumers", _consumer_key(name))
         return None if value is None else number(value)
 
     def _consumers(self, transaction: Transaction) -> list[ConsumerState]:
-        last_seq = self._counters.get(transaction, "last_seq")
-        with transaction.cursor(db=self._databases["consumers"]) as cursor:
-            states = [(name.decode(), number(seq)) for name, seq in cursor]
+        last_seq = counter(transaction, "last_seq")
+        states = [(name.decode(), number(seq)) for name, seq in transaction.scan("consumers")]
         return [ConsumerState(name=name, seq=seq, lag=last_seq - seq) for name, seq in states]
 
 

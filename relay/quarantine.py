@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from relay.access import Principal
 from relay.admission import source_name
 from relay.config import JournalSettings
-from relay.disk import Environment, Transaction
+from relay.disk import Transaction
 from relay.entries import (
     AnyQuarantine,
-    Counters,
     StoredQuarantine,
+    add_to_counter,
+    counter,
     milliseconds,
     moment,
     number,
@@ -48,37 +49,27 @@ class Suspect(NamedTuple):
 class Quarantine:
     """Works inside transactions of the journal."""
 
-    def __init__(self, environment: Environment, settings: JournalSettings, sealing: Sealing) -> None:
-        self._databases = environment.databases
-        self._counters = Counters(environment.databases)
+    def __init__(self, settings: JournalSettings, sealing: Sealing) -> None:
         self._settings = settings
         self._sealing = sealing
-
-    @property
-    def _entries(self) -> Any:
-        return self._databases["quarantine"]  # another one after each compaction
-
-    @property
-    def _digests(self) -> Any:
-        return self._databases["unread"]
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
         """Store `suspect` and return its id, the old one when it is there already, or `REFUSED`."""
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))
-        known: bytes | None = transaction.get(digest, db=self._digests)
+        known = transaction.get("unread", digest)
         if known is not None:
             return number(known)
         if suspect.seq is None and self._is_full(transaction, len(suspect.data)):
-            self._counters.add(transaction, "quarantine_refused", 1)
+            add_to_counter(transaction, "quarantine_refused", 1)
             return REFUSED
-        entry_id = self._counters.add(transaction, "quarantine_last_id", 1)
+        entry_id = add_to_counter(transaction, "quarantine_last_id", 1)
         key = number_key(entry_id)
         plain = StoredQuarantine(*suspect[:4], milliseconds(now), suspect.seq, digest)
         stored = self._sealing.quarantine(key, user_id, plain)
-        transaction.put(key, seal(key, stored), db=self._entries, append=True)
-        transaction.put(digest, key, db=self._digests)
-        self._counters.add(transaction, "quarantine_bytes", stored.size_bytes)
+        transaction.append("quarantine", key, seal(key, stored))
+        transaction.put("unread", digest, key)
+        add_to_counter(transaction, "quarantine_bytes", stored.size_bytes)
         return entry_id
 
     def after(self, transaction: Transaction, after: int, limit: int) -> list[QuarantineEntry]:
@@ -87,35 +78,34 @@ class Quarantine:
 
     def get(self, transaction: Transaction, entry_id: int) -> QuarantineEntry | None:
         key = number_key(entry_id)
-        value: bytes | None = transaction.get(key, db=self._entries)
+        value = transaction.get("quarantine", key)
         return None if value is None else self._opened(key, value)
 
     def remove(self, transaction: Transaction, entry_id: int) -> bool:
         """Remove an entry; False when it was not there."""
         key = number_key(entry_id)
-        value: bytes | None = transaction.pop(key, db=self._entries)
+        value = transaction.get("quarantine", key)
         if value is None:
             return False
+        transaction.delete("quarantine", key)
         stored = open_quarantine(key, value)
         if stored is not None:
-            transaction.delete(stored.digest, db=self._digests)
-            self._counters.add(transaction, "quarantine_bytes", -stored.size_bytes)
+            transaction.delete("unread", stored.digest)
+            add_to_counter(transaction, "quarantine_bytes", -stored.size_bytes)
         return True
 
     def count(self, transaction: Transaction) -> int:
-        return int(transaction.stat(self._entries)["entries"])
+        return transaction.count("quarantine")
 
     def size_bytes(self, transaction: Transaction) -> int:
-        return self._counters.get(transaction, "quarantine_bytes")
+        return counter(transaction, "quarantine_bytes")
 
     def refused(self, transaction: Transaction) -> int:
-        return self._counters.get(transaction, "quarantine_refused")
+        return counter(transaction, "quarantine_refused")
 
     def _scan(self, transaction: Transaction, after: int) -> Iterator[QuarantineEntry]:
-        with transaction.cursor(db=self._entries) as cursor:
-            if cursor.set_range(number_key(after + 1)):
-                for key, value in cursor:
-                    yield self._opened(key, value)
+        for key, value in transaction.scan("quarantine", number_key(after + 1)):
+            yield self._opened(key, value)
 
     def _opened(self, key: bytes, value: bytes) -> QuarantineEntry:
         kept = open_quarantine(key, value)

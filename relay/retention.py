@@ -12,8 +12,8 @@ from datetime import datetime
 import msgspec
 
 from relay.config import JournalSettings
-from relay.disk import Environment, Transaction
-from relay.entries import AnyEvent, Counters, milliseconds, number, number_key, open_event, user_key
+from relay.disk import Environment, Transaction, keep_reserve, release_reserve
+from relay.entries import AnyEvent, add_to_counter, counter, milliseconds, number, number_key, open_event, user_key
 from relay.errors import JournalFullError
 
 _CHUNK = 1_000
@@ -38,8 +38,6 @@ class Retention:
     def __init__(self, environment: Environment, settings: JournalSettings) -> None:
         self._environment = environment
         self._settings = settings
-        self._databases = environment.databases
-        self._counters = Counters(self._databases)
 
     def retain(self, now: datetime) -> RetentionReport:
         """Delete what the settings do not keep. Raises `JournalFullError` when not even that finds room."""
@@ -49,7 +47,7 @@ class Retention:
             deleted += chunk[0]
             deleted_bytes += chunk[1]
         if self._settings.disk_reserve_bytes:
-            self._environment.keep_disk_reserve(self._settings.disk_reserve_bytes)
+            keep_reserve(self._environment.path, self._settings.disk_reserve_bytes)
         return RetentionReport(
             deleted=deleted, deleted_bytes=deleted_bytes, first_seq=target + 1, held_by=held_by, passed=passed
         )
@@ -57,29 +55,27 @@ class Retention:
     def delete_through(self, transaction: Transaction, through_seq: int, now: datetime, limit: int = 1 << 62) -> int:
         """Delete at most `limit` of the entries up to `through_seq`; return the bytes of event data they had."""
         deleted_bytes = 0
-        with transaction.cursor(db=self._databases["events"]) as cursor:
-            found = cursor.first()
-            while found and number(cursor.key()) <= through_seq and limit > 0:
-                stored = open_event(cursor.key(), cursor.value())
-                if stored is not None:
-                    deleted_bytes += stored.size_bytes
-                    self._forget(transaction, number(cursor.key()), stored, now)
-                limit -= 1
-                cursor.delete()
-                found = bool(cursor.key())
+        for done, (key, value) in enumerate(transaction.consume("events")):
+            if done >= limit or number(key) > through_seq:
+                break
+            stored = open_event(key, value)
+            if stored is not None:
+                deleted_bytes += stored.size_bytes
+                self._forget(transaction, number(key), stored, now)
         if deleted_bytes:
-            self._counters.add(transaction, "event_bytes", -deleted_bytes)
+            add_to_counter(transaction, "event_bytes", -deleted_bytes)
         return deleted_bytes
 
     def delete_one(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
         """Delete one entry out of order; its id is known until the horizon."""
-        transaction.delete(number_key(seq), db=self._databases["events"])
+        transaction.delete("events", number_key(seq))
         self._forget(transaction, seq, stored, now)
-        self._counters.add(transaction, "event_bytes", -stored.size_bytes)
+        add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
         """Delete an entry that cannot be read and return its bytes. What points to it finds nothing, and is skipped."""
-        value: bytes | None = transaction.pop(number_key(seq), db=self._databases["events"])
+        value = transaction.get("events", number_key(seq))
+        transaction.delete("events", number_key(seq))
         return value or b""
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
@@ -98,63 +94,57 @@ class Retention:
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
         """Return the first number, and up to where age and size alone would delete."""
         oldest_ms = milliseconds(now) - int(self._settings.retention_age_s * 1000)
-        excess = self._counters.get(transaction, "event_bytes") - self._settings.retention_bytes
-        with transaction.cursor(db=self._databases["events"]) as cursor:
-            first = number(cursor.key()) if cursor.first() else self._counters.get(transaction, "last_seq") + 1
-            wanted = first - 1
-            for key, value in cursor:
-                stored = open_event(key, value)
-                if stored is None:
-                    continue  # its age is unknown: it goes when something younger goes
-                too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
-                too_much = self._settings.retention_bytes > 0 and excess > 0
-                if not (too_old or too_much):
-                    break
-                excess -= stored.size_bytes
-                wanted = number(key)
+        excess = counter(transaction, "event_bytes") - self._settings.retention_bytes
+        first_key = transaction.first_key("events")
+        first = counter(transaction, "last_seq") + 1 if first_key is None else number(first_key)
+        wanted = first - 1
+        for key, value in transaction.scan("events"):
+            stored = open_event(key, value)
+            if stored is None:
+                continue  # its age is unknown: it goes when something younger goes
+            too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
+            too_much = self._settings.retention_bytes > 0 and excess > 0
+            if not (too_old or too_much):
+                break
+            excess -= stored.size_bytes
+            wanted = number(key)
         return first, wanted
 
     def _cursors(self, transaction: Transaction) -> dict[str, int]:
-        with transaction.cursor(db=self._databases["consumers"]) as cursor:
-            return {name.decode(): number(seq) for name, seq in cursor}
+        return {name.decode(): number(seq) for name, seq in transaction.scan("consumers")}
 
     def _delete_chunk(self, target: int, now: datetime) -> tuple[int, int] | None:
         try:
             return self._delete_some(target, now)
         except JournalFullError:
-            if not self._environment.give_up_disk_reserve():
+            if not release_reserve(self._environment.path):
                 raise
             return self._delete_some(target, now)
 
     def _delete_some(self, target: int, now: datetime) -> tuple[int, int] | None:
         """Delete a bounded number of entries and expired ids; None when there was nothing left to do."""
         with self._environment.write() as transaction:
-            before = self._count(transaction)
+            before = transaction.count("events")
             deleted_bytes = self.delete_through(transaction, target, now, _CHUNK)
             expired = self._expire_ids(transaction, now)
-            deleted = before - self._count(transaction)
+            deleted = before - transaction.count("events")
         return (deleted, deleted_bytes) if deleted or expired else None
 
-    def _count(self, transaction: Transaction) -> int:
-        return int(transaction.stat(self._databases["events"])["entries"])
-
     def _forget(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
-        transaction.delete(user_key(stored.user_id, seq), db=self._databases["users"])
+        transaction.delete("users", user_key(stored.user_id, seq))
         if stored.received_ms <= milliseconds(now) - int(self._settings.repeat_horizon_s * 1000):
-            transaction.delete(stored.id_key, db=self._databases["ids"])
+            transaction.delete("ids", stored.id_key)
         else:
             value = number_key(stored.received_ms) + stored.id_key
-            transaction.put(number_key(seq), value, db=self._databases["forgotten"])
+            transaction.put("forgotten", number_key(seq), value)
 
     def _expire_ids(self, transaction: Transaction, now: datetime) -> int:
         """Stop recognising ids whose horizon has passed; they are in order of arrival."""
         oldest_ms = milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
         expired = 0
-        with transaction.cursor(db=self._databases["forgotten"]) as cursor:
-            found = cursor.first()
-            while found and expired < _CHUNK and int.from_bytes(cursor.value()[:8], "big") <= oldest_ms:
-                transaction.delete(cursor.value()[8:], db=self._databases["ids"])
-                expired += 1
-                cursor.delete()
-                found = bool(cursor.key())
+        for _, value in transaction.consume("forgotten"):
+            if expired == _CHUNK or int.from_bytes(value[:8], "big") > oldest_ms:
+                break
+            transaction.delete("ids", value[8:])
+            expired += 1
         return expired

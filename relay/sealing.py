@@ -2,7 +2,7 @@
 
 User ids, numbers, times and sizes stay readable, which is what deleting and counting need: an entry whose key is gone
 can still be retained, erased and checked, and readers pass it as one that was erased. A journal is encrypted from its
-beginning or not at all (`encryption_mark`). What this does not do: sockets, databases.
+beginning or not at all (`journal_file`). What this does not do: sockets, databases.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Protocol
 from relay.admission import publisher_of
 from relay.config import EventLimits
 from relay.crypto import Cipher
+from relay.disk import Pair, Transaction
 from relay.entries import (
     AnyEvent,
     AnyQuarantine,
@@ -23,6 +24,9 @@ from relay.entries import (
     StoredEvent,
     StoredQuarantine,
     id_key,
+    number,
+    number_key,
+    open_event,
     pack,
     unpack_event,
     unpack_quarantine,
@@ -30,6 +34,7 @@ from relay.entries import (
 )
 from relay.errors import (
     EncryptionKeyMissingError,
+    EntryDamagedError,
     KeyFileError,
     KeysUnavailableError,
     MalformedEventError,
@@ -37,6 +42,7 @@ from relay.errors import (
 )
 from relay.event import ON_BEHALF_OF, decode_mapping, read_event
 from relay.validation import SYSTEM_USER, validate_user_id
+from relay.wire import JournalEntry
 
 PURPOSE = "journal"
 _OF_MEMORY = "memory:"
@@ -188,3 +194,50 @@ def user_of(data: bytes, source: str) -> str:
         return validate_user_id(told.get("user_id") if isinstance(told, dict) else told)
     except MalformedEventError:
         return SYSTEM_USER
+
+
+class Reading:
+    """Reads the entries of one journal in order: all of them, or one user's.
+
+    `locked` counts the entries that were passed because their key is gone, as erased ones are: nobody waits for what
+    nobody can read.
+    """
+
+    def __init__(self, path: Path, sealing: Sealing) -> None:
+        self._path = path
+        self._sealing = sealing
+        self.locked = 0
+
+    def entries(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[JournalEntry]:
+        """Yield the entries after a number, of one user if given. Ends before a damaged one.
+
+        Raises `EntryDamagedError` when the first entry is damaged, so that the caller can set it aside.
+        """
+        first, sealing = True, self._sealing.at_once()
+        for key, value in self._values(transaction, after_seq, user_id):
+            stored = open_event(key, value)
+            try:
+                plain = None if stored is None else sealing.open_event(key, stored)
+            except EncryptionKeyMissingError:
+                self.locked += 1
+                continue
+            if plain is None and not first:
+                return
+            if plain is None:
+                raise EntryDamagedError(str(self._path), number(key))
+            first = False
+            yield JournalEntry(number(key), plain.user_id, plain.event_type, plain.data, plain.origin)
+
+    def seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
+        """Yield the numbers of one user's entries."""
+        start, end = user_key(user_id, after_seq + 1), user_id.encode() + b"\1"
+        return (number(key) for key, _ in transaction.scan("users", start, end))
+
+    def _values(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[Pair]:
+        if not user_id:
+            yield from transaction.scan("events", number_key(after_seq + 1))
+            return
+        for key in map(number_key, self.seqs_of(transaction, user_id, after_seq)):
+            value = transaction.get("events", key)
+            if value is not None:
+                yield key, value

@@ -19,15 +19,12 @@ from memory_agent.care.findings import Report
 from memory_agent.care.manifest import FORMAT, Manifest, Part, describe, write_manifest
 from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import Environment
-from memory_agent.storage.fence import opening
+from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.records_file import RECORDS_FOLDER, has_records
 from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
-from relay import journal_folder
-from relay.disk import DATA_FILE, flush, flush_tree
-from relay.duplicate import copy_journal, cursors, rewind
+from relay import copy_journal, cursors, journal_folder, rewind
+from relay.disk import DATA_FILE, flush, flush_tree, opening
 
 OWNERS = "owners"
 JOURNAL = "journal"
@@ -125,7 +122,7 @@ class _Copying:
 
 def _copy(source: Path, target: Path, map_size_bytes: int) -> None:
     with opening(source.parent):
-        environment = Environment.open(source, map_size_bytes, readonly=True)
+        environment = open_environment(source, map_size_bytes, readonly=True)
     try:
         environment.copy(target)
     finally:

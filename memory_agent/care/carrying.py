@@ -30,12 +30,11 @@ from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import row_key, row_number, unseal_vector
+from memory_agent.storage.environment import open_records
 from memory_agent.storage.folders import user_folder
-from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
-from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey, open_user_key
-from relay.disk import flush
+from relay.disk import Transaction, flush
 
 _STEP = 1_000
 _MOST_NAMED = 5  # lines that are wrong

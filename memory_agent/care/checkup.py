@@ -17,14 +17,14 @@ from memory_agent.care.records_check import RecordsCheck
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE, index_cipher, lexicon_secret
+from memory_agent.storage.environment import RECORDS_FOLDER, open_records
 from memory_agent.storage.lexicon import LexiconContents, read_contents
-from memory_agent.storage.records_file import RECORDS_FOLDER, open_records
 from memory_agent.storage.snapshot import RECORDS, Snapshot
-from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_index import VectorIndex
 from relay.checkup import check_journal
 from relay.config import JournalSettings
+from relay.disk import Transaction
 
 PAGES = f"{RECORDS_FOLDER}/data.mdb"
 

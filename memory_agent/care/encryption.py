@@ -8,19 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.encrypting import (
-    EncryptedUser,
-    encrypt_user,
-    has_records,
-    remove_leftovers,
-    remove_plain_caches,
-)
+from memory_agent.care.encrypting import EncryptedUser, encrypt_user, remove_leftovers, remove_plain_caches
 from memory_agent.care.encryption_look import look_at_stores
 from memory_agent.care.findings import Report
 from memory_agent.care.offline import erase_events
 from memory_agent.errors import EncryptionKeyMissingError, SettingsError
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
+from memory_agent.storage.environment import has_records
 from memory_agent.storage.folders import ASIDE, known_users, user_folder
 from memory_agent.storage.owners import encrypt_owners
 from memory_agent.storage.user_key import UserKey

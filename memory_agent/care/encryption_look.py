@@ -10,13 +10,12 @@ import msgspec
 
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import Environment
-from memory_agent.storage.fence import opening
+from memory_agent.storage.environment import RECORDS_FOLDER, open_environment
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.ownership import MAP_SIZE_BYTES
-from memory_agent.storage.records_file import RECORDS_FOLDER
 from relay import SYSTEM_USER, read_mark
 from relay.crypto import KeyRing
+from relay.disk import opening
 
 State = Literal["plain", "encrypted", "locked"]
 """`locked`: encrypted with a key that is not in the folder of keys, or no folder is named."""
@@ -46,7 +45,7 @@ def look_at_stores(data_dir: Path, settings: Settings, keys: KeyRing | None) -> 
 
 
 def _key_id(folder: Path, map_size_bytes: int) -> bytes | None:
-    environment = Environment.open(folder, map_size_bytes, readonly=True)
+    environment = open_environment(folder, map_size_bytes, readonly=True)
     try:
         return environment.key_id()
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from memory_agent.care.findings import Findings
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import open_environment
 from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, opened_owner, owners_encryption
 from memory_agent.storage.user_key import UserKey
 
@@ -16,7 +16,7 @@ def check_pairs(folder: Path, findings: Findings, key: UserKey | None = None) ->
     Raises `StoreError`, `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
     """
     encryption = owners_encryption(key)
-    environment = Environment.open(folder, MAP_SIZE_BYTES, (PAIRS, ORDER), readonly=True, encryption=encryption)
+    environment = open_environment(folder, MAP_SIZE_BYTES, (PAIRS, ORDER), readonly=True, encryption=encryption)
     try:
         with environment.read() as transaction:
             pairs = dict(transaction.scan(PAIRS))

@@ -44,7 +44,7 @@ from memory_agent.storage.snapshot import (
     Snapshot,
 )
 from memory_agent.storage.trajectories import decode_trajectory, index_entries
-from memory_agent.storage.transaction import Transaction
+from relay.disk import Transaction
 
 _UNREADABLE = "does not match its checksum"
 _ROW_BYTES = 8

@@ -27,14 +27,12 @@ from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, I
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.moving import is_moving, move_all
 from memory_agent.settings import Settings
-from memory_agent.storage.fence import OwnerLock
+from memory_agent.storage.environment import open_records, own
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
-from memory_agent.storage.records_file import open_records
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
-from relay import journal_folder
+from relay import journal_folder, require_unused, rewind
 from relay.disk import DATA_FILE, find_fault, flush_tree
-from relay.duplicate import require_unused, rewind
 
 USERS = "users"
 NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"
@@ -221,7 +219,7 @@ def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None
         for user_id in users:
             folder = user_folder(data_dir, user_id)
             if folder.exists():
-                OwnerLock.acquire(folder, "library").release()
+                own(folder, "library").release()
         if journal_folder(data_dir).exists():
             require_unused(journal_folder(data_dir))
         yield

@@ -21,8 +21,7 @@ from memory_agent.erasure.intent_log import write_atomically
 from memory_agent.errors import SettingsError, StoreError
 from memory_agent.records import MemoryRecord
 from memory_agent.signals.table import SignalTable
-from memory_agent.storage.fence import last_epoch
-from memory_agent.storage.records_file import has_records
+from memory_agent.storage.environment import has_records, last_epoch
 from memory_agent.storage.store import Store
 from relay.disk import add_checksum, verify_checksum
 from relay.topics import matches_any

@@ -17,7 +17,7 @@ from memory_agent.config import StoreSettings
 from memory_agent.erasure.history import note_erasure, note_user_erased
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import StoreError
-from memory_agent.storage.fence import OwnerLock
+from memory_agent.storage.environment import own
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
 from relay import Erased, journal_folder
 from relay.disk import flush
@@ -47,7 +47,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
     """
     folder = user_folder(data_dir, user_id)
     if folder.exists():
-        lock = OwnerLock.acquire(folder, "library", StoreSettings().takeover_after_s)
+        lock = own(folder, "library", StoreSettings().takeover_after_s)
         try:
             _doom(folder)
         finally:

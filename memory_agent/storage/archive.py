@@ -17,11 +17,11 @@ from memory_agent.config import StoreSettings
 from memory_agent.errors import MemoryAgentError
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.fence import Role
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_index import VectorIndex
+from relay.disk import Role
 
 Side = Literal["index", "lexicon"]
 

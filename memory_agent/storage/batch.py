@@ -51,7 +51,7 @@ from memory_agent.storage.snapshot import (
     Snapshot,
 )
 from memory_agent.storage.trajectories import StoredTrajectory, encode_trajectory, index_entries, trajectory_key
-from memory_agent.storage.transaction import Transaction
+from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 

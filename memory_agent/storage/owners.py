@@ -11,7 +11,8 @@ Events that wait for an owner are kept by the dispatcher (`daemon.dispatcher`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import closing
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import StoreDamagedError, StoreEncryptedError
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import compact, open_environment
 from memory_agent.storage.ownership import (
     MAP_SIZE_BYTES,
     NOBODY,
@@ -32,7 +33,6 @@ from memory_agent.storage.ownership import (
     owners_encryption,
     seal_owner,
 )
-from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
 from relay import (
     ON_BEHALF_OF,
@@ -44,7 +44,8 @@ from relay import (
     decode_mapping,
     publisher_of,
 )
-from relay.disk import discard_copy, flush_copy, replace_by_copy, room_for_copy
+from relay.crypto import Put, encrypt_in_place
+from relay.disk import Environment, Transaction
 
 LIMIT = 500_000
 """Pairs on disk: with the longest ids about half of the map."""
@@ -202,24 +203,20 @@ class Owners:
                 transaction.delete(ORDER, number)
             for key in doomed:
                 transaction.delete(PAIRS, key)
-        self._environment.compact(nullcontext)
+        compact(self._environment)
 
     def _all(self) -> list[tuple[bytes, bytes | None]]:
         """Return every saved pair; None is the owner of a damaged one."""
         with self._environment.read() as transaction:
             return [(key, opened_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
-    def copy_encrypted(self, folder: Path, key: UserKey) -> None:
-        """Write an encrypted copy of a plain map into the empty folder `folder`; not yet fsynced."""
-        copy = _open(folder, self._environment.map_size_bytes, key)
-        try:
-            with self._environment.read() as ours, copy.write() as theirs:
-                for number, plain in ours.scan(ORDER):
-                    (kept,) = kept_keys([plain], key)
-                    theirs.put(ORDER, number, kept, append=True)
-                    theirs.put(PAIRS, kept, seal_owner(kept, _opened(plain, ours.get(PAIRS, plain)) or NOBODY))
-        finally:
-            copy.close()
+    def encrypt(self, key: UserKey) -> None:
+        """Replace a plain map, which is closed by it, by an encrypted one (`encrypt_in_place`)."""
+
+        def open_copy(copy: Path) -> Environment:
+            return _open(copy, self._environment.map_size_bytes, key)
+
+        encrypt_in_place(self._environment, open_copy, partial(_encrypted_pairs, key=key))
 
     def save(self) -> None:
         """Make what was learnt durable. Raises `StoreError`."""
@@ -289,21 +286,23 @@ def encrypt_owners(path: Path, key: UserKey) -> bool:
         owners = Owners(path)
     except StoreEncryptedError:
         return False
-    copy = room_for_copy(path)
-    try:
-        try:
-            owners.copy_encrypted(copy, key)
-        finally:
-            owners.close()
-        flush_copy(copy)
-        replace_by_copy(copy)
-    finally:
-        discard_copy(copy)
+    with closing(owners):
+        owners.encrypt(key)
     return True
 
 
+def _encrypted_pairs(transaction: Transaction, key: UserKey) -> Iterator[Put]:
+    known = set()
+    for number, plain in transaction.scan(ORDER):
+        (kept,) = kept_keys([plain], key)
+        yield ORDER, number, kept
+        if kept not in known:
+            known.add(kept)
+            yield PAIRS, kept, seal_owner(kept, _opened(plain, transaction.get(PAIRS, plain)) or NOBODY)
+
+
 def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
-    return Environment.open(path, map_size_bytes, (UNSEALED, PAIRS, ORDER), encryption=owners_encryption(key))
+    return open_environment(path, map_size_bytes, (UNSEALED, PAIRS, ORDER), encryption=owners_encryption(key))
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import xxhash
 
-from memory_agent.storage.encrypted import Encryption, Form
 from memory_agent.storage.user_key import UserKey
+from relay.crypto import Encryption, Form
 
 PAIRS = "pairs"
 ORDER = "order"

@@ -31,7 +31,6 @@ from memory_agent.storage.codec import (
     vector_bytes,
     vectors_of,
 )
-from memory_agent.storage.encrypted import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
     LISTED,
@@ -45,7 +44,8 @@ from memory_agent.storage.trajectories import (
     index_entries,
     trajectory_key,
 )
-from memory_agent.storage.transaction import Transaction
+from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
+from relay.disk import Transaction
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"

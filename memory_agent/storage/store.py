@@ -25,14 +25,11 @@ from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes, Rows
 from memory_agent.storage.codec import FORMAT, StoreState
-from memory_agent.storage.environment import Environment
-from memory_agent.storage.fence import OwnerLock, Role
+from memory_agent.storage.environment import compact, own, own_records, settle_key
 from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.records_file import own_records, settle_key
 from memory_agent.storage.snapshot import META, Snapshot
-from memory_agent.storage.transaction import Transaction
 from memory_agent.storage.user_key import UserKey
-from relay.disk import free_bytes
+from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
 _MOST_WAITING = 2_000  # recalls that wait to be written; about 2 MB
 
@@ -72,11 +69,11 @@ class Store:
         """
         settings = settings or StoreSettings()
         settle_key(folder, key)
-        lock = OwnerLock.acquire(folder, role, settings.takeover_after_s)
+        lock = own(folder, role, settings.takeover_after_s)
         try:
-            environment = own_records(folder, settings, key)
+            environment = own_records(folder, settings, key, lock)
             try:
-                lock.claim(environment, META)
+                lock.claim(environment.write, META)
                 return cls(folder, settings, environment, lock, key)
             except BaseException:
                 environment.close()
@@ -201,13 +198,14 @@ class Store:
     def compact(self) -> tuple[int, int]:
         """Give back the room of what was deleted, bytes included; return the file's size before and after.
 
-        Readers go on; batches wait. Durable on return. Raises as `Environment.compact`, and `FencedError`.
+        Readers go on; batches wait. Durable on return. Raises `StoreFullError`, `StoreDamagedError`,
+        `DeadlineExceededError` when a read does not end, `FencedError`.
         """
         with self._writing:
             if self._refusal is not None:
                 raise self._refusal
             before = self._environment.file_bytes
-            self._environment.compact(self._lock.swapping)
+            compact(self._environment)
             return before, self._environment.file_bytes
 
     def counters(self) -> dict[str, int]:

@@ -1,6 +1,24 @@
-"""Encryption at rest: the ciphers of users, and the ring that keeps their keys."""
+"""Encryption at rest: the ciphers of users, the ring that keeps their keys, and encrypted LMDB environments."""
 
 from relay.crypto.cipher import NAME_BYTES, SEAL_BYTES, Cipher
+from relay.crypto.encrypt_in_place import Put, encrypt_in_place
+from relay.crypto.encryption import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, Encryption, Form
 from relay.crypto.key_ring import KeyRing, open_key_ring, read_ring
 
-__all__ = ["NAME_BYTES", "SEAL_BYTES", "Cipher", "KeyRing", "open_key_ring", "read_ring"]
+__all__ = [
+    "NAMES",
+    "NAME_BYTES",
+    "OURS",
+    "PLACES",
+    "ROWS",
+    "ROWS_OF_NAMES",
+    "SEAL_BYTES",
+    "Cipher",
+    "Encryption",
+    "Form",
+    "KeyRing",
+    "Put",
+    "encrypt_in_place",
+    "open_key_ring",
+    "read_ring",
+]

@@ -1,43 +1,37 @@
-"""Durable files: one LMDB environment, files written atomically, checksums, and room on the disk."""
+"""Durable files: one LMDB environment, its one writer, files written atomically, checksums, and room on the disk."""
 
-from relay.disk.atomic_files import (
-    discard_copy,
-    flush,
-    flush_copy,
-    flush_tree,
-    make_first_file,
-    replace_by_copy,
-    room_for_copy,
-    write_once,
-    write_private,
-)
+from relay.disk.atomic_files import discard_copy, flush, flush_tree, room_for_copy, write_once, write_private
 from relay.disk.checksums import CHECKSUM_BYTES, add_checksum, checksum, verify_checksum
-from relay.disk.environment import Environment, Transaction, take_lock
-from relay.disk.pages import DATA_FILE, CommitGoneError, examine, find_fault
-from relay.disk.room import free_bytes, has_room, means_no_room, says_no_room
+from relay.disk.environment import Environment
+from relay.disk.errors import ErrorFamily
+from relay.disk.fence import OwnerLock, Role, WriterLock, last_epoch, opening
+from relay.disk.pages import DATA_FILE, find_fault
+from relay.disk.room import free_bytes, has_room, keep_reserve, release_reserve
+from relay.disk.transaction import Pair, Transaction
 
 __all__ = [
     "CHECKSUM_BYTES",
     "DATA_FILE",
-    "CommitGoneError",
     "Environment",
+    "ErrorFamily",
+    "OwnerLock",
+    "Pair",
+    "Role",
     "Transaction",
+    "WriterLock",
     "add_checksum",
     "checksum",
     "discard_copy",
-    "examine",
     "find_fault",
     "flush",
-    "flush_copy",
     "flush_tree",
     "free_bytes",
     "has_room",
-    "make_first_file",
-    "means_no_room",
-    "replace_by_copy",
+    "keep_reserve",
+    "last_epoch",
+    "opening",
+    "release_reserve",
     "room_for_copy",
-    "says_no_room",
-    "take_lock",
     "verify_checksum",
     "write_once",
     "write_private",

@@ -6,13 +6,11 @@ engine.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from relay.disk.pages import DATA_FILE
@@ -20,8 +18,6 @@ from relay.disk.pages import DATA_FILE
 LOCK_FILE = "lock.mdb"
 _NEW = "new"
 _COPY = "compact"
-_SWAP_FILE = "swap.lock"
-_POLL_S = 0.01
 
 
 def flush(path: Path) -> None:
@@ -93,52 +89,6 @@ def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-@contextmanager
-def swapping(folder: Path, patience_s: float) -> Iterator[None]:
-    """Keep readers from opening the file inside the block. The writer has called `allow_opening` before.
-
-    Raises `TimeoutError` when a reader that is opening it does not finish.
-    """
-    deadline = time.monotonic() + patience_s
-    descriptor = os.open(folder / _SWAP_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while not _is_locked(descriptor):
-            if time.monotonic() > deadline:
-                raise TimeoutError("somebody is opening the file")
-            time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def opening(folder: Path) -> Iterator[None]:
-    """Keep the file from being replaced while a reader opens it inside the block. Waits for a replacement to end."""
-    try:
-        descriptor = os.open(folder / _SWAP_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # a copy: nobody replaces it
-        yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def allow_opening(folder: Path) -> None:
-    """Create the lock file of `swapping` and `opening`."""
-    (folder / _SWAP_FILE).touch(mode=0o600)
-
-
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def room_for_copy(folder: Path) -> Path:
     """Return an empty folder inside `folder` for the copy; removes what an interrupted call left."""
     copy = folder / _COPY
@@ -156,7 +106,7 @@ def flush_copy(copy: Path) -> None:
 def replace_by_copy(copy: Path) -> None:
     """Replace the file by the copy, so that a whole file is there at every moment. Durable on return.
 
-    Nobody may open or write the environment meanwhile (`swapping`). LMDB keeps the number of the last commit in its
+    Nobody may open or write the environment meanwhile (`fence`). LMDB keeps the number of the last commit in its
     lock file too and believes it while any process holds that file, but a compact copy counts from 1 again. So the
     lock file goes first; whoever opens the old data between the two steps makes another.
     """

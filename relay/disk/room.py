@@ -18,6 +18,7 @@ from pathlib import Path
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LITTLE_BYTES = 16 << 20
 _ZEROS = bytes(1 << 20)
+_RESERVE_FILE = "reserve"
 
 
 def says_no_room(error: OSError) -> bool:
@@ -39,7 +40,7 @@ def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
         if free is not None and free < size_bytes:
             return False
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            allocate(file.fileno(), size_bytes)
+            _allocate(file.fileno(), size_bytes)
     except OSError as error:
         return not says_no_room(error)
     return True
@@ -54,7 +55,32 @@ def free_bytes(folder: Path) -> int | None:
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
 
-def allocate(descriptor: int, size_bytes: int) -> None:
+def keep_reserve(folder: Path, size_bytes: int) -> bool:
+    """Occupy disk space in `folder` that `release_reserve` frees; False when there is none to be had now."""
+    file = folder / _RESERVE_FILE
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if size_bytes > os.fstat(descriptor).st_size:
+                _allocate(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        file.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def release_reserve(folder: Path) -> bool:
+    """Free the reserved disk space, so that deleting finds some; False when there was none."""
+    try:
+        (folder / _RESERVE_FILE).unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _allocate(descriptor: int, size_bytes: int) -> None:
     """Reserve disk space for a file. Raises `OSError`."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size_bytes)

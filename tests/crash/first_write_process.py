@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memory_agent.config import StoreSettings
-from memory_agent.storage.records_file import records_at
+from memory_agent.storage.environment import records_at
 from memory_agent.storage.snapshot import META
 from memory_agent.storage.user_key import UserKey
 from relay.crypto import KeyRing

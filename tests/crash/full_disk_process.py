@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from memory_agent.errors import MemoryAgentError
 from memory_agent.storage import sqlite_file
-from memory_agent.storage.environment import Environment as RecordEnvironment
-from relay import RelayError
-from relay.disk import Environment as JournalEnvironment
+from memory_agent.storage.environment import open_environment
+from relay import JournalSettings, RelayError
+from relay.disk import Environment
+from relay.journal_file import open_file
 
 from .faults import Order
 
@@ -62,31 +63,24 @@ def _done(act: Callable[[], bool | None]) -> bool:
 
 
 def _journal(folder: Path) -> Engine:
-    environment = JournalEnvironment.open(folder / "journal", MAP_BYTES, ("all",))
-
-    def write(value: bytes) -> None:
-        with environment.write() as transaction:
-            transaction.put(value[:4], value, db=environment.databases["all"])
-
-    def read(value: bytes) -> bool:
-        with environment.read() as transaction:
-            return bool(transaction.get(value[:4], db=environment.databases["all"]) == value)
-
-    return Engine("journal/data.mdb", write, read)
+    opened = open_file(folder / "journal", JournalSettings(map_size_bytes=MAP_BYTES))
+    return _pairs("journal/data.mdb", "events", opened)
 
 
 def _records(folder: Path) -> Engine:
-    environment = RecordEnvironment.open(folder / "records", MAP_BYTES, ("all",))
+    return _pairs("records/data.mdb", "all", open_environment(folder / "records", MAP_BYTES, ("all",)))
 
+
+def _pairs(file: str, database: str, environment: Environment) -> Engine:
     def write(value: bytes) -> None:
         with environment.write() as transaction:
-            transaction.put("all", value[:4], value)
+            transaction.put(database, value[:4], value)
 
     def read(value: bytes) -> bool:
         with environment.read() as transaction:
-            return transaction.get("all", value[:4]) == value
+            return transaction.get(database, value[:4]) == value
 
-    return Engine("records/data.mdb", write, read)
+    return Engine(file, write, read)
 
 
 def _lexicon(folder: Path) -> Engine:

@@ -21,17 +21,16 @@ from target import OURS, Target, refused
 
 from memory_agent.config import StoreSettings
 from memory_agent.erasure import intent_log
-from memory_agent.errors import IndexDamagedError
+from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning import learner_file
-from memory_agent.storage.encrypted import Encrypted
-from memory_agent.storage.environment import Environment
-from memory_agent.storage.records_file import RECORDS_FOLDER, open_records, own_records
+from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records, own_records
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
 from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
 from relay.access.key_file import ensure_local_key, keys_path, read_keys
 from relay.crypto import KeyRing, key_ring
+from relay.crypto.encryption import TransactionCipher
 from relay.disk import add_checksum, verify_checksum
 
 KEY = b"\0" * 7 + b"\1"
@@ -173,7 +172,7 @@ def _locked_intent(data: bytes) -> bytes:
 
 def _values(data: bytes) -> None:
     """A name comes back as it was, a value only in its own place; anything else is refused."""
-    encrypted = Encrypted(user_key().cipher("records"), FORMS)
+    encrypted = TransactionCipher(user_key().cipher("records"), FORMS, StoreDamagedError)
     for database, form in FORMS.items():
         kept = encrypted.key(database, data)
         assert encrypted.plain_key(database, kept) == data
@@ -197,7 +196,7 @@ def _record_marker(data: bytes) -> None:
     assert refused(_open_and_close, folder, None)
     assert refused(_open_and_close, folder, user_key()) or data == b"1" + user_key().cipher("records").key_id
     assert refused(_own_and_close, folder, user_key()) or data == b"1" + user_key().cipher("records").key_id
-    environment = Environment.open(folder / RECORDS_FOLDER, STORE.map_size_bytes, readonly=True)
+    environment = open_environment(folder / RECORDS_FOLDER, STORE.map_size_bytes, readonly=True)
     refused(ring().fits, "alice", environment.key_id())
     environment.close()
     assert ring().users() == before

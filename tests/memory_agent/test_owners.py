@@ -10,7 +10,7 @@ import pytest
 
 from memory_agent.care.checkup import check_owners
 from memory_agent.errors import EncryptionKeyMissingError, StoreEncryptedError, StoreNotEncryptedError
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import open_environment
 from memory_agent.storage.owners import Owners, encrypt_owners, is_named, keys_of, named_owner, ownership_keys
 from memory_agent.storage.ownership import PAIRS
 from memory_agent.storage.user_key import UserKey
@@ -121,7 +121,7 @@ def test_a_damaged_pair_is_nobodys_is_found_by_the_check_and_goes_with_whoever_i
 
 def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
     """Change what a pair holds, as damage would, and leave its checksum."""
-    environment = Environment.open(folder, 1 << 20, databases=(PAIRS,))
+    environment = open_environment(folder, 1 << 20, databases=(PAIRS,))
     with environment.write() as transaction:
         value = transaction.get(PAIRS, key)
         assert value is not None
@@ -131,7 +131,7 @@ def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
 
 
 def test_a_map_from_before_there_were_checksums_is_taken_over_and_forgets_too(tmp_path: Path) -> None:
-    environment = Environment.open(tmp_path / "owners", 1 << 20, databases=("owners",))
+    environment = open_environment(tmp_path / "owners", 1 << 20, databases=("owners",))
     with environment.write() as transaction:
         for number in range(20):
             transaction.put("owners", f"run:{number:02}".encode(), b"alice")

@@ -23,13 +23,12 @@ _READER = """
 import sys
 from pathlib import Path
 from relay.config import JournalSettings
-from relay.entries import DATABASES
-from relay.disk import Environment
+from relay.journal_file import open_file
 
 print("opening", flush=True)
-environment = Environment.open(Path(sys.argv[1]), JournalSettings().map_size_bytes, DATABASES, readonly=True)
+environment = open_file(Path(sys.argv[1]), JournalSettings(), readonly=True)
 with environment.read() as transaction:
-    print(transaction.stat(environment.databases["events"])["entries"], flush=True)
+    print(transaction.count("events"), flush=True)
 sys.stdin.read()
 environment.close()
 """

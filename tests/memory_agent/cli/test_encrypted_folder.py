@@ -20,9 +20,9 @@ from memory_agent.cli.group import cli
 from memory_agent.config import StoreSettings
 from memory_agent.erasure.selection import Selection
 from memory_agent.memory import Memory
+from memory_agent.storage.environment import open_records
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
-from memory_agent.storage.records_file import open_records
 from memory_agent.storage.user_key import UserKey
 from relay import Journal, event_from_mapping, journal_folder
 from relay.config import EventLimits
@@ -221,7 +221,7 @@ def test_verify_finds_a_flipped_bit_in_what_is_sealed(encrypted: Path, keys: Pat
     folder = user_folder(encrypted, "alice")
     key = UserKey(KeyRing(keys), "alice")
     with closing(open_records(folder, StoreSettings(), key)) as environment, environment.read() as transaction:
-        sealed = list(transaction.scan_kept("records"))[3][1]
+        sealed = list(transaction.scan_stored("records"))[3][1]
     file = folder / "records" / "data.mdb"
     file.write_bytes(file.read_bytes().replace(sealed, sealed[:-1] + bytes([sealed[-1] ^ 1])))
     result = locked("verify", "--json")
@@ -259,14 +259,18 @@ KILLED = """
 import os, sys, signal
 from memory_agent.care import encrypting
 from memory_agent.cli.group import cli
+from relay.disk import environment
 step, words = sys.argv[1], sys.argv[2:]
-before = getattr(encrypting, step)
+places = {"room_for_copy": sys.modules["relay.crypto.encrypt_in_place"]}
+places |= dict.fromkeys(("flush_copy", "replace_by_copy"), environment)
+place = places.get(step, encrypting)
+before = getattr(place, step)
 def dying(*arguments, **more):
     if step == "encrypt_intent":
         os.kill(os.getpid(), signal.SIGKILL)
     result = before(*arguments, **more)
     os.kill(os.getpid(), signal.SIGKILL)
-setattr(encrypting, step, dying)
+setattr(place, step, dying)
 cli(words)
 """
 

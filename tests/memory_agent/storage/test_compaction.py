@@ -11,7 +11,7 @@ import pytest
 from samples import SMALL, memory, unit_vectors
 
 from memory_agent.errors import FencedError
-from memory_agent.storage.fence import OwnerLock
+from memory_agent.storage.environment import own
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 
@@ -139,7 +139,7 @@ def test_a_read_within_a_read_does_not_wait_for_the_swap_that_waits_for_it(folde
         compacting = threading.Thread(target=lambda: sizes.append(store.compact()))
         with store.snapshot() as snapshot:
             compacting.start()
-            while not store._environment._rwlock._has_writer:
+            while not store._environment._transactions._has_writer:
                 pass
             assert store.record(300) is not None
             assert snapshot.record(300) is not None
@@ -152,7 +152,7 @@ def test_a_former_owner_does_not_put_its_copy_over_what_its_successor_wrote(fold
     store = Store.open(folder, SMALL, role="host")
     lock = folder / "owner.lock"
     lock.rename(folder / "old.lock")  # as a successor does, who puts a lock of its own there
-    successor = OwnerLock.acquire(folder, "host", 0.1)
+    successor = own(folder, "host", 0.1)
     content = (folder / "records" / "data.mdb").read_bytes()
     with pytest.raises(FencedError):
         store.compact()

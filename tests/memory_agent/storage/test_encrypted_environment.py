@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,11 @@ from memory_agent.errors import (
     StoreNotEncryptedError,
 )
 from memory_agent.storage.codec import seal
-from memory_agent.storage.encrypted import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, Encrypted, Encryption
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import STORE_ERRORS, open_environment
 from memory_agent.storage.user_key import UserKey
-from relay.crypto import SEAL_BYTES, Cipher, KeyRing
+from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, SEAL_BYTES, Cipher, Encryption, KeyRing
+from relay.crypto.encryption import TransactionCipher
+from relay.disk import Environment
 
 FORMS = {"rows": OURS, "checked": ROWS, "names": NAMES, "places": PLACES, "known": ROWS_OF_NAMES}
 SIZE = 1 << 20
@@ -36,7 +36,7 @@ def encryption(folder: Path, user_id: str = "alice") -> Encryption:
 
 def opened(folder: Path, *, is_encrypted: bool = True, readonly: bool = False) -> Environment:
     with_key = encryption(folder) if is_encrypted else None
-    return Environment.open(folder / "env", SIZE, tuple(FORMS), readonly=readonly, encryption=with_key)
+    return open_environment(folder / "env", SIZE, tuple(FORMS), readonly=readonly, encryption=with_key)
 
 
 def fill(environment: Environment) -> None:
@@ -91,7 +91,7 @@ def test_the_file_holds_nothing_of_it(tmp_path: Path) -> None:
 def test_it_stays_encrypted_when_it_is_compacted_and_opened_again(tmp_path: Path) -> None:
     environment = opened(tmp_path)
     fill(environment)
-    environment.compact(nullcontext)
+    environment.compact()
     with environment.read() as transaction:
         assert transaction.get("names", b"MARKED name") == b"MARKED value"
     environment.close()
@@ -154,11 +154,11 @@ def test_a_value_that_was_put_in_the_place_of_another_is_damage(tmp_path: Path) 
     environment = opened(tmp_path)
     fill(environment)
     with environment.read() as transaction:
-        first = dict(transaction.scan_kept("rows"))[bytes(8)]
-    unlocked = Encrypted(CIPHER, FORMS)
+        first = dict(transaction.scan_stored("rows"))[bytes(8)]
+    unlocked = TransactionCipher(CIPHER, FORMS, StoreDamagedError)
     with pytest.raises(StoreDamagedError):
         unlocked.open("rows", bytes(8), first)  # another key
-    ours = encryption(tmp_path).begin()
+    ours = encryption(tmp_path).begin(STORE_ERRORS)
     assert ours.open("rows", bytes(8), first) == b"MARKED text 0"
     for database, key in (("rows", b"\1" * 8), ("names", bytes(8))):
         with pytest.raises(StoreDamagedError):
@@ -172,7 +172,7 @@ def test_a_checksum_is_left_out_and_comes_back_and_a_wrong_one_is_not_made_right
         transaction.put("checked", key, seal(7, b"a vector"), append=True)
     with environment.read() as transaction:
         assert transaction.get("checked", key) == seal(7, b"a vector")
-        assert [len(value) for _, value in transaction.scan_kept("checked")] == [len(b"a vector") + SEAL_BYTES]
+        assert [len(value) for _, value in transaction.scan_stored("checked")] == [len(b"a vector") + SEAL_BYTES]
     with pytest.raises(StoreDamagedError), environment.write() as transaction:
         transaction.put("checked", key, seal(8, b"another vector"))
     environment.close()
@@ -183,10 +183,10 @@ def test_a_raw_copy_needs_no_key_and_stays_encrypted(tmp_path: Path) -> None:
     fill(environment)
     environment.close()
     (tmp_path / "copy").mkdir()
-    raw = Environment.open(tmp_path / "env", SIZE, readonly=True)
+    raw = open_environment(tmp_path / "env", SIZE, readonly=True)
     raw.copy(tmp_path / "copy")
     raw.close()
-    copy = Environment.open(tmp_path / "copy", SIZE, tuple(FORMS), readonly=True, encryption=encryption(tmp_path))
+    copy = open_environment(tmp_path / "copy", SIZE, tuple(FORMS), readonly=True, encryption=encryption(tmp_path))
     with copy.read() as transaction:
         assert transaction.get("names", ULID) == b"MARKED note"
     copy.close()
@@ -194,7 +194,7 @@ def test_a_raw_copy_needs_no_key_and_stays_encrypted(tmp_path: Path) -> None:
 
 @given(st.sampled_from(sorted(FORMS)), st.binary(min_size=1, max_size=128) | st.just(ULID))
 def test_every_key_comes_back_and_equal_ones_are_equal(database: str, key: bytes) -> None:
-    encrypted = Encrypted(CIPHER, FORMS)
+    encrypted = TransactionCipher(CIPHER, FORMS, StoreDamagedError)
     kept = encrypted.key(database, key)
     assert encrypted.plain_key(database, kept) == key
     assert encrypted.key(database, key) == kept
@@ -202,14 +202,14 @@ def test_every_key_comes_back_and_equal_ones_are_equal(database: str, key: bytes
 
 
 def test_ulids_keep_their_order_by_the_millisecond() -> None:
-    encrypted = Encrypted(CIPHER, FORMS)
+    encrypted = TransactionCipher(CIPHER, FORMS, StoreDamagedError)
     ulids = [b"01KCQ0ZD%02dZ9V2M3S7T8W5X4Y1" % number for number in range(90)]
     assert sorted(ulids, key=lambda name: encrypted.key("names", name)) == ulids
 
 
 def test_a_user_that_can_have_no_key_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="user_id"):
-        Environment.open(tmp_path / "env", SIZE, tuple(FORMS), encryption=encryption(tmp_path, "no such user!"))
+        open_environment(tmp_path / "env", SIZE, tuple(FORMS), encryption=encryption(tmp_path, "no such user!"))
 
 
 def test_without_the_package_everything_but_encryption_works() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from memory_agent.errors import StoreDamagedError, StoreError, StoreFullError
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import open_environment
+from relay.disk import Environment
 
 NAMES = ("one", "two")
 SIZE = 1 << 20
@@ -16,17 +17,17 @@ SIZE = 1 << 20
 
 @pytest.fixture
 def environment(tmp_path: Path):  # type: ignore[no-untyped-def]
-    opened = Environment.open(tmp_path / "env", SIZE, NAMES)
+    opened = open_environment(tmp_path / "env", SIZE, NAMES)
     yield opened
     opened.close()
 
 
 def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
-    environment = Environment.open(tmp_path, SIZE, NAMES)
+    environment = open_environment(tmp_path, SIZE, NAMES)
     with environment.write() as transaction:
         transaction.put("one", b"key", b"value")
     environment.close()
-    again = Environment.open(tmp_path, SIZE, NAMES)
+    again = open_environment(tmp_path, SIZE, NAMES)
     with again.read() as transaction:
         assert transaction.get("one", b"key") == b"value"
         assert transaction.get("two", b"key") is None
@@ -75,35 +76,36 @@ def test_a_full_map_is_an_error_that_leaves_the_environment_usable(environment: 
 
 
 def test_a_file_that_was_cut_short_is_refused_instead_of_killing_the_process(tmp_path: Path) -> None:
-    environment = Environment.open(tmp_path, SIZE, NAMES)
+    environment = open_environment(tmp_path, SIZE, NAMES)
     with environment.write() as transaction:
         for number in range(50):
             transaction.put("one", number.to_bytes(4, "big"), bytes(4_000))
     environment.close()
     os.truncate(tmp_path / "data.mdb", 40_000)
     with pytest.raises(StoreDamagedError):
-        Environment.open(tmp_path, SIZE, NAMES)
+        open_environment(tmp_path, SIZE, NAMES)
 
 
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(os.urandom(100_000))
     with pytest.raises(StoreDamagedError):
-        Environment.open(tmp_path, SIZE, NAMES)
+        open_environment(tmp_path, SIZE, NAMES)
 
 
 def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError):
-        Environment.open(tmp_path / "file" / "env", SIZE, NAMES)
+        open_environment(tmp_path / "file" / "env", SIZE, NAMES)
 
 
 def test_a_child_made_by_fork_is_refused(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from pathlib import Path
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import open_environment
+from relay.disk import Environment
 from memory_agent.errors import StoreError
-environment = Environment.open(Path({str(tmp_path)!r}), {SIZE}, ("one",))
+environment = open_environment(Path({str(tmp_path)!r}), {SIZE}, ("one",))
 child = os.fork()
 if not child:
     try:
@@ -120,8 +122,9 @@ def test_the_slots_of_dead_readers_are_freed(tmp_path: Path, environment: Enviro
     code = f"""
 import os
 from pathlib import Path
-from memory_agent.storage.environment import Environment
-environment = Environment.open(Path({str(environment.path)!r}), {SIZE}, ("one",))
+from memory_agent.storage.environment import open_environment
+from relay.disk import Environment
+environment = open_environment(Path({str(environment.path)!r}), {SIZE}, ("one",))
 with environment.read():
     os.kill(os.getpid(), 9)
 """
@@ -134,7 +137,7 @@ def test_a_copy_holds_the_same(tmp_path: Path, environment: Environment) -> None
         transaction.put("two", b"key", b"value")
     (tmp_path / "copy").mkdir()
     environment.copy(tmp_path / "copy")
-    copy = Environment.open(tmp_path / "copy", SIZE, NAMES)
+    copy = open_environment(tmp_path / "copy", SIZE, NAMES)
     with copy.read() as transaction:
         assert transaction.get("two", b"key") == b"value"
     copy.close()
@@ -149,9 +152,10 @@ def test_a_reader_sees_what_the_writer_commits_and_can_change_nothing(environmen
     code = f"""
 import sys
 from pathlib import Path
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import open_environment
+from relay.disk import Environment
 from memory_agent.errors import StoreError
-reader = Environment.open(Path({str(environment.path)!r}), {SIZE}, ("one",), readonly=True)
+reader = open_environment(Path({str(environment.path)!r}), {SIZE}, ("one",), readonly=True)
 with reader.read() as transaction:
     assert transaction.get("one", b"key") == b"value"
 try:
@@ -167,5 +171,5 @@ except StoreError:
 
 def test_reading_what_does_not_exist_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
-        Environment.open(tmp_path / "none", SIZE, NAMES, readonly=True)
+        open_environment(tmp_path / "none", SIZE, NAMES, readonly=True)
     assert not (tmp_path / "none").exists()

@@ -9,8 +9,9 @@ from processes import owner
 from samples import SMALL, memory
 
 from memory_agent.errors import FencedError, StoreDamagedError, StoreOwnedElsewhereError
-from memory_agent.storage.fence import OwnerLock, Role
+from memory_agent.storage.environment import own
 from memory_agent.storage.store import Store
+from relay.disk import Role
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
@@ -95,7 +96,7 @@ def test_a_store_that_vanished_under_its_lock_file_is_damage_and_not_a_new_store
 def test_a_lock_file_with_anything_in_it_is_usable(tmp_path: Path) -> None:
     for content in (b"", b"{", b"\xff" * 5_000, b'{"role": "king", "pid": 1}'):
         (tmp_path / "owner.lock").write_bytes(content)
-        OwnerLock.acquire(tmp_path, "library").release()
+        own(tmp_path, "library").release()
 
 
 def test_a_copied_folder_opens_without_its_owner(tmp_path: Path) -> None:

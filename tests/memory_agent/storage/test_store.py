@@ -14,7 +14,7 @@ from memory_agent.config import StoreSettings
 from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError, StoreFullError
 from memory_agent.storage.changes import indexed_text
 from memory_agent.storage.codec import row_key
-from memory_agent.storage.records_file import own_records
+from memory_agent.storage.environment import own_records
 from memory_agent.storage.snapshot import RECORDS, VECTORS
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
@@ -267,7 +267,7 @@ def tamper(store: Store, database: str, key: bytes) -> None:
     """Flip one bit of a value where it lies."""
     environment = own_records(store.folder, SMALL, store.key)
     with environment.read() as transaction:
-        value = dict(transaction.scan_kept(database))[key]
+        value = dict(transaction.scan_stored(database))[key]
     environment.close()
     file = store.folder / "records" / "data.mdb"
     content = file.read_bytes()

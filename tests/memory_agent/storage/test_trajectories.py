@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from samples import SMALL, memory, unit_vectors
 
 from memory_agent.errors import StoreDamagedError
-from memory_agent.storage.environment import Environment
+from memory_agent.storage.environment import open_environment
 from memory_agent.storage.recall_notes import RecallNote, Shown, request_digest, vector_of_query
 from memory_agent.storage.snapshot import DATABASES, RECALL_INDEX, RECALLS, RUN_INDEX, RUNS
 from memory_agent.storage.store import Store
@@ -202,7 +202,7 @@ def test_damage_and_a_missing_entry_are_noticed(tmp_path: Path, database: str) -
     with Store.open(tmp_path, SMALL) as store:
         put(store, run("a", 100, 200, used=(StoredUse(7, "event", 1.0),)))
         store.note_recall(note("x"))
-    environment = Environment.open(tmp_path / "records", SMALL.map_size_bytes, DATABASES)
+    environment = open_environment(tmp_path / "records", SMALL.map_size_bytes, DATABASES)
     with environment.write() as transaction:
         key, value = next(transaction.scan(database))
         if value:
@@ -219,8 +219,8 @@ def test_a_store_from_before_there_were_runs_opens_and_takes_them(tmp_path: Path
         batch.put(memory(event_id="e-1"), None)
     old = tmp_path / "old" / "records"
     before = DATABASES[: DATABASES.index(RUNS)]
-    source = Environment.open(tmp_path / "new" / "records", SMALL.map_size_bytes, DATABASES)
-    target = Environment.open(old, SMALL.map_size_bytes, before)
+    source = open_environment(tmp_path / "new" / "records", SMALL.map_size_bytes, DATABASES)
+    target = open_environment(old, SMALL.map_size_bytes, before)
     with source.read() as reading, target.write() as writing:
         for name in before:
             for key, value in reading.scan(name):

@@ -1,0 +1,78 @@
+"""Replaces a plain LMDB environment by an encrypted one: copied, verified, and put in its place whole.
+
+The blocks of the old file go back to the file system; they are not overwritten. Rejected: encrypting the pairs where
+they are, which leaves a mixture when it is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+import xxhash
+
+from relay.disk import Environment, Transaction, discard_copy, room_for_copy
+
+_PAGE = 10_000
+
+Put = tuple[str, bytes, bytes]
+"""A database, a key and a value."""
+Report = Callable[[int, int], None]
+"""Called with how many pairs are written, and of how many."""
+
+
+def encrypt_in_place(
+    environment: Environment,
+    open_copy: Callable[[Path], Environment],
+    puts: Callable[[Transaction], Iterator[Put]],
+    report: Report = lambda done, total: None,
+) -> None:
+    """Replace the file of `environment`, which is closed by it, by an encrypted one. Durable on return.
+
+    `open_copy` opens an empty encrypted environment; `puts` yields what it is to hold, each key once, given a snapshot
+    of the plain one. Nobody else has the environment open. Killed at any moment, it leaves the old file or the new one.
+    Needs room for a copy. Raises `damaged` where the copy differs from what was put, and as `Environment.replace_by`.
+    """
+    copy = room_for_copy(environment.path)
+    try:
+        with closing(open_copy(copy)) as target, environment.read() as ours:
+            total = sum(ours.count(name) for name in environment.databases)
+            expected = _Digests(target, _written(puts(ours), target, total, report))
+            with target.read() as theirs:
+                pairs = ((name, *pair) for name in target.databases for pair in theirs.scan(name))
+                held = _Digests(target, pairs)
+        for name in expected.unequal(held):
+            raise environment.errors.damaged(f"{copy}: the copy of {name} is not equal")
+        environment.replace_by(copy)
+    finally:
+        discard_copy(copy)
+
+
+def _written(puts: Iterator[Put], target: Environment, total: int, report: Report) -> Iterator[Put]:
+    """Write the pairs in pages, and pass them on."""
+    done = 0
+    while page := list(islice(puts, _PAGE)):
+        report(done, total)
+        with target.write() as writing:
+            for name, key, value in page:
+                writing.put(name, key, value, append=True)
+        yield from page
+        done += len(page)
+    report(total, total)
+
+
+class _Digests:
+    """Per database how many pairs there are and the sum of their digests, which does not depend on their order."""
+
+    def __init__(self, environment: Environment, puts: Iterable[Put]) -> None:
+        self._known = dict.fromkeys(environment.databases, (0, 0))
+        for name, key, value in puts:
+            count, total = self._known[name]
+            digest = xxhash.xxh3_128_intdigest(len(key).to_bytes(4, "big") + key + value)
+            self._known[name] = count + 1, (total + digest) % (1 << 128)
+
+    def unequal(self, other: _Digests) -> Iterator[str]:
+        """Yield the databases that differ."""
+        return (name for name, known in self._known.items() if other._known[name] != known)

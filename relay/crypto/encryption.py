@@ -1,0 +1,148 @@
+"""How the keys and values of an LMDB environment are stored when it is encrypted. Knows no engine.
+
+Values are sealed for their key. Numbers and places in time stay as they are in keys, because entries are read in their
+order; names are encrypted, so that equal names are found again but not in their order. A name that is a ULID keeps its
+first ten letters, the time: new entries go to the end, where the page is warm, and recalls are still pruned oldest
+first. An empty value stays empty. A value with a checksum over its row is sealed without it: the tag replaces it, and
+with both one vector less would fit on a page (-20 %).
+
+The environment stores the id of its key, so that an encrypted store is never taken for a plain one, opened with another
+key, or begun again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from relay.crypto.cipher import Cipher
+from relay.disk import CHECKSUM_BYTES, ErrorFamily, checksum
+from relay.errors import UndecipherableError
+
+_ULID = re.compile(rb"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_TIME = re.compile(rb"[0-7][0-9A-HJKMNP-TV-Z]{9}")
+_TIME_BYTES = 10
+_LONGEST_PLACE = 9
+
+
+class Form(NamedTuple):
+    """How a database is stored: the first `plain_bytes` of its keys stay plain (None: all); values are sealed or not.
+
+    `is_checked`: values carry a checksum over their key, which is a number.
+    """
+
+    plain_bytes: int | None
+    is_sealed: bool = True
+    is_checked: bool = False
+
+
+ROWS = Form(None, is_checked=True)
+OURS = Form(None)
+"""Keys that reveal nothing: names of the program's own."""
+NAMES = Form(0)
+PLACES = Form(_LONGEST_PLACE)
+"""A letter and eight bytes of time, number or row, then a name."""
+ROWS_OF_NAMES = Form(0, is_sealed=False)
+
+
+class Key(Protocol):
+    """One user's key in a ring, with the errors of whoever stores something with it."""
+
+    def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
+        """Return the cipher for a purpose; raises when there is no key and `create` is False."""
+
+    def missing(self) -> Exception:
+        """Return the error for data that are encrypted with another key."""
+
+
+class TransactionCipher:
+    """Encrypts and decrypts the keys and values of one transaction."""
+
+    def __init__(self, cipher: Cipher, forms: Mapping[str, Form], damaged: type[Exception]) -> None:
+        """`damaged` is raised, with a message, for what cannot be deciphered or does not match its checksum."""
+        self._cipher = cipher
+        self._forms = forms
+        self._damaged = damaged
+
+    def key(self, database: str, key: bytes) -> bytes:
+        """Return the stored form of a key, or of the beginning of one up to its name, which bounds a scan."""
+        start = self._forms[database].plain_bytes
+        if start is None or len(key) <= start:
+            return key
+        name = key[start:]
+        if _ULID.fullmatch(name):
+            start += _TIME_BYTES
+        return key[:start] + self._cipher.name(key[start:])
+
+    def plain_key(self, database: str, stored: bytes) -> bytes:
+        """Return the key that `key` encrypted."""
+        start = self._forms[database].plain_bytes
+        if start is None or len(stored) <= start:
+            return stored
+        begins = (start + _TIME_BYTES, start) if _TIME.match(stored, start) else (start,)
+        for begin in begins:
+            with suppress(UndecipherableError):
+                return stored[:begin] + self._cipher.plain_name(stored[begin:])
+        raise self._damaged(f"{database}: a key cannot be deciphered")
+
+    def seal(self, database: str, stored: bytes, value: bytes) -> bytes:
+        """Return the stored form of the value under a stored key."""
+        form = self._forms[database]
+        if not value or not form.is_sealed:
+            return value
+        if form.is_checked:
+            value = self._without_checksum(database, stored, value)
+        return self._cipher.seal(value, _context(database, stored))
+
+    def open(self, database: str, stored: bytes, sealed: bytes) -> bytes:
+        """Return the value that `seal` encrypted."""
+        form = self._forms[database]
+        if not sealed or not form.is_sealed:
+            return sealed
+        try:
+            value = self._cipher.open(sealed, _context(database, stored))
+        except UndecipherableError as error:
+            raise self._damaged(f"{database}: a value cannot be deciphered") from error
+        return checksum(_number(stored), value) + value if form.is_checked else value
+
+    def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:
+        """Return a value without its checksum. A wrong one must not pass: `open` would make it right again."""
+        body = value[CHECKSUM_BYTES:]
+        if checksum(_number(stored), body) != value[:CHECKSUM_BYTES]:
+            raise self._damaged(f"{database} {_number(stored)} does not match its checksum")
+        return body
+
+
+class Encryption:
+    """With whose key, and how, an environment is encrypted."""
+
+    def __init__(self, key: Key, purpose: str, forms: Mapping[str, Form]) -> None:
+        self._key = key
+        self._purpose = purpose
+        self._forms = forms
+        self._key_id: bytes | None = None
+
+    def begin(self, errors: ErrorFamily) -> TransactionCipher:
+        """Return the cipher of a transaction. Raises the key's error once it was destroyed, or replaced since."""
+        cipher = self._key.cipher(self._purpose)
+        if self._key_id not in (None, cipher.key_id):
+            raise self._key.missing()
+        return TransactionCipher(cipher, self._forms, errors.damaged)
+
+    def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
+        """Return the id of the key, which is `key_id` unless that is None. Raises the key's error if it differs."""
+        found = self._key.cipher(self._purpose, create=key_id is None and may_create).key_id
+        if key_id not in (None, found):
+            raise self._key.missing()
+        self._key_id = found
+        return found
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key, "big")
+
+
+def _context(database: str, stored: bytes) -> bytes:
+    return database.encode() + b"\0" + stored

@@ -1,0 +1,274 @@
+"""One writer per folder: a file lock that names the owner, and an epoch in the store that fences a former owner.
+
+A lock alone is not enough: after the death of its raylet a Ray actor lives on for minutes, keeps its lock and answers,
+while Ray has started its successor (measured). So an owner with the role `host` may take over from a `host` that does
+not let go: it puts its own lock file in the place of the old one and raises the epoch. Each write transaction compares
+the epoch, so the former owner's next write fails. A `library` (a program of its own) is never taken over and takes over
+from nobody.
+
+Not covered: a former owner frozen inside a write transaction blocks its successor until it ends (LMDB frees the lock of
+a dead process, not of a stopped one), and a folder shared between machines (flock works within one machine).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Literal, Self
+
+import msgspec
+
+from relay.disk.errors import ErrorFamily
+from relay.disk.transaction import Transaction
+
+Role = Literal["library", "host"]
+
+_LOCK_FILE = "owner.lock"
+_OWNER_BYTES = 4096
+_POLL_S = 0.05
+_SWAP_PATIENCE_S = 10.0
+_EPOCH_KEY = b"owner_epoch"
+
+
+class WriterLock:
+    """The right to write in one folder. Held until `release`, or until the process ends."""
+
+    swap_file = "swap.lock"
+    """Locked exclusively while files are replaced, and shared while others than the writer open them (`opening`)."""
+
+    def __init__(self, folder: Path, descriptor: int, errors: ErrorFamily) -> None:
+        self.folder = folder
+        self._descriptor = descriptor
+        self._errors = errors
+
+    @classmethod
+    def take(cls, folder: Path, errors: ErrorFamily) -> Self:
+        """Lock `folder`, which exists. Raises `in_use` with the owner, `OSError`."""
+        path = folder / _LOCK_FILE
+        descriptor = _try_lock(path)
+        if descriptor is None:
+            owner = path.read_bytes()[:32].decode(errors="replace").strip() or "another process"
+            raise errors.in_use(str(folder), owner)
+        (folder / cls.swap_file).touch(mode=0o600)
+        lock = cls(folder, descriptor, errors)
+        lock._write(f"process {os.getpid()}\n".encode())
+        return lock
+
+    @contextmanager
+    def swapping(self) -> Iterator[None]:
+        """Keep others from opening the files (`opening`) while they are replaced. Raises `TimeoutError`."""
+        deadline = time.monotonic() + _SWAP_PATIENCE_S
+        while time.monotonic() < deadline:
+            with _locked(self.folder / self.swap_file) as entered:
+                if entered:
+                    yield
+                    return
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"{self.folder}: the files stay in use by others")
+
+    def release(self) -> None:
+        """Let go. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write(self, content: bytes) -> None:
+        os.pwrite(self._descriptor, content, 0)
+        os.ftruncate(self._descriptor, len(content))
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The content of an owner's lock file. `epoch` is 0 until the owner has claimed the store."""
+
+    role: Role
+    pid: int
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role} process {self.pid} (epoch {self.epoch})"
+
+
+class OwnerLock(WriterLock):
+    """A writer lock that a `host` may take over, and whose former owner is fenced."""
+
+    swap_file = "takeover.lock"
+
+    def __init__(self, folder: Path, role: Role, descriptor: int, last_epoch: int, errors: ErrorFamily) -> None:
+        super().__init__(folder, descriptor, errors)
+        self.role = role
+        self.epoch = 0
+        self._last_epoch = last_epoch
+
+    @classmethod
+    def acquire(cls, folder: Path, role: Role, errors: ErrorFamily, takeover_after_s: float = 5.0) -> OwnerLock:
+        """Become the owner of `folder`, which is created if need be.
+
+        A `library` does not wait. A `host` waits for another host to let go, and takes over from one that still holds
+        the lock after `takeover_after_s`. Raises `in_use` with the owner, and `failed` on the system's errors.
+        """
+        with _system_errors(folder, errors):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return cls._acquire(folder, role, errors, takeover_after_s)
+
+    @classmethod
+    def _acquire(cls, folder: Path, role: Role, errors: ErrorFamily, takeover_after_s: float) -> OwnerLock:
+        path = folder / _LOCK_FILE
+        waiting_for, deadline = None, 0.0
+        while (descriptor := _try_lock(path)) is None:
+            owner = _read_owner(path)
+            if not _may_wait(role, owner):
+                raise errors.in_use(str(folder), str(owner or "another process"))
+            if (holder := _inode(path)) != waiting_for:
+                waiting_for, deadline = holder, time.monotonic() + takeover_after_s
+            if time.monotonic() >= deadline and (lock := cls._take_over(path, waiting_for, errors)):
+                return lock
+            time.sleep(_POLL_S)
+        last = _decode_owner(os.pread(descriptor, _OWNER_BYTES, 0))
+        (folder / cls.swap_file).touch(mode=0o600)
+        lock = cls(folder, role, descriptor, last.epoch if last else 0, errors)
+        lock._write_owner()
+        return lock
+
+    @classmethod
+    def _take_over(cls, path: Path, waited_for: int | None, errors: ErrorFamily) -> OwnerLock | None:
+        """Put a locked file of our own in the place of the old one; None when another process was faster."""
+        with _locked(path.with_name(cls.swap_file)) as entered:
+            owner = _read_owner(path)
+            if not entered or owner is None or _inode(path) != waited_for:
+                return None
+            own = path.with_name(f"{_LOCK_FILE}.{os.getpid()}")
+            descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = cls(path.parent, "host", descriptor, owner.epoch, errors)
+            lock._write_owner()
+            own.replace(path)
+            return lock
+
+    def claim(self, write: Callable[[], AbstractContextManager[Transaction]], database: str) -> int:
+        """Raise the store's epoch and make it ours; earlier owners are fenced when this returns.
+
+        `write` begins a write transaction. Raises `damaged` when the store is empty although it was claimed before:
+        its file was lost.
+        """
+        with write() as transaction:
+            current = _epoch(transaction, database)
+            if not current and self._last_epoch:
+                raise self._errors.damaged(f"{self.folder} had epoch {self._last_epoch}, but its store is empty")
+            self.epoch = current + 1
+            transaction.put(database, _EPOCH_KEY, self.epoch.to_bytes(8, "big"))
+        with _system_errors(self.folder, self._errors):
+            self._write_owner()
+        return self.epoch
+
+    def check(self, transaction: Transaction, database: str) -> None:
+        """Raise `fenced` when a newer owner has claimed the store. Call it in each write transaction."""
+        current = _epoch(transaction, database)
+        if current != self.epoch:
+            raise self._errors.fenced(str(self.folder), self.epoch, current)
+
+    @contextmanager
+    def swapping(self) -> Iterator[None]:
+        """Keep others from taking over, and from opening the files (`opening`), while those are replaced.
+
+        Raises `fenced` when another took over already, `failed` when others do not let go.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(super().swapping())
+            except TimeoutError as error:
+                raise self._errors.failed(str(error)) from error
+            if _inode(self.folder / _LOCK_FILE) != os.fstat(self._descriptor).st_ino:
+                raise self._errors.fenced(str(self.folder), self.epoch, self.epoch + 1)
+            yield
+
+    def _write_owner(self) -> None:
+        self._write(msgspec.json.encode(Owner(self.role, os.getpid(), self.epoch or self._last_epoch)))
+
+
+@contextmanager
+def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
+    """Keep the files below `folder` from being replaced while they are opened by others than their writer.
+
+    Waits for a replacement to end. `kind` is the class of the writer's lock.
+    """
+    try:
+        descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # a copy, or no writer was there yet
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def last_epoch(folder: Path, errors: ErrorFamily) -> int:
+    """Return the epoch of the last owner of a store; 0 before the first. Opens no store. Raises `failed`."""
+    with _system_errors(folder, errors):
+        owner = _read_owner(folder / _LOCK_FILE)
+    return 0 if owner is None else owner.epoch
+
+
+@contextmanager
+def _system_errors(folder: Path, errors: ErrorFamily) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise errors.failed(f"{folder}: {error.strerror}") from error
+
+
+def _may_wait(role: Role, owner: Owner | None) -> bool:
+    """Only a host waits, and only for a host in another process: in its own it would wait for itself."""
+    return role == "host" and (owner is None or (owner.role == "host" and owner.pid != os.getpid()))
+
+
+def _try_lock(path: Path) -> int | None:
+    """Return the descriptor of the locked file, or None when another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino == _inode(path):  # else it was replaced between open and lock
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Try to lock a file for the block; say whether it worked. Never waits: the holder may be frozen."""
+    descriptor = _try_lock(path)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _read_owner(path: Path) -> Owner | None:
+    try:
+        return _decode_owner(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _decode_owner(content: bytes) -> Owner | None:
+    try:
+        return msgspec.json.decode(content, type=Owner)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # empty, being written, or damaged
+        return None
+
+
+def _epoch(transaction: Transaction, database: str) -> int:
+    return int.from_bytes(transaction.get(database, _EPOCH_KEY) or b"", "big")

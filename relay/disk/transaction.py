@@ -1,0 +1,198 @@
+"""One transaction of an LMDB environment. Knows no engine: it receives the engine's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+Pair = tuple[bytes, bytes]
+"""A key and its value."""
+
+
+class Failures(Protocol):
+    """Translates what the engine raises."""
+
+    engine: type[Exception]
+
+    def translate(self, error: Any) -> Exception: ...
+
+    def damaged(self, message: str) -> Exception: ...
+
+
+class PairCipher(Protocol):
+    """Encrypts the keys and values of one transaction."""
+
+    def key(self, database: str, key: bytes) -> bytes: ...
+
+    def plain_key(self, database: str, stored: bytes) -> bytes: ...
+
+    def seal(self, database: str, stored: bytes, value: bytes) -> bytes: ...
+
+    def open(self, database: str, stored: bytes, sealed: bytes) -> bytes: ...
+
+
+class Transaction:
+    """A consistent view of an environment, and in a write transaction the way to change it.
+
+    Databases are named. Keys are 1 to 511 bytes, sorted as bytes. Each method raises the errors of the environment.
+    """
+
+    def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures) -> None:
+        self._transaction = transaction
+        self._databases = databases
+        self._failures = failures
+
+    def get(self, database: str, key: bytes) -> bytes | None:
+        """Return the value under `key`, or None."""
+        try:
+            value: bytes | None = self._transaction.get(key, db=self._databases[database])
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+        return value
+
+    def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
+        """Set `key` to `value`.
+
+        `append` is a hint that `key` is greater than every other, so that pages are filled completely instead of by
+        half. A wrong hint is ignored.
+        """
+        handle = self._databases[database]
+        try:
+            if append and self._transaction.put(key, value, db=handle, append=True, overwrite=False):
+                return
+            self._transaction.put(key, value, db=handle)
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+
+    def append(self, database: str, key: bytes, value: bytes) -> None:
+        """Add a pair whose key is greater than every other. Raises the error for damage if it is not."""
+        try:
+            is_added = self._transaction.put(key, value, db=self._databases[database], append=True)
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+        if not is_added:
+            raise self._failures.damaged(f"{database} already holds a key from {key.hex()} on")
+
+    def delete(self, database: str, key: bytes) -> bool:
+        """Remove `key`; return whether it was there."""
+        try:
+            return bool(self._transaction.delete(key, db=self._databases[database]))
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+
+    def clear(self, database: str) -> None:
+        """Remove every key of a database."""
+        try:
+            self._transaction.drop(self._databases[database], delete=False)
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+
+    def scan(
+        self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Pair]:
+        """Yield the pairs in order of their keys, from `start` (inclusive) to `end` (exclusive).
+
+        Reversed: from the last key below `end` down to `start`. In a write transaction, do not change the database
+        meanwhile. Encrypted names have no order and are no bounds.
+        """
+        return self.scan_stored(database, start, end, reverse=reverse)
+
+    def scan_stored(
+        self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Pair]:
+        """Yield the pairs as `scan` does, as they are on the disk: encrypted ones are not decrypted."""
+        try:
+            with self._transaction.cursor(db=self._databases[database]) as cursor:
+                yield from _down(cursor, start, end) if reverse else _up(cursor, start, end)
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+
+    def consume(self, database: str) -> Iterator[Pair]:
+        """Yield the pairs as they are on the disk, from the first on, and delete each when the next is asked for.
+
+        The pair at which the caller stops stays. Other databases may be changed meanwhile.
+        """
+        try:
+            with self._transaction.cursor(db=self._databases[database]) as cursor:
+                found = cursor.first()
+                while found:
+                    yield cursor.item()
+                    cursor.delete()
+                    found = bool(cursor.key())
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+
+    def first_key(self, database: str) -> bytes | None:
+        """Return the least key; None when the database is empty."""
+        return next((key for key, _ in self.scan(database)), None)
+
+    def last_key(self, database: str) -> bytes | None:
+        """Return the greatest key; None when the database is empty."""
+        return next((key for key, _ in self.scan(database, reverse=True)), None)
+
+    def count(self, database: str) -> int:
+        """Return the number of keys."""
+        return int(self._stat(database)["entries"])
+
+    def used_bytes(self) -> int:
+        """Return the size of all pages in use, over all databases; free pages are not counted."""
+        stats = [self._stat(name) for name in self._databases]
+        return sum(s["psize"] * (s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"]) for s in stats)
+
+    def _stat(self, database: str) -> dict[str, int]:
+        try:
+            stat: dict[str, int] = self._transaction.stat(self._databases[database])
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+        return stat
+
+
+class EncryptedTransaction(Transaction):
+    """A transaction whose keys and values are encrypted on the disk; callers see plain ones."""
+
+    def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures, cipher: PairCipher) -> None:
+        super().__init__(transaction, databases, failures)
+        self._cipher = cipher
+
+    def get(self, database: str, key: bytes) -> bytes | None:
+        stored = self._cipher.key(database, key)
+        value = super().get(database, stored)
+        return None if value is None else self._cipher.open(database, stored, value)
+
+    def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
+        stored = self._cipher.key(database, key)
+        super().put(database, stored, self._cipher.seal(database, stored, value), append=append)
+
+    def append(self, database: str, key: bytes, value: bytes) -> None:
+        stored = self._cipher.key(database, key)
+        super().append(database, stored, self._cipher.seal(database, stored, value))
+
+    def delete(self, database: str, key: bytes) -> bool:
+        return super().delete(database, self._cipher.key(database, key))
+
+    def scan(
+        self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[Pair]:
+        for stored, value in self.scan_stored(database, start, end, reverse=reverse):
+            yield self._cipher.plain_key(database, stored), self._cipher.open(database, stored, value)
+
+
+def _up(cursor: Any, start: bytes, end: bytes | None) -> Iterator[Pair]:
+    if not (cursor.set_range(start) if start else cursor.first()):
+        return
+    if end is None:
+        yield from cursor
+        return
+    for key, value in cursor:
+        if key >= end:
+            return
+        yield key, value
+
+
+def _down(cursor: Any, start: bytes, end: bytes | None) -> Iterator[Pair]:
+    is_above = end is not None and cursor.set_range(end)
+    if cursor.prev() if is_above else cursor.last():
+        for key, value in cursor.iterprev():
+            if key < start:
+                return
+            yield key, value

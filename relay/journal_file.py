@@ -1,0 +1,158 @@
+"""The file of a journal: opened for its one writer or for readers, copied while in use, its consumers moved back.
+
+A journal is encrypted from its beginning or not at all. An encrypted one stores the id of the system's key, which tells
+a folder of keys that is away, or another one, from users' keys that were destroyed: nothing is read or written then,
+and no keys are created in their stead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from relay.config import JournalSettings
+from relay.crypto import KeyRing
+from relay.disk import Environment, ErrorFamily, Transaction, WriterLock, opening
+from relay.entries import COUNTERS, DATABASES, counter, number, number_key
+from relay.errors import (
+    EncryptionKeyMissingError,
+    EncryptionMismatchError,
+    JournalDamagedError,
+    JournalError,
+    JournalFullError,
+    JournalInUseError,
+)
+from relay.sealing import PURPOSE
+from relay.validation import SYSTEM_USER
+
+MARK = b"encrypted"
+"""The counter that holds the id of the system's key in an encrypted journal."""
+_ERRORS = ErrorFamily(
+    failed=JournalError,
+    full=JournalFullError,
+    damaged=JournalDamagedError,
+    in_use=JournalInUseError,
+    fenced=lambda path, own, current: JournalError(f"{path}: epoch {own} was superseded by {current}"),
+    is_encrypted=lambda path: EncryptionMismatchError(path, True),
+    not_encrypted=lambda path: EncryptionMismatchError(path, False),
+)
+
+
+def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False) -> Environment:
+    """Open the environment of the journal in `folder`; a writer creates it, and holds it alone until it is closed.
+
+    Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`.
+    """
+    if readonly:
+        with opening(folder, WriterLock):
+            return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, readonly=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = WriterLock.take(folder, _ERRORS)
+    except OSError as error:
+        raise _ERRORS.of_system(error, folder, settings.map_size_bytes) from error
+    try:
+        return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, lock=lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def open_copy(folder: Path, settings: JournalSettings) -> Environment:
+    """Open the environment of a new journal that is written into the empty folder `folder`."""
+    return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS)
+
+
+def require_unused(folder: Path) -> None:
+    """Raise `JournalInUseError` while somebody writes the journal in `folder`."""
+    WriterLock.take(folder, _ERRORS).release()
+
+
+def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> bytes | None:
+    """Compare the encryption of a journal with the keys that it is opened with; a new one becomes as it is opened.
+
+    Returns the id of the system's key; None where the journal is plain, or new and `readonly`.
+    Raises `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+    """
+    with environment.read() as transaction:
+        mark, is_new = transaction.get(COUNTERS, MARK), _is_new(transaction)
+    if keys is None:
+        if mark is not None:
+            raise EncryptionMismatchError(str(environment.path), True)
+    elif mark is not None:
+        if keys.cipher(SYSTEM_USER, PURPOSE).key_id != mark:
+            raise EncryptionKeyMissingError(SYSTEM_USER, str(keys.folder))
+        if not readonly:
+            keys.claim()
+    elif not is_new:
+        raise EncryptionMismatchError(str(environment.path), False)
+    elif not readonly:
+        mark = claim_ring(keys)
+        with environment.write() as transaction:
+            transaction.put(COUNTERS, MARK, mark)
+    return mark
+
+
+def claim_ring(keys: KeyRing) -> bytes:
+    """Return the mark of a journal encrypted with this ring: the id of the system's key, created if need be."""
+    keys.claim()
+    return keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
+
+
+class Mark(NamedTuple):
+    """Whether a journal is new, and the id of the system's key that encrypts it; None for a plain one."""
+
+    is_new: bool
+    key_id: bytes | None
+
+
+def read_mark(folder: Path, settings: JournalSettings) -> Mark:
+    """Return whether the journal in `folder` is encrypted; where there is none, it is new. Raises `JournalError`."""
+    if not folder.exists():
+        return Mark(True, None)
+    with closing(open_file(folder, settings, readonly=True)) as environment, environment.read() as transaction:
+        return Mark(_is_new(transaction), transaction.get(COUNTERS, MARK))
+
+
+def is_encrypted(folder: Path, settings: JournalSettings) -> bool | None:
+    """Return whether the journal in `folder` is encrypted; None where it is new and plain. Raises `JournalError`."""
+    mark = read_mark(folder, settings)
+    return None if mark.is_new and mark.key_id is None else mark.key_id is not None
+
+
+def _is_new(transaction: Transaction) -> bool:
+    """Whether nothing was ever written that an encrypted journal encrypts."""
+    return not counter(transaction, "last_seq") and not counter(transaction, "quarantine_last_id")
+
+
+def cursors(folder: Path, settings: JournalSettings) -> dict[str, int]:
+    """Return the cursor of each consumer. Raises `JournalError`."""
+    with closing(open_file(folder, settings, readonly=True)) as environment, environment.read() as transaction:
+        return {name.decode(): number(seq) for name, seq in transaction.scan("consumers")}
+
+
+def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
+    """Write a consistent copy of a journal, which may be in use, into the empty folder `target`. Not fsynced.
+
+    Returns the last number of the copy. A copy of the journal and copies of its consumers' stores are never of one
+    moment: read the cursors before copying those, and `rewind` the copy to them. Consumers recognise the events in
+    between. Raises `JournalError`.
+    """
+    with closing(open_file(source, settings, readonly=True)) as environment:
+        environment.copy(target)
+    with closing(open_file(target, settings, readonly=True)) as copy, copy.read() as transaction:
+        return counter(transaction, "last_seq")
+
+
+def rewind(folder: Path, settings: JournalSettings, to: Mapping[str, int], *, others: int | None = None) -> None:
+    """Move consumers back to the given cursors, never forward. Durable on return.
+
+    `others` is the cursor of consumers that `to` does not name. Raises `JournalInUseError`, `JournalError`.
+    """
+    with closing(open_file(folder, settings)) as environment, environment.write() as transaction:
+        for name, seq in list(transaction.scan("consumers")):
+            wanted = to.get(name.decode(), others)
+            if wanted is not None and wanted < number(seq):
+                transaction.put("consumers", name, number_key(wanted))
