@@ -21,7 +21,7 @@ from typing import TextIO
 import platformdirs
 
 from memory_agent.errors import DaemonRunningError, SettingsError
-from memory_agent.moving import finish_moving, is_moving
+from memory_agent.storage.folder_moves import finish_moves, has_unfinished_moves
 from relay import ensure_local_key
 from relay.access import ipc_endpoint
 
@@ -106,7 +106,7 @@ class Layout:
 
     def finish_restore(self) -> None:
         """Carry a restore that was killed in the middle out to its end. Raises `DaemonRunningError`, as `hold`."""
-        if is_moving(self.data_dir):
+        if has_unfinished_moves(self.data_dir):
             with self.hold():
                 pass
 
@@ -124,7 +124,7 @@ class Layout:
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
-            finish_moving(self.data_dir)
+            finish_moves(self.data_dir)
             yield
 
 

@@ -1,6 +1,6 @@
-"""Logging of the entry points: one line an event, `noun.past_tense` with fields that carry units, on standard error.
+"""Configure logging in an entry point: to standard error, one `noun.past_tense` line per event, fields with units.
 
-Memory text, vectors and tokens are never passed to a logger; `tests/end_to_end/test_daemon.py` holds that.
+Memory text, vectors and tokens are never logged (`tests/end_to_end/test_daemon.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40
 
 
 def configure_logging(level: Level = "info") -> None:
-    """Log `level` and above: readable on a terminal, one JSON document a line elsewhere."""
+    """Log `level` and above: readable on a terminal, elsewhere as one JSON document a line."""
     terminal = sys.stderr.isatty()
     renderer = structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
     structlog.configure(

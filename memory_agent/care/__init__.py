@@ -1,6 +1,4 @@
-"""Looking after a data folder: checked, built anew, compacted, copied, carried elsewhere.
+"""Maintenance of a data folder: verify, back up, restore, encrypt, export, and erase while no daemon runs.
 
-`findings` is what a check found; `records_check`, `derived_check` and `checkup` check one store; `relay.checkup` does
-the journal. Whatever only reads takes snapshots of the files, which their owner may be writing meanwhile: LMDB lets
-other processes read, so a daemon need not be asked.
+What only reads takes LMDB snapshots, which other processes may do while the owner writes, so no daemon has to be asked.
 """

@@ -1,23 +1,26 @@
-"""A copy of a data folder that belongs together, made while a daemon works on the folder.
+"""Make a consistent backup of a data folder, also while a daemon runs, and read its manifest.
 
-Each part is one snapshot of LMDB. Users are copied before the journal, so no store knows of an event that the copied
-journal does not hold; the consumers of the copied journal stand where they stood before the first user was copied, so
-whatever came in between is given to the stores again, which recognise it. What is derived is left out; so are tokens
-and keys. Each copy is gone through before it counts, and the folder has its name only when all of it is on the disk.
+Each part is an LMDB snapshot. Users are copied before the journal, so the copied journal has every event that a copied
+store has. The copied journal's cursors are those from before the first user was copied, so later events are delivered
+to the stores again, which recognise them. Derived files, tokens and keys are left out. Every copy is checked, and the
+backup gets its name only when all of it is durable. The manifest lists each file with its size and SHA-256.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from memory_agent.care.checkup import check_user
 from memory_agent.care.findings import Report
-from memory_agent.care.manifest import FORMAT, Manifest, Part, describe, write_manifest
-from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
+from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment
 from memory_agent.storage.folders import known_users, user_folder
@@ -28,12 +31,34 @@ from relay.disk import DATA_FILE, flush, flush_tree, opening
 
 OWNERS = "owners"
 JOURNAL = "journal"
+MANIFEST_FILE = "manifest.json"
+FORMAT = 1
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """`part` is `user ID`, `owners` or `journal`; `entries` counts memories, or is the last sequence number."""
+
+    part: str
+    path: str
+    bytes: int
+    sha256: str
+    entries: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a backup. `left_out`: users who are not in it because the store is damaged or has no key."""
+
+    format: int
+    version: str
+    made_at: Annotated[datetime, msgspec.Meta(tz=True)]
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
-    """Copy everything below `data_dir` that is no cache into `target`, which must not exist; durable on return.
+    """Copy `data_dir`, without its caches, to `target`, which must not exist. Durable on return.
 
-    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`; nothing is left behind then.
+    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`; no files are left then.
     """
     if target.exists():
         raise InvalidInputError("directory", f"{target} exists already; name one that does not")
@@ -41,7 +66,7 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(mode=0o700)
-        manifest = _Copying(data_dir, partial, settings, report).run(now)
+        manifest = _Copier(data_dir, partial, settings, report).run(now)
         write_manifest(partial, manifest)
         flush_tree(partial)
         partial.rename(target)
@@ -52,7 +77,7 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     return manifest
 
 
-class _Copying:
+class _Copier:
     def __init__(self, data_dir: Path, folder: Path, settings: Settings, report: Report) -> None:
         self._data_dir = data_dir
         self._folder = folder
@@ -113,7 +138,7 @@ class _Copying:
         return user_folder(self._folder, user_id)
 
     def _described(self, folder: Path, part: str, entries: int) -> Part:
-        """Leave nothing but the data in the folder, and say what it is."""
+        """Remove all but the data file from the folder, and describe it."""
         for path in folder.iterdir():
             if path.name != DATA_FILE:
                 path.unlink()
@@ -127,3 +152,58 @@ def _copy(source: Path, target: Path, map_size_bytes: int) -> None:
         environment.copy(target)
     finally:
         environment.close()
+
+
+def describe(folder: Path, file: Path, part: str, entries: int) -> Part:
+    """Return the manifest entry of a file below `folder`."""
+    path = file.relative_to(folder).as_posix()
+    return Part(part=part, path=path, bytes=file.stat().st_size, sha256=file_digest(file), entries=entries)
+
+
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest. Durable on return."""
+    with (folder / MANIFEST_FILE).open("xb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a backup after checking its files against it. Raises `BackupDamagedError`."""
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise BackupDamagedError(f"{folder} is no backup: it has no {MANIFEST_FILE}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BackupDamagedError(f"{folder / MANIFEST_FILE}: {error}") from error
+    if manifest.format > FORMAT:
+        raise BackupDamagedError(f"{folder} has format {manifest.format}; this version knows up to {FORMAT}")
+    folders = {Path(part.path).parent for part in manifest.parts}
+    if len(folders) < len(manifest.parts):
+        raise BackupDamagedError(f"{folder / MANIFEST_FILE} names two parts of one folder")
+    for part in manifest.parts:
+        _require_unchanged(folder, part)
+    return manifest
+
+
+def _require_unchanged(folder: Path, part: Part) -> None:
+    file = folder / part.path
+    if Path(part.path).is_absolute() or ".." in Path(part.path).parts:
+        raise BackupDamagedError(f"{part.path} lies outside the backup")
+    if not _is_file(file):
+        raise BackupDamagedError(f"{part.path} is missing")
+    if file.stat().st_size != part.bytes or file_digest(file) != part.sha256:
+        raise BackupDamagedError(f"{part.path} is not as it was when the backup was made")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # not a valid file name
+        return False

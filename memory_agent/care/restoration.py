@@ -17,17 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.backup import JOURNAL, OWNERS
+from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
 from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.findings import Report
-from memory_agent.care.manifest import Part, digest, read_manifest
 from memory_agent.care.offline import Warn, erase_events_of, erase_user, erased_events, open_memory
 from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
 from memory_agent.layout import CONSUMER, Layout
-from memory_agent.moving import is_moving, move_all
 from memory_agent.settings import Settings
 from memory_agent.storage.environment import open_records, own
+from memory_agent.storage.folder_moves import has_unfinished_moves, move_folders
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
@@ -78,7 +77,7 @@ def restore_all(
             again = _reapply_erasures(stage, stage, data_dir, settings, manifest.made_at, now, warn)
             flush_tree(stage)
             aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
-            move_all(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
+            move_folders(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
     return _restored(data_dir, manifest.parts, aside, manifest.made_at, again)
 
 
@@ -114,7 +113,7 @@ def restore_user(
         flush_tree(stage)
         _rewind(data_dir, settings, cursor)  # first: a repeated event is recognised, a missed one is lost
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
-        move_all(data_dir, [*moves, (staged, folder)])
+        move_folders(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
 
 
@@ -140,7 +139,7 @@ def replay_user(
             raise InvalidInputError("user", reason)
         _rewind(data_dir, settings, 0)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=True)
-        move_all(data_dir, moves)
+        move_folders(data_dir, moves)
         known = erased_events(data_dir, settings, user_id, _read_history(data_dir, user_id, warn))
         if known:
             with open_memory(data_dir, settings, user_id) as memory:
@@ -208,7 +207,7 @@ def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
         with _held(layout, data_dir, users):
             yield
     except BaseException:
-        if is_new and not is_moving(data_dir):
+        if is_new and not has_unfinished_moves(data_dir):
             shutil.rmtree(data_dir, ignore_errors=True)
         raise
 
@@ -238,13 +237,13 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
             shutil.copyfile(backup / part.path, file)
             file.chmod(0o600)
             fault = find_fault(file.parent)
-            if digest(file) != part.sha256 or fault is not None:
+            if file_digest(file) != part.sha256 or fault is not None:
                 raise BackupDamagedError(f"{part.path}: {fault or 'changed while it was copied'}")
         report("parts", len(parts), len(parts))
         flush_tree(stage)
         yield stage
     finally:
-        if not is_moving(data_dir):
+        if not has_unfinished_moves(data_dir):
             shutil.rmtree(stage, ignore_errors=True)
 
 

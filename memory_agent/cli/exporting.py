@@ -33,7 +33,7 @@ def exporting(target: Target, file: Path, replace: bool) -> None:
       memory-agent export alice.jsonl --user alice
       memory-agent export - | jq -r 'select(.record) | .record.text'
     """
-    from memory_agent.care.carrying import export_user, write_file  # imports the engines
+    from memory_agent.care.export import export_user, write_file  # imports the engines
 
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")

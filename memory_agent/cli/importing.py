@@ -16,7 +16,7 @@ from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
 
 if TYPE_CHECKING:
-    from memory_agent.care.carrying import Imported
+    from memory_agent.care.export import Imported
 
 _STANDARD_STREAM = Path("-")
 
@@ -51,7 +51,7 @@ def importing(target: Target, file: Path) -> None:
 
 
 def _imported(target: Target, file: BinaryIO) -> Imported:
-    from memory_agent.care.carrying import import_user  # imports the engines
+    from memory_agent.care.export import import_user  # imports the engines
 
     with progress_bars() as report:
         return import_user(file, target.data_dir, target.settings, target.user_id, datetime.now(UTC), report)

@@ -19,13 +19,13 @@ import xxhash
 from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
 from target import Target, refused
 
-from memory_agent.care import lines
-from memory_agent.care.manifest import read_manifest
+from memory_agent.care import export
+from memory_agent.care.backup import read_manifest
 from memory_agent.cli.event_lines import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
-from memory_agent.learning import export, learner_file
+from memory_agent.learning import learner_file
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
@@ -86,7 +86,7 @@ HISTORIES = (
 )
 NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z","looked_at":null}',)
 LINES = (
-    lines.encode_line(
+    export.encode_line(
         MemoryRecord(id="m", text="t", source="user_input", kind="episode", timestamp=NOW, metadata={"a": [1]}),
         np.asarray([1, 0, 0, 0], "<f2").tobytes(),
         [b"e-1", b"\xff" * 17],
@@ -273,8 +273,8 @@ def _lines(data: bytes) -> None:
 
 
 def _memory_lines(data: bytes) -> None:
-    refused(lines.decode_head, data)
-    refused(lines.decode_line, 2, data, 4)
+    refused(export.decode_head, data)
+    refused(export.decode_line, 2, data, 4)
 
 
 def _decode_vector(value: bytes) -> object:

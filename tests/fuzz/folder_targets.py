@@ -17,18 +17,17 @@ from encrypted_targets import STORE, ring, user_key
 from file_targets import _in_file
 from target import Target, refused
 
-from memory_agent.care.backup import make_backup
-from memory_agent.care.manifest import MANIFEST_FILE
+from memory_agent.care.backup import MANIFEST_FILE, make_backup
 from memory_agent.care.restoration import restore_all, restore_user
 from memory_agent.erasure.history import note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import IndexDamagedError
-from memory_agent.moving import finish_moving
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import derived, sqlite_file
+from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder
 from memory_agent.storage.lexicon import read_contents
 from memory_agent.storage.owners import Owners, encrypt_owners, run_keys
@@ -183,7 +182,7 @@ def _moves(data: bytes) -> None:
         (data_dir / STAGE).mkdir(exist_ok=True)
         (data_dir / STAGE / "plan").write_bytes(plan)
         with suppress(OSError):  # a name that no file can have
-            refused(finish_moving, data_dir)
+            refused(finish_moves, data_dir)
     assert [path.name for path in data_dir.parent.iterdir()] == ["data"]
     shutil.rmtree(data_dir.parent)
 

@@ -17,8 +17,8 @@ from care_samples import GRAPH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.care.carrying import Imported, export_lines, import_lines
 from memory_agent.care.checkup import check_user
+from memory_agent.care.export import Imported, export_lines, import_lines
 from memory_agent.config import StoreSettings
 from memory_agent.errors import InvalidInputError, StoreFullError
 from memory_agent.records import MemoryRecord, Utility

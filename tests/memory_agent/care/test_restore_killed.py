@@ -16,8 +16,8 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import StoreDamagedError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.moving import finish_moving, is_moving, move_all
 from memory_agent.settings import Settings
+from memory_agent.storage.folder_moves import finish_moves, has_unfinished_moves, move_folders
 from memory_agent.storage.folders import STAGE, user_folder
 from relay import EventLimits, Journal, event_from_mapping, journal_folder
 from relay.disk import add_checksum
@@ -75,9 +75,9 @@ def test_killed_at_any_move_it_is_finished_by_the_next_start(
         code = subprocess.run(script, check=False, stderr=subprocess.PIPE, timeout=120).returncode
         assert code in (0, -signal.SIGKILL)
         killed += code != 0
-        finished += is_moving(work)
+        finished += has_unfinished_moves(work)
         with Layout(work).hold():
-            assert not is_moving(work)
+            assert not has_unfinished_moves(work)
         with Memory.open(user_folder(work, "alice"), user_id="alice", embedder=embedder) as memory:
             assert memory.stats().memories == 1  # what the backup had
         with Journal.open(journal_folder(work)) as journal:
@@ -94,8 +94,8 @@ def test_what_was_made_meanwhile_is_not_thrown_away(tmp_path: Path) -> None:
     for folder in (stage, place):
         folder.mkdir(parents=True)
         (folder / "data").touch()
-    with pytest.raises(StoreDamagedError, match=r"users: made anew before a restore was through"):
-        move_all(tmp_path, [(stage, place)])
+    with pytest.raises(StoreDamagedError, match=r"users: was created before a restore was finished"):
+        move_folders(tmp_path, [(stage, place)])
     with pytest.raises(StoreDamagedError), Layout(tmp_path).hold():
         pass
     assert (stage / "data").exists()
@@ -118,6 +118,6 @@ def test_a_plan_that_leads_out_of_the_data_folder_is_refused(tmp_path: Path, pat
     for move in ({"source": path, "target": "users"}, {"source": "erasures", "target": path}):
         plan.write_bytes(add_checksum(msgspec.json.encode([move])))
         with pytest.raises(StoreDamagedError):
-            finish_moving(tmp_path / "data")
+            finish_moves(tmp_path / "data")
         assert (tmp_path / "outside").exists()
         assert plan.exists()

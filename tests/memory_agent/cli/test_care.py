@@ -141,5 +141,5 @@ def test_what_is_no_export_is_said_to_be_none_and_makes_no_user(
     (tmp_path / "x.jsonl").write_text(content)
     result = run("import", str(tmp_path / "x.jsonl"), "--user", "alice")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: line 1: the file is no export of `memory-agent export`")
+    assert result.stderr.startswith("error: line 1: the file was not written by `memory-agent export`")
     assert not data_dir.exists()

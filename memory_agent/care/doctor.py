@@ -1,7 +1,6 @@
-"""Checks of this machine and this data folder, each with what to do when it fails.
+"""Check this machine and a data folder; each failed check comes with advice.
 
-Nothing is repaired and nothing of the user's is changed: the test memory lies in a temporary folder. The daemon need
-not run; where it does, it is asked. Rejected: one yes or no, which helps nobody.
+Nothing is repaired or changed: the test memory is in a temporary folder. A daemon is asked if one runs.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _TEST_QUERY = "why did the deploy hang"
 
 
 class Finding(NamedTuple):
-    """The outcome of a check, and what to do about it."""
+    """The outcome of a check, with advice."""
 
     state: State
     detail: str
@@ -63,7 +62,7 @@ class Finding(NamedTuple):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One check that was made."""
+    """The result of one check."""
 
     name: str
     state: State
@@ -73,7 +72,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
-    """Make every check, one after the other. A check that cannot be made has failed; none raises our errors."""
+    """Run every check in turn. A check that raises one of our errors, or `OSError`, has failed."""
     layout = Layout(data_dir)
     for name, check, advice in _CHECKS:
         started_s = time.monotonic()
@@ -86,7 +85,7 @@ def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
 
 
 def check_versions(_settings: Settings, _layout: Layout) -> Finding:
-    """Whether every engine is installed, in a version that is known to work."""
+    """Check that every engine is installed in a supported version."""
     required = dict(_REQUIREMENT.findall("\n".join(_requirements())))
     found = {name: _version(name) for name in _ENGINES}
     wrong = [
@@ -101,19 +100,19 @@ def check_versions(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_processor(settings: Settings, _layout: Layout) -> Finding:
-    """Which arithmetic the embedder uses here."""
+    """Report the arithmetic that the embedder uses on this processor."""
     choice = choose_scheme(settings.embedder.scheme)
     detail = f"{choice.scheme}: {choice.reason}"
     if choice.kernels == "saturating":
         advice = "set embedder.scheme to auto: int8 gives worse vectors on this processor"
         return Finding("warning", detail, advice)
     if choice.scheme == "float32" and settings.embedder.scheme == "auto":
-        return Finding("warning", detail, "nothing is wrong; embedding takes about three times as long as with VNNI")
+        return Finding("warning", detail, "this works; embedding takes about three times as long as with VNNI")
     return Finding("ok", detail)
 
 
 def check_model(settings: Settings, _layout: Layout) -> Finding:
-    """Whether the model is there and is the one that is expected."""
+    """Check that the embedding model is present and has the expected SHA-256."""
     status = model_status(settings.embedder)
     if status.state in ("missing", "refused"):
         return Finding("failed", status.problem, advise(status.state, settings.embedder))
@@ -124,7 +123,7 @@ def check_model(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_embedding(settings: Settings, _layout: Layout) -> Finding:
-    """Whether a text becomes a vector, the same one each time."""
+    """Check that a text is embedded to a unit vector, with the same bits each time."""
     embedder = open_embedder(settings.embedder)
     try:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
@@ -137,7 +136,7 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_recall(settings: Settings, _layout: Layout) -> Finding:
-    """Whether what is remembered is recalled, in a memory made for the test."""
+    """Check that a stored memory is recalled, in a temporary memory."""
     with tempfile.TemporaryDirectory(prefix="memory-doctor-") as folder, _open_memory(settings, Path(folder)) as memory:
         records = [memory.remember(text, now=datetime.now(UTC)) for text in _TESTS]
         result = memory.recall(_TEST_QUERY, len(_TESTS), deadline_ms=30_000)
@@ -149,7 +148,7 @@ def check_recall(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_folders(_settings: Settings, layout: Layout) -> Finding:
-    """Whether the folders can be written and nobody else can read them."""
+    """Check that the folders are writable and private."""
     for folder in (layout.data_dir, cache_folder()):
         place = _existing(folder)
         if not os.access(place, os.W_OK | os.X_OK):
@@ -162,12 +161,12 @@ def check_folders(_settings: Settings, layout: Layout) -> Finding:
 
 
 def check_encryption(settings: Settings, layout: Layout) -> Finding:
-    """Whether what is stored is encrypted as the settings say, and the keys are there and private."""
+    """Check that stores are encrypted as the settings say, and that the keys are present and private."""
     keys = open_key_ring(settings.encryption, layout.data_dir)
     if keys is not None and keys.is_away():
         return Finding("failed", f"{keys.folder} does not hold the keys of {layout.data_dir}", _KEYS_AWAY)
     stores = look_at_stores(layout.data_dir, settings, keys)
-    looked_at = stores if keys is not None else islice(stores, 1)  # where nothing should be, one store tells
+    looked_at = stores if keys is not None else islice(stores, 1)  # without keys, one encrypted store is enough
     states = {store.part: store.state for store in looked_at}
     plain, locked = ([part for part in states if states[part] == state] for state in ("plain", "locked"))
     if keys is None:
@@ -175,7 +174,7 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
             return Finding(
                 "failed", f"encrypted: {', '.join(locked)}", "name the folder of keys: encryption.keys_folder"
             )
-        return Finding("ok", "off: whoever reads the disk reads what is stored")
+        return Finding("ok", "off: anyone who can read the disk can read the memories")
     files = [keys.folder, *keys.folder.glob("*")]
     if any(file.stat().st_mode & 0o077 for file in files if file.exists()):
         return Finding("failed", f"others may read {keys.folder}", f"chmod -R go-rwx {keys.folder}")
@@ -190,7 +189,7 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
 
 
 def check_disk(_settings: Settings, layout: Layout) -> Finding:
-    """Whether there is room to store something."""
+    """Check the free disk space."""
     free = shutil.disk_usage(_existing(layout.data_dir)).free
     detail = f"{free / 1e9:.1f} GB free for {layout.data_dir}"
     advice = "make room, or choose --data-dir on another disk; 10,000 memories take about 25 MB"
@@ -200,7 +199,7 @@ def check_disk(_settings: Settings, layout: Layout) -> Finding:
 
 
 def check_sockets(settings: Settings, layout: Layout) -> Finding:
-    """Whether the daemon can listen: short enough socket paths, free ports."""
+    """Check that the daemon can listen: socket paths are short enough, ports are free."""
     longest = max((layout.gateway, layout.embedder, f"ipc://{layout.run / 'relay-feed.sock'}"), key=len)
     broker = settings.relay.broker
     endpoints = (*settings.daemon.listen, *broker.listen, *broker.feed_listen, *broker.pub_bind)
@@ -212,7 +211,7 @@ def check_sockets(settings: Settings, layout: Layout) -> Finding:
 
 
 def check_handles(_settings: Settings, _layout: Layout) -> Finding:
-    """Whether enough files may be open at once."""
+    """Check the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = f"ulimit -n {hard if hard > 0 else 65536} before the daemon is started (or LimitNOFILE= in its unit)"
     if soft < _HANDLES_LEAST:
@@ -223,7 +222,7 @@ def check_handles(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_daemon(_settings: Settings, layout: Layout) -> Finding:
-    """Whether the daemon answers and its parts run, where one serves the data folder."""
+    """Check that the daemon of the data folder, if there is one, answers and that its processes run."""
     if not layout.daemon_runs():
         return Finding("ok", f"none runs; start it with: memory-agent serve --data-dir {layout.data_dir}")
     with MemoryClient(data_dir=layout.data_dir) as client:
@@ -278,12 +277,12 @@ def _open_memory(settings: Settings, folder: Path) -> Memory:
 
 
 def _keys_for_the_test(settings: Settings, folder: Path) -> EncryptionSettings:
-    """Encrypt as the settings say, with a key of its own: what is only looked at gets no new keys."""
+    """Encrypt as the settings say, with temporary keys, so that the check adds none to the real folder."""
     return EncryptionSettings(keys_folder=str(folder / "keys") if settings.encryption.keys_folder else "")
 
 
 def _existing(path: Path) -> Path:
-    """Return `path`, or the closest folder above it that exists."""
+    """Return `path`, or its closest existing parent."""
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
 
 
@@ -293,7 +292,7 @@ def _private_paths(layout: Layout) -> tuple[Path, ...]:
 
 
 def _try_to_listen(endpoint: str) -> None:
-    """Raise `OSError` when a TCP endpoint cannot be listened at now; other endpoints are files and can be."""
+    """Raise `OSError` if a TCP endpoint cannot be bound; other endpoints are socket files."""
     endpoint = endpoint.removeprefix(CURVE)
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if not endpoint.startswith("tcp://") or not port.isdigit():

@@ -1,7 +1,7 @@
-"""Folders put in their places as one step: the plan is on the disk before the first one moves.
+"""Move several folders as one step, with a redo log: the plan is durable before the first move.
 
-Killed in the middle, a data folder would have neither what was there nor what was to come. So whoever finds a plan
-carries it out to its end: each move is done where its source is there and its target is not, as often as that takes.
+After a crash, the next process to hold the data folder finishes the plan. A move is done if its source exists and its
+target does not, so redoing it is idempotent.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _PLAN = "plan"
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One folder, by paths below the data folder."""
+    """One move; the paths are relative to the data folder."""
 
     source: str
     target: str
 
 
-def move_all(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
-    """Make all moves, in order, or have the next `finish_moving` make the rest; then the stage is removed.
+def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
+    """Make all moves, in order, and remove the stage. Durable on return.
 
-    Durable on return. Raises `OSError`; the plan stands then.
+    Raises `OSError`; `finish_moves` makes the remaining moves then.
     """
     (data_dir / STAGE).mkdir(mode=0o700, exist_ok=True)
     plan = [Move(*(path.relative_to(data_dir).as_posix() for path in pair)) for pair in moves]
@@ -37,10 +37,10 @@ def move_all(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
     _carry_out(data_dir, plan)
 
 
-def finish_moving(data_dir: Path) -> bool:
-    """Make the moves that a killed process did not get to; say whether there were any. Nobody uses the folder.
+def finish_moves(data_dir: Path) -> bool:
+    """Finish the moves of a process that was killed; return whether there were any. The caller holds the data folder.
 
-    Raises `OSError`, `StoreDamagedError` when the plan is not as it was written.
+    Raises `OSError`, `StoreDamagedError` for a damaged plan.
     """
     file = data_dir / STAGE / _PLAN
     if not file.exists():
@@ -48,15 +48,15 @@ def finish_moving(data_dir: Path) -> bool:
     try:
         plan = msgspec.json.decode(verify_checksum(file.read_bytes()), type=list[Move])
     except (ValueError, RecursionError) as error:
-        raise StoreDamagedError(f"{file}: the plan of a restore that was broken off is damaged: {error}") from error
+        raise StoreDamagedError(f"{file}: the plan of an interrupted restore is damaged: {error}") from error
     if not all(_lies_inside(path) for move in plan for path in (move.source, move.target)):
-        raise StoreDamagedError(f"{file}: the plan of a restore that was broken off leads out of the data folder")
+        raise StoreDamagedError(f"{file}: the plan of an interrupted restore leads out of the data folder")
     _carry_out(data_dir, plan)
     return True
 
 
-def is_moving(data_dir: Path) -> bool:
-    """Say whether moves were begun and not made to the end."""
+def has_unfinished_moves(data_dir: Path) -> bool:
+    """Whether moves were begun and not finished."""
     return (data_dir / STAGE / _PLAN).exists()
 
 
@@ -69,7 +69,7 @@ def _carry_out(data_dir: Path, plan: Sequence[Move]) -> None:
     for move in plan:
         source, target = data_dir / move.source, data_dir / move.target
         if move.source.startswith(STAGE) and source.exists() and target.exists():
-            raise StoreDamagedError(f"{target}: made anew before a restore was through, whose files are in {source}")
+            raise StoreDamagedError(f"{target}: was created before a restore was finished, whose files are in {source}")
         if source.exists() and not target.exists():
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             source.rename(target)

@@ -1,26 +1,32 @@
-"""Memories out of one store as JSON lines, and into another one.
+"""Export a user's memories as JSON Lines, and import them into another store.
 
-Export reads a snapshot of the files and may go on beside a daemon. Import looks at every line before it takes one, and
-takes all in one transaction: a line that is wrong, a full disk or a kill leave the store as it was. What is there
-already, by id or by event, stays as it is, so to import twice is to import once. Vectors of another embedder than the
-store's are left out, and made anew when a model is at hand.
+Each memory is one line and round-trips bit for bit: record, usage, vector, and the events behind it. Vectors are
+base64 of the stored float16 values; metadata that JSON cannot hold exactly (bytes, NaN) is base64 of MessagePack; event
+ids too long to be stored are digests. Runs and what was learned from them are exported by `memory-agent sona export`.
+
+Export reads a snapshot, also while a daemon runs. Import checks every line first and writes one transaction, so a bad
+line, a full disk or a kill leaves the store unchanged. It skips memories that the store has, by id or event, and is
+idempotent. Vectors of another embedder than the store's are dropped, and recomputed when a model is available.
 """
 
 from __future__ import annotations
 
+import base64
+import math
 import os
 import tempfile
+from binascii import Error as NotBase64
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 
 from memory_agent.care.findings import Report
-from memory_agent.care.lines import FORMAT, LONGEST_LINE_BYTES, Head, decode_head, decode_line, encode_line
 from memory_agent.config import StoreSettings
 from memory_agent.erasure.eraser import note_reimported
 from memory_agent.errors import DaemonRunningError, InvalidInputError
@@ -29,25 +35,53 @@ from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.codec import row_key, row_number, unseal_vector
+from memory_agent.storage.codec import encode_record, name_key, row_key, row_number, unseal_vector, usage_of
 from memory_agent.storage.environment import open_records
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key
 from relay.disk import Transaction, flush
 
+FORMAT = 1
+LONGEST_LINE_BYTES = 64 << 20
+
+_LENGTH_ERROR = 0.01  # of a unit vector in float16
 _STEP = 1_000
-_MOST_NAMED = 5  # lines that are wrong
+_MOST_NAMED = 5  # bad lines in one error
 
 Arrival = tuple[MemoryRecord | None, bytes | None, list[bytes]]
 
 
+class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line: whose memories follow, and which embedder made their vectors."""
+
+    memory_agent_export: int
+    user_id: str
+    stamp: str | None = None
+    ndim: int | None = None
+    memories: int = 0
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A memory with its events; without a record, events whose memory was deleted, which stay recognised."""
+
+    record: MemoryRecord | None = None
+    vector: str | None = None
+    metadata_msgpack: str | None = None
+    events: tuple[str, ...] = ()
+    event_digests: tuple[str, ...] = ()
+
+
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """How many memories were taken, and how many were there already. `without_vector`: of those that were taken."""
+    """The number of memories that were imported, and that were there before. `without_vector`: of the imported."""
 
     taken: int
     known: int
     without_vector: int
+
+
+_heads = msgspec.json.Decoder(Head)
+_lines = msgspec.json.Decoder(Line)
 
 
 def export_user(data_dir: Path, settings: Settings, user_id: str, report: Report) -> Iterator[bytes]:
@@ -104,7 +138,7 @@ def write_file(file: Path, chunks: Iterable[bytes]) -> int:
 def export_lines(
     folder: Path, user_id: str, settings: StoreSettings, report: Report, key: UserKey | None = None
 ) -> Iterator[bytes]:
-    """Go over the lines of a user's memories, without line ends: in plain words, whatever the `key` they are under.
+    """Yield the lines of the store in `folder`, without line ends, decrypted with `key`.
 
     Raises `StoreError`, `StoreDamagedError`.
     """
@@ -117,9 +151,9 @@ def export_lines(
 
 
 def import_lines(file: BinaryIO, archive: Archive, report: Report) -> Imported:
-    """Take the memories of a file, which can be read from its beginning again. Durable on return.
+    """Import a seekable export file, all of it or nothing. Durable on return.
 
-    Raises `InvalidInputError` naming the lines that are wrong, `StoreError`; nothing was taken then.
+    Raises `InvalidInputError` naming the bad lines, `StoreError`; the store is unchanged then.
     """
     head = _checked(file, report)
     with archive.batch() as batch:
@@ -157,7 +191,7 @@ def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _checked(file: BinaryIO, report: Report) -> Head:
-    """Look at every line; return the first."""
+    """Check every line; return the first."""
     lines = _numbered(file)
     head = decode_head(next(lines, (1, b""))[1])
     faults: list[str] = []
@@ -194,7 +228,7 @@ def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report)
     for done, (record, vector, events) in enumerate(arrivals):
         if done % _STEP == 0:
             report("taken", done, head.memories)
-        row = batch.allot_row() if record is None and _is_news(batch, events) else None
+        row = batch.allot_row() if record is None and _is_new(batch, events) else None
         if record is not None and (batch.row_of_id(record.id) or _row_of_event(batch, record)):
             known += 1
         elif record is not None:
@@ -211,5 +245,119 @@ def _row_of_event(batch: Batch, record: MemoryRecord) -> int | None:
     return None if record.event_id is None else batch.row_of_event(record.event_id)
 
 
-def _is_news(batch: Batch, events: list[bytes]) -> bool:
+def _is_new(batch: Batch, events: list[bytes]) -> bool:
     return any(not batch.knows_event(key) for key in events)
+
+
+def encode_line(record: MemoryRecord | None, vector: bytes | None, events: list[bytes]) -> bytes:
+    """Return the line of a memory; `vector` and `events` are stored bytes."""
+    metadata = None
+    if record is not None and not _is_exact(record.metadata):
+        metadata = _base64(msgspec.msgpack.encode(record.metadata))
+        record = msgspec.structs.replace(record, metadata={})
+    line = Line(
+        record=record,
+        vector=None if vector is None else _base64(vector),
+        metadata_msgpack=metadata,
+        events=tuple(key.decode() for key in events if not _is_digest(key)),
+        event_digests=tuple(key.hex() for key in events if _is_digest(key)),
+    )
+    return msgspec.json.encode(line)
+
+
+def decode_head(data: bytes) -> Head:
+    """Return the decoded first line. Raises `InvalidInputError`."""
+    try:
+        head = _heads.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputError("line 1", f"the file was not written by `memory-agent export`: {error}") from error
+    if head.memory_agent_export > FORMAT:
+        raise InvalidInputError(
+            "line 1", f"has format {head.memory_agent_export}; this version reads {FORMAT}: use a newer one"
+        )
+    if head.ndim is not None and not 0 < head.ndim <= 1 << 16:
+        raise InvalidInputError("line 1", f"{head.ndim} dimensions")
+    return head
+
+
+def decode_line(number: int, data: bytes, ndim: int | None) -> tuple[MemoryRecord | None, bytes | None, list[bytes]]:
+    """Return the record, vector and events of a line, as stored bytes. Raises `InvalidInputError` naming the line."""
+    try:
+        line = _lines.decode(data)
+        record = line.record if line.metadata_msgpack is None else _with_metadata(line)
+        if record is not None:
+            _require_storable(record)
+        events = [name_key(event, "events") for event in line.events]
+        events += [_digest(text) for text in line.event_digests]
+        return record, None if line.vector is None else _vector(line.vector, ndim), events
+    except InvalidInputError as error:
+        raise InvalidInputError(f"line {number}", f"{error.field} {error.reason}") from error
+    except (msgspec.DecodeError, NotBase64, RecursionError, ValueError) as error:
+        raise InvalidInputError(f"line {number}", str(error)) from error
+
+
+def _require_storable(record: MemoryRecord) -> None:
+    """Raise `InvalidInputError` for a record that the store would refuse."""
+    name_key(record.id, "id")
+    if record.event_id is not None:
+        name_key(record.event_id, "event_id")
+    encode_record(0, record)
+    usage = usage_of(record)
+    if min(usage.times_recalled, usage.used) < 0 or not math.isfinite(usage.reward_sum):
+        raise InvalidInputError("utility", "is not one that a memory can have")
+    if max(usage.times_recalled, usage.used) >= 1 << 62:
+        raise InvalidInputError("utility", "is not one that a memory can have")
+
+
+def _with_metadata(line: Line) -> MemoryRecord:
+    if line.record is None or line.record.metadata:
+        raise InvalidInputError("metadata_msgpack", "needs a record without other metadata")
+    decoded: Any = msgspec.msgpack.decode(_bytes(line.metadata_msgpack or ""), type=dict[str, Any])
+    return msgspec.structs.replace(line.record, metadata=decoded)
+
+
+def _vector(text: str, ndim: int | None) -> bytes:
+    body = _bytes(text)
+    values = np.frombuffer(body, dtype="<f2").astype(np.float64)
+    if values.size != ndim:
+        raise InvalidInputError("vector", f"has {values.size} dimensions, the first line says {ndim}")
+    if not np.isfinite(values).all() or abs(float(np.linalg.norm(values)) - 1) > _LENGTH_ERROR:
+        raise InvalidInputError("vector", "is not of unit length")
+    return body
+
+
+def _digest(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if not _is_digest(key) or len(key) != 17:
+        raise InvalidInputError("event_digests", "holds something that is not a digest")
+    return key
+
+
+def _is_digest(key: bytes) -> bool:
+    return key[:1] == b"\xff"  # never the first byte of UTF-8
+
+
+def _is_exact(metadata: dict[str, Any]) -> bool:
+    try:
+        return bool(_same(msgspec.json.decode(msgspec.json.encode(metadata)), metadata))
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal and of the same types: 1, 1.0 and True differ."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) and str(one) == str(other)  # -0.0 is not 0.0
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
