@@ -23,11 +23,11 @@ from memory_agent.api import RecallOptions
 from memory_agent.care_face import CareFace
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, check_text
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.face import ErasureFace
+from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.forgetting import Forgetting
-from memory_agent.ingest import Arrival, Intake, Progress
-from memory_agent.late_embedder import LateEmbedder
+from memory_agent.ingest import Arrival, Intake, Progress, make_record, masked_record
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
@@ -44,13 +44,11 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
-from memory_agent.remembrance import make_record, masked_record
 from memory_agent.runs import Runs
 from memory_agent.settings import Settings, SettingsKeywords, with_keywords
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
 from memory_agent.sona_face import SonaFace
-from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.fence import Role
 from memory_agent.storage.folders import user_folder
@@ -71,7 +69,7 @@ _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 class Memory:
     """The memory of one user. Every method raises `StoreError` when the store failed or was closed."""
 
-    def __init__(self, user_id: str, archive: Archive, embedder: LateEmbedder, settings: Settings) -> None:
+    def __init__(self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings) -> None:
         """Wire the parts of an open archive together. Call `open` instead."""
         self.user_id = user_id
         self._archive = archive
@@ -134,7 +132,7 @@ class Memory:
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)
         try:
-            memory = cls(user_id, archive, LateEmbedder(embedder, settings.embedder), settings)
+            memory = cls(user_id, archive, LazyEmbedder(embedder, settings.embedder), settings)
             memory.erasure.resume()
             if age_now:
                 memory.erasure.age_at_opening(check_now(now), role)
@@ -305,10 +303,10 @@ class Memory:
         """Return the figures of this memory."""
         with self._call():
             try:
-                return make_stats(self.user_id, self._archive)
+                return _stats(self.user_id, self._archive)
             except IndexDamagedError:
                 self._archive.mend("lexicon")
-                return make_stats(self.user_id, self._archive)
+                return _stats(self.user_id, self._archive)
 
     def close(self) -> None:
         """Wait for calls under way, write what waits, save the caches, let go of the folder. Twice does no harm."""
@@ -369,3 +367,34 @@ class Memory:
         """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""
         if structlog.is_configured():
             log.info(event, user_id=self.user_id, **fields)
+
+
+def _stats(user_id: str, archive: Archive) -> MemoryStats:
+    """Return the figures from the store's counters and the lexicon. Raises `StoreError`, `IndexDamagedError`."""
+    store, lexicon = archive.store, archive.lexicon
+    counters = store.counters()
+    oldest, newest = lexicon.time_span()
+    return MemoryStats(
+        user_id=user_id,
+        memories=store.count,
+        by_kind=lexicon.count_by("kind"),
+        by_source=lexicon.count_by("source"),
+        without_vector=store.pending_count,
+        events_kept=counters.get("kept", 0),
+        events_duplicate=counters.get("duplicates", 0),
+        events_dropped=_below("dropped.", counters),
+        cursor=store.cursor,
+        oldest=oldest,
+        newest=newest,
+        model=store.stamp,
+        index="approximate" if archive.index.is_approximate else "exact",
+        disk_bytes=store.disk_bytes,
+        masked=_below("masked.", counters),
+        expired=_below("expired.", counters),
+        dropped_types=_below("dropped_type.", counters),
+    )
+
+
+def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
+    found = ((counter, number) for counter, number in sorted(counters.items()) if counter.startswith(prefix))
+    return {counter.removeprefix(prefix): number for counter, number in found}

@@ -15,13 +15,13 @@ import msgspec
 import structlog
 
 from memory_agent.erasure.aging import Aging, Expired
+from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History, fingerprint, note_erasure, note_returned, read_history
 from memory_agent.erasure.ledger import Intent, close_intent, is_through, note_journal_done, read_intent, write_intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
 from memory_agent.erasure.users import has_journal, why_aside
 from memory_agent.errors import MemoryAgentError, StoreError
-from memory_agent.forgetting import Forgetting
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot

@@ -12,13 +12,13 @@ import msgspec
 from memory_agent.config import RetentionSettings
 from memory_agent.erasure.aging import Aging
 from memory_agent.erasure.eraser import Eraser
+from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History
 from memory_agent.erasure.ledger import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.rules import Rules
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, MemoryAgentError
-from memory_agent.forgetting import Forgetting
 from memory_agent.recall.inquiry import check_now
 from memory_agent.records import MemoryFilter
 from memory_agent.signals.table import SignalTable
