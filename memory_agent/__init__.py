@@ -1,19 +1,20 @@
-"""An episodic memory for agents: listens to their events, recalls what resembles the new input and how it ended.
+"""Episodic memory for agents: stores what their events report, recalls what resembles new input and how it ended.
 
     from memory_agent import Memory, MemoryFilter
     with Memory.open("data/alice") as memory:
         memory.ingest(events)
         result = memory.recall("fix the bug in the auth module", top_k=5)
 
-Names are loaded when they are used: a client of the daemon needs none of the engines.
+Names are imported on first use, so a client of the daemon loads none of the engines.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from memory_agent.cxx_locale import settle_cxx_locale
 
 if TYPE_CHECKING:
     from memory_agent.client import AsyncMemoryClient, MemoryClient
@@ -73,7 +74,20 @@ __all__ = [
 ]
 
 
-settle_cxx_locale()  # before any module of this package loads an engine
+def _load_cxx_locale() -> None:
+    """Create the C++ locale of the system's libstdc++ before an extension module brings another.
+
+    Importing ONNX Runtime after usearch ends in SIGSEGV otherwise (usearch 2.26.6, onnxruntime 1.31.1; decision 0010).
+    Likely cause: usearch bundles a C++ library whose locale ids are unique process-wide (STB_GNU_UNIQUE), and ONNX
+    Runtime, which uses the system's libstdc++, takes them for its own. Rejected: importing ONNX Runtime first, which
+    costs 35 MB in a process that only searches.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # no libstdc++, nothing to do
+            ctypes.CDLL("libstdc++.so.6")["_ZNSt6locale7classicEv"]()  # std::locale::classic()
+
+
+_load_cxx_locale()  # before any module of this package loads an engine
 
 
 def __getattr__(name: str) -> Any:

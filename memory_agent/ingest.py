@@ -1,9 +1,10 @@
-"""Events in, memories out: mapped, freed of noise and repeats, embedded, committed at once with the journal cursor.
+"""Events and stated memories in, stored memories out: mapped, deduplicated, embedded, and committed with the journal
+cursor.
 
-Delivery is at least once, the effect exactly once: an event id that is known adds nothing, and what made no memory is
-counted only above the cursor; both are settled inside the transaction that writes. Text is embedded before it, outside
-any lock, so that recalls and other writers do not wait for a model. Without a model memories are stored all the same
-and get their vectors later. What this does not do: read a journal (`dispatcher`).
+Delivery is at least once, the effect exactly once: a known event id adds nothing, and an event that made no memory is
+counted only above the cursor. Both are decided inside the transaction that writes. Text is embedded before it,
+outside any lock, so recalls and other writers do not wait for the model; without a model memories are stored and get
+their vectors later. The journal is read by `daemon/dispatcher`.
 """
 
 from __future__ import annotations
@@ -11,35 +12,54 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import blake2b
+from typing import Any, TypeVar
 
 import msgspec
+from ulid import ULID
 
-from memory_agent.embedders import comparable
+from memory_agent.embedders import check_text, comparable
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
-from memory_agent.late_embedder import LateEmbedder
 from memory_agent.learning.run_records import Entry, RunRecords
-from memory_agent.records import Embedding, IngestReport, MemoryRecord, RejectedEvent
+from memory_agent.records import (
+    KINDS,
+    PROVENANCES,
+    SOURCES,
+    Embedding,
+    IngestReport,
+    Kind,
+    MemoryRecord,
+    Provenance,
+    RejectedEvent,
+    Source,
+)
 from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from relay import Event, masked_kinds
 from relay.errors import MalformedEventError
+from relay.event import Event
+from relay.masking import Masker, masked_kinds
+from relay.validation import validate_object
 
 _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
-_PATIENCE_S = 4.0  # below that of a client, so that it hears that its words are kept
+_EMBED_TIMEOUT_S = 4.0  # below a client's timeout, so that it receives the acknowledgement
 
+_MAX_METADATA_DEPTH = 64
+
+Word = TypeVar("Word", bound=str)
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One event as it came: its place in the batch, its journal number if it has one, how to get at it."""
+    """One event of a batch: its position, its journal number if it has one, and a function that decodes it."""
 
     position: int
     seq: int | None
@@ -48,7 +68,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class _Draft:
-    """What an event will become, unless it turns out to be a repeat."""
+    """The memory that an event becomes unless it is a repeat."""
 
     position: int
     record: MemoryRecord
@@ -58,7 +78,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Read:
-    """An event, what reading it gave, and what it says of a run."""
+    """An event with its outcome and what it says about a run."""
 
     arrival: Arrival
     outcome: _Draft | Dropped | RejectedEvent
@@ -69,7 +89,7 @@ class _Read:
 
 @dataclass
 class _Tally:
-    """What became of the events of one batch."""
+    """Counts of what became of the events of one batch."""
 
     duplicates: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -99,19 +119,19 @@ class _Tally:
 
 
 def count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
-    """Count secrets that were masked in what is stored, or dropped, for this user."""
+    """Count masked secrets by kind, in stored and dropped events."""
     for kind, number in kinds.items():
         batch.count(f"masked.{kind}", number)
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """Vectors by text, and the embedder that they come from; neither where there is no model."""
+    """Vectors by text and the stamp of their embedder; empty without a model."""
 
     by_text: dict[str, Embedding] = {}
     stamp: str | None = None
 
     def admitted(self, batch: Batch) -> dict[str, Embedding]:
-        """Return the vectors if the store holds vectors of the same model, or none yet; else none of them."""
+        """Return the vectors if the store's come from the same model or it has none yet, else an empty dict."""
         if self.stamp is None:
             return {}
         if batch.state.stamp is None:
@@ -120,18 +140,19 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 class Intake:
-    """Turns events into stored memories of one user."""
+    """Stores the events and stated memories of one user."""
 
-    def __init__(self, archive: Archive, embedder: LateEmbedder, reader: EventReader, run_records: RunRecords) -> None:
+    def __init__(self, archive: Archive, embedder: LazyEmbedder, reader: EventReader, run_records: RunRecords) -> None:
         self._archive = archive
         self._embedder = embedder
         self._reader = reader
         self._run_records = run_records
 
     def take_in(self, arrivals: Sequence[Arrival], *, is_awaited: bool = False) -> IngestReport:
-        """Store what is worth keeping. Durable on return, all of it or nothing.
+        """Store the events worth keeping, atomically. Durable on return.
 
-        An event that can never become a memory is in `rejected` and spoils nothing. Raises `StoreError`.
+        Events that can never become a memory are listed in `rejected`. `is_awaited`: a caller waits for the result.
+        Raises `StoreError`.
         """
         fresh, handled = self._divided([self._read(arrival) for arrival in arrivals])
         tally = _Tally()
@@ -143,9 +164,9 @@ class Intake:
         return tally.report()
 
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
-        """Return what is to be taken in, and what was handled before: it lies at or below the cursor, and is known.
+        """Return the new events, and those handled before: at or below the cursor and not storable as news.
 
-        Unknown events below the cursor are numbers of another journal: one was lost, or this store was moved.
+        A storable unknown event below the cursor has a number of another journal (one was lost, or the store moved).
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []
@@ -159,7 +180,7 @@ class Intake:
         return fresh, handled
 
     def _pass_over(self, handled: Iterable[_Read], tally: _Tally) -> None:
-        """Note what was handled before; what was rejected is told again, since whoever was told may have died."""
+        """Count events handled before; report rejected ones again, since the first report may have been lost."""
         for read in handled:
             if isinstance(read.outcome, RejectedEvent):
                 tally.rejected.append(read.outcome)
@@ -167,9 +188,9 @@ class Intake:
                 tally.duplicates += 1
 
     def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
-        """Return the vectors of `texts`, each distinct one embedded once; none when there is no model now.
+        """Return the vectors of `texts`, each distinct text embedded once; empty without a model.
 
-        What somebody waits for goes ahead of all bulk work, and without a vector when that takes too long.
+        With `is_awaited` they go ahead of bulk work, and come back empty when that takes longer than 4 s.
         """
         distinct = list(dict.fromkeys(texts))
         if not distinct:
@@ -177,14 +198,14 @@ class Intake:
         try:
             embedder = self._embedder.get()
             if is_awaited:
-                vectors = [embedder.embed_query(text, _PATIENCE_S) for text in distinct]
+                vectors = [embedder.embed_query(text, _EMBED_TIMEOUT_S) for text in distinct]
                 return Vectors(dict(zip(distinct, vectors, strict=True)), embedder.info.stamp)
             return Vectors(dict(zip(distinct, embedder.embed_texts(distinct), strict=True)), embedder.info.stamp)
         except ModelError:
             return Vectors()
 
     def remember(self, record: MemoryRecord) -> None:
-        """Store one memory that comes from no event. Durable on return."""
+        """Store one memory without an event. Durable on return."""
         vectors = self.embed((record.text,), is_awaited=True)
         masked = masked_kinds(record.text, record.title, record.tags, record.metadata)
         with self._archive.batch() as batch:
@@ -192,10 +213,10 @@ class Intake:
             count_masked(batch, masked)
 
     def fill_vectors(self, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Embed at most `limit` memories that were stored without a vector; return how many got theirs.
+        """Embed at most `limit` memories that were stored without a vector; return how many.
 
-        Works in chunks that are durable one by one, so it may be interrupted and called again. Returns 0 when there is
-        no model, or another one than the store's.
+        Each chunk of 256 is durable by itself, so the call may be interrupted and repeated. Returns 0 without a model,
+        or when it is not the store's.
         """
         self._embedder.look_again()
         store, filled = self._archive.store, 0
@@ -210,9 +231,9 @@ class Intake:
         return filled
 
     def reembed(self, progress: Progress | None = None) -> int:
-        """Drop the vectors of another embedder and make all anew with the present one; return how many.
+        """Replace all vectors by those of the present embedder, unless they are; return how many.
 
-        Raises `ModelError` when there is none. Interrupted, it goes on with the next `fill_vectors`.
+        Raises `ModelError` without a model. If interrupted, `fill_vectors` continues.
         """
         self._embedder.look_again()
         stamp = self._embedder.get().info.stamp
@@ -258,7 +279,7 @@ class Intake:
             return [draft.record.text for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
 
     def _settle(self, batch: Batch, reads: Sequence[_Read], vectors: Vectors) -> _Tally:
-        """Write the batch. What is a repeat is decided here, by what the transaction sees."""
+        """Write the batch; repeats are recognised inside the transaction."""
         tally, admitted = _Tally(), vectors.admitted(batch)
         progress = _LastProgress(batch)
         entries: list[Entry] = []
@@ -276,12 +297,12 @@ class Intake:
     def _settle_one(
         self, batch: Batch, read: _Read, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
     ) -> Entry | None:
-        """Keep, drop or reject one event; return what it says of a run, if it is news."""
+        """Store, drop or reject one event; return what it says about a run if it is new."""
         outcome, seq = read.outcome, read.arrival.seq
         row = None
         if isinstance(outcome, _Draft):
             is_news, row = self._keep(batch, outcome, vectors, progress, tally)
-        elif seq is not None and seq <= batch.cursor:  # another thread was faster
+        elif seq is not None and seq <= batch.cursor:  # another thread stored it meanwhile
             is_news = False
             tally.duplicates += 1
         elif isinstance(outcome, Dropped):
@@ -300,7 +321,7 @@ class Intake:
     def _keep(
         self, batch: Batch, draft: _Draft, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
     ) -> tuple[bool, int | None]:
-        """Store a memory unless it is a repeat; return whether the event is news, and the row of its memory."""
+        """Store a memory unless it is a repeat; return whether the event is new, and the row of its memory."""
         if batch.row_of_event(draft.event_id) is not None:
             tally.duplicates += 1
             return False, None
@@ -321,9 +342,9 @@ class Intake:
 
 
 class _LastProgress:
-    """The last progress of each run or session, kept in the store, so that a replay decides as it was decided.
+    """The last progress text of the 64 latest runs or sessions, kept in the store so that a replay decides the same.
 
-    Bounded to the runs that reported last. Rejected: remembering it in the process, where a crash changes the outcome.
+    Rejected: keeping it in the process, where a crash changes the outcome.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -333,18 +354,18 @@ class _LastProgress:
         self._is_changed = False
 
     def row_of_repeat(self, record: MemoryRecord) -> int | None:
-        """Return the row of the last progress of the record's run or session, if it said the same."""
+        """Return the row of the last progress of the record's run or session if its text is the same."""
         digest, row = self._last.get(_scope(record), (b"", 0))
         return row if digest == _digest(record.text) else None
 
     def follow(self, record: MemoryRecord, row: int) -> None:
-        """Make `record` the last progress of its run or session."""
+        """Set the last progress of the record's run or session."""
         self._last.pop(_scope(record), None)
         self._last[_scope(record)] = (_digest(record.text), row)
         self._is_changed = True
 
     def save(self) -> None:
-        """Write it with the batch."""
+        """Write changes with the batch."""
         if self._is_changed:
             latest = dict(list(self._last.items())[-_PROGRESS_SCOPES:])
             self._batch.set_blob(_PROGRESS_BLOB, msgspec.msgpack.encode(latest))
@@ -359,3 +380,74 @@ def _scope(record: MemoryRecord) -> bytes:
 
 def _digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=8).digest()
+
+
+def make_record(
+    text: str,
+    *,
+    kind: Kind,
+    source: Source,
+    tags: Sequence[str],
+    title: str | None,
+    provenance: Provenance | None,
+    metadata: dict[str, Any] | None,
+    session_id: str | None,
+    now: datetime,
+    max_chars: int,
+) -> MemoryRecord:
+    """Return a memory stated by a caller. Raises `InvalidInputError` with the field's name; long text is not cut."""
+    check_text("text", text)
+    if not text.strip():
+        raise InvalidInputError("text", "is empty")
+    if len(text) > max_chars:
+        raise InvalidInputError("text", f"has {len(text)} characters, at most {max_chars} are allowed")
+    return MemoryRecord(
+        id=str(ULID.from_datetime(now)),
+        text=text,
+        source=_one_of("source", source, SOURCES),
+        kind=_one_of("kind", kind, KINDS),
+        timestamp=now,
+        title=_optional_text("title", title),
+        tags=_check_tags(tags),
+        provenance=None if provenance is None else _one_of("provenance", provenance, PROVENANCES),
+        metadata=_check_metadata(metadata),
+        session_id=_optional_text("session_id", session_id),
+    )
+
+
+def masked_record(record: MemoryRecord, masker: Masker) -> MemoryRecord:
+    """Return the memory with secrets in its text, title, tags and metadata masked."""
+    return msgspec.structs.replace(
+        record,
+        text=masker.text(record.text),
+        title=None if record.title is None else masker.text(record.title),
+        tags=tuple(dict.fromkeys(map(masker.text, record.tags))),
+        metadata=masker.value(record.metadata),
+    )
+
+
+def _one_of(field: str, value: Word, choices: Sequence[Word]) -> Word:
+    if value not in choices:
+        raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
+    return value
+
+
+def _optional_text(field: str, text: str | None) -> str | None:
+    if text is not None:
+        check_text(field, text)
+    return text or None
+
+
+def _check_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise InvalidInputError("tags", "must be a list of texts")
+    for tag in tags:
+        check_text("tags", tag)
+    return tuple(dict.fromkeys(tag for tag in tags if tag))
+
+
+def _check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    try:
+        return validate_object("metadata", metadata, _MAX_METADATA_DEPTH)
+    except MalformedEventError as error:
+        raise InvalidInputError(error.field, error.reason) from error

@@ -22,10 +22,10 @@ import structlog
 from memory_agent.api import RecallOptions
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, check_text
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.forgetting import Forgetting
-from memory_agent.ingest import Arrival, Intake, Progress
-from memory_agent.late_embedder import LateEmbedder
+from memory_agent.ingest import Arrival, Intake, Progress, make_record, masked_record
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
@@ -43,12 +43,10 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
-from memory_agent.remembrance import make_record, masked_record
 from memory_agent.runs import Runs
 from memory_agent.settings import Settings, SettingsKeywords, with_keywords
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
-from memory_agent.statistics import make_stats
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
@@ -79,7 +77,7 @@ class Memory:
     care: Care
     erasure: Erasure
 
-    def __init__(self, user_id: str, archive: Archive, embedder: LateEmbedder, settings: Settings) -> None:
+    def __init__(self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings) -> None:
         """Wire the parts of an open archive together. Call `open` instead."""
         self.user_id = user_id
         self._archive = archive
@@ -142,7 +140,7 @@ class Memory:
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)
         try:
-            memory = cls(user_id, archive, LateEmbedder(embedder, settings.embedder), settings)
+            memory = cls(user_id, archive, LazyEmbedder(embedder, settings.embedder), settings)
             memory.erasure.resume()
             if age_now:
                 memory.erasure.age_at_opening(check_now(now), role)
@@ -314,10 +312,10 @@ class Memory:
         """Return the figures of this user's memory."""
         with self._call():
             try:
-                return make_stats(self.user_id, self._archive)
+                return _stats(self.user_id, self._archive)
             except IndexDamagedError:
                 self._archive.rebuild("lexicon")
-                return make_stats(self.user_id, self._archive)
+                return _stats(self.user_id, self._archive)
 
     def close(self) -> None:
         """Wait for running calls, write what waits, save the caches and release the folder. Idempotent."""
@@ -387,3 +385,34 @@ def check_ids(ids: object) -> list[str]:
     for one in ids:
         check_text("ids", one)
     return list(ids)
+
+
+def _stats(user_id: str, archive: Archive) -> MemoryStats:
+    """Return the figures from the store's counters and the lexicon. Raises `StoreError`, `IndexDamagedError`."""
+    store, lexicon = archive.store, archive.lexicon
+    counters = store.counters()
+    oldest, newest = lexicon.time_span()
+    return MemoryStats(
+        user_id=user_id,
+        memories=store.count,
+        by_kind=lexicon.count_by("kind"),
+        by_source=lexicon.count_by("source"),
+        without_vector=store.pending_count,
+        events_kept=counters.get("kept", 0),
+        events_duplicate=counters.get("duplicates", 0),
+        events_dropped=_below("dropped.", counters),
+        cursor=store.cursor,
+        oldest=oldest,
+        newest=newest,
+        model=store.stamp,
+        index="approximate" if archive.index.is_approximate else "exact",
+        disk_bytes=store.disk_bytes,
+        masked=_below("masked.", counters),
+        expired=_below("expired.", counters),
+        dropped_types=_below("dropped_type.", counters),
+    )
+
+
+def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
+    found = ((counter, number) for counter, number in sorted(counters.items()) if counter.startswith(prefix))
+    return {counter.removeprefix(prefix): number for counter, number in found}

@@ -14,13 +14,13 @@ import msgspec
 
 from memory_agent.config import RetentionSettings
 from memory_agent.erasure.eraser import Eraser
+from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.retention import RetentionRules, RetentionSchedule
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import MemoryAgentError
-from memory_agent.forgetting import Forgetting
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.export import export_runs, import_runs
 from memory_agent.learning.learner import UserLearner

@@ -14,7 +14,14 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from memory_agent.erasure.history import History, fingerprint, note_erasure, note_reimported_ids, read_history
+from memory_agent.erasure.forgetting import Forgetting
+from memory_agent.erasure.history import (
+    History,
+    fingerprint,
+    note_erasure,
+    note_reimported_ids,
+    read_history,
+)
 from memory_agent.erasure.intent_log import (
     Intent,
     close_intent,
@@ -24,11 +31,10 @@ from memory_agent.erasure.intent_log import (
     write_intent,
 )
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.retention import Expired, RetentionSchedule
+from memory_agent.erasure.retention import RetentionSchedule
 from memory_agent.erasure.selection import Selection
 from memory_agent.erasure.user_removal import has_journal, moved_aside_reason
 from memory_agent.errors import MemoryAgentError, StoreError
-from memory_agent.forgetting import Forgetting
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot

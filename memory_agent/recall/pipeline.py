@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ulid import ULID
 
 from memory_agent.config import RecallSettings
-from memory_agent.late_embedder import LateEmbedder
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answering import Answering
 from memory_agent.recall.context import context_block
@@ -46,7 +46,7 @@ class RecallPipeline:
     """Answers the recalls of one user. Any number of threads may ask."""
 
     def __init__(
-        self, archive: Archive, embedder: LateEmbedder, settings: RecallSettings, learner: UserLearner
+        self, archive: Archive, embedder: LazyEmbedder, settings: RecallSettings, learner: UserLearner
     ) -> None:
         self._archive = archive
         self._embedder = embedder

@@ -13,8 +13,8 @@ import threading
 import msgspec
 
 from memory_agent.embedders import comparable
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError, ModelError
-from memory_agent.late_embedder import LateEmbedder
 from memory_agent.recall.deadline import Deadline
 from memory_agent.records import Embedding
 from memory_agent.storage.archive import Archive
@@ -39,7 +39,7 @@ class QueryVector(msgspec.Struct, frozen=True):
 class QueryVectors:
     """Makes the query vectors of one user. Safe to share between threads."""
 
-    def __init__(self, archive: Archive, embedder: LateEmbedder, centering: bool) -> None:
+    def __init__(self, archive: Archive, embedder: LazyEmbedder, centering: bool) -> None:
         self._archive = archive
         self._embedder = embedder
         self._centering = centering

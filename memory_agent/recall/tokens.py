@@ -16,7 +16,7 @@ from memory_agent.errors import EmbedderUnavailableError, ModelError
 
 if TYPE_CHECKING:
     from memory_agent.embedders import Embedder
-    from memory_agent.late_embedder import LateEmbedder
+    from memory_agent.embedders.lazy_embedder import LazyEmbedder
     from memory_agent.recall.deadline import Deadline
 
 _NO_PAIR = {
@@ -78,7 +78,7 @@ def estimate_tokens(text: str) -> int:
 class TokenCounter:
     """Counts tokens for one recall: by the model until that is late, estimated from then on, which `deadline` notes."""
 
-    def __init__(self, embedder: LateEmbedder, deadline: Deadline) -> None:
+    def __init__(self, embedder: LazyEmbedder, deadline: Deadline) -> None:
         self._deadline = deadline
         self._rest_s = min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
         self._embedder = self._ready(embedder)
@@ -88,7 +88,7 @@ class TokenCounter:
         counted = None if self._embedder is None else self._count(self._embedder, text)
         return estimate_tokens(text) if counted is None else counted
 
-    def _ready(self, embedder: LateEmbedder) -> Embedder | None:
+    def _ready(self, embedder: LazyEmbedder) -> Embedder | None:
         """Return the embedder, unless it is not there, or was waited for already."""
         if "embedder_timeout" in self._deadline.degraded:
             return None

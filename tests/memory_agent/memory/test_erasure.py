@@ -177,7 +177,7 @@ def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
     import os
 
     from memory_agent.erasure import eraser
-    from memory_agent.forgetting import Forgetting
+    from memory_agent.erasure.forgetting import Forgetting
     from memory_agent.storage import archive
     from memory_agent.storage.store import Store
 

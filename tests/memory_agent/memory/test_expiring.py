@@ -303,9 +303,8 @@ def age_until_killed(folder: Path, step: str) -> None:
     """Open under the rules, and die by SIGKILL right before a step, or right after opening."""
     import os
 
-    from memory_agent import forgetting
-    from memory_agent.erasure import eraser
-    from memory_agent.forgetting import Forgetting
+    from memory_agent.erasure import eraser, forgetting
+    from memory_agent.erasure.forgetting import Forgetting
     from memory_agent.storage.archive import Archive
 
     left = {"second part": 1}.get(step, 0)

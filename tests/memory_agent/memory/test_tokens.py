@@ -12,8 +12,8 @@ from memory_samples import NOW, open_without_model
 
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, Progress
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError
-from memory_agent.late_embedder import LateEmbedder
 from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
 from memory_agent.recall.deadline import Deadline
@@ -124,8 +124,8 @@ class Failing:
         """The real one stays open."""
 
 
-def late(embedder: object) -> LateEmbedder:
-    return LateEmbedder(embedder, EmbedderSettings())  # type: ignore[arg-type]
+def late(embedder: object) -> LazyEmbedder:
+    return LazyEmbedder(embedder, EmbedderSettings())  # type: ignore[arg-type]
 
 
 def test_an_embedder_that_stops_answering_is_asked_once_more_and_no_more(embedder: Embedder) -> None:

@@ -1,7 +1,7 @@
-"""Forgetting for good: memories, whole sessions, and runs that nobody hears of any more.
+"""Deletes memories, sessions and expired runs from one user's archive.
 
-What a memory took part in forgets it too: runs that it belongs to or that used it, recalls that showed it, and with
-them what was learnt from it. What this does not do: remove a user, which is removing a folder.
+Deleting a memory also removes it from runs that used it and recalls that showed it, deletes patterns made of those
+runs, and relearns. A whole user is deleted by `users`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AT_ONCE = 1_000
 
 
 class Forgetting:
-    """Removes from one user's archive. Durable on return; works on a full disk."""
+    """Deletes from one user's archive. Each method is durable on return and works on a full disk."""
 
     def __init__(self, archive: Archive, run_records: RunRecords, learner: UserLearner) -> None:
         self._archive = archive
@@ -30,7 +30,7 @@ class Forgetting:
         self._learner = learner
 
     def memories(self, record_ids: Sequence[str]) -> int:
-        """Remove memories; return how many there were. Raises `InvalidInputError`."""
+        """Delete memories; return how many existed. Raises `InvalidInputError`."""
         if isinstance(record_ids, str):
             raise InvalidInputError("ids", "must be a list of ids")
         for record_id in record_ids:
@@ -41,9 +41,9 @@ class Forgetting:
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Remove memories that reached the age of a rule, and count them under its name; return how many there were.
+        """Delete the memories that each retention rule names, and count them under the rule; return how many existed.
 
-        A bounded number in one transaction, so that what comes in meanwhile need not wait for all of them.
+        Each transaction deletes at most 1,000, so that concurrent writers do not wait for all of them.
         """
         count = 0
         for rule, part in _parts(by_rule):
@@ -56,7 +56,7 @@ class Forgetting:
         return count
 
     def session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session; return how many memories. Raises `InvalidInputError`."""
+        """Delete the memories, runs and recalls of a session; return how many memories. Raises `InvalidInputError`."""
         check_text("session_id", session_id)
         if not session_id.strip():
             raise InvalidInputError("session_id", "is empty")
@@ -69,14 +69,11 @@ class Forgetting:
         return count
 
     def rows_of_session(self, snapshot: Snapshot, session_id: str) -> set[int]:
-        """Return the memories of a session's runs that name no session themselves."""
+        """Return the rows of memories that belong to a session only through their run."""
         return self._run_records.rows_of_session(snapshot, session_id)
 
     def silent_runs(self, now: datetime) -> int:
-        """Give up runs that were silent for too long, drop recalls that no run asked for; return how many runs.
-
-        Costs no flush where there is nothing to do.
-        """
+        """Expire silent runs, delete old recalls without a run; return how many runs. Flushes only changes."""
         store = self._archive.store
         with store.snapshot() as snapshot:
             if not store.has_waiting_notes and not self._run_records.has_upkeep(snapshot, now):

@@ -1,8 +1,8 @@
-"""An embedder that may come late, or not at all: it is opened when first needed, and its absence is a state, no crash.
+"""An embedder that is opened on first use and may be absent; its absence is a state, not a crash.
 
-Loading takes a tenth of a second from the cache and seconds the first time, when the graph is built; so it happens in a
-thread of its own, and who has a deadline waits no longer than that. A failure is remembered for a while, so that not
-every recall looks for weights that are not there. What this does not do: embed.
+Opening takes a tenth of a second from the cache, and seconds the first time, when the graph is built. It runs in a
+thread of its own, so a caller with a deadline waits no longer than that. A failure is remembered for 30 s, so that
+recalls do not search for missing weights every time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _TRY_AGAIN_AFTER_S = 30.0
 _CLOSE_WAIT_S = 10.0
 
 
-class LateEmbedder:
-    """Somebody's embedder, or one of our own that is opened at the first `get`. Safe to share between threads."""
+class LazyEmbedder:
+    """A given embedder, or one opened at the first `get`. Thread-safe."""
 
     def __init__(self, embedder: Embedder | None, settings: EmbedderSettings) -> None:
-        """Use `embedder`, which stays the caller's; without one, open one by `settings` when it is needed."""
+        """Use `embedder`, which stays the caller's, or open one with `settings` when first needed."""
         self._settings = settings
         self._given = embedder is not None
         self._embedder = embedder
@@ -34,8 +34,8 @@ class LateEmbedder:
     def get(self, timeout_s: float | None = None) -> Embedder:
         """Return the embedder, waiting at most `timeout_s` while it opens.
 
-        Raises `ModelMissingError` or another `ModelError` when there is none, `EmbedderUnavailableError` when it is
-        not ready in time.
+        Raises `ModelMissingError` or another `ModelError` when opening fails, `EmbedderUnavailableError` when it is not
+        ready in time.
         """
         if self._embedder is not None:
             return self._embedder
@@ -50,19 +50,19 @@ class LateEmbedder:
         raise EmbedderUnavailableError("the model is still being opened")
 
     def look_again(self) -> None:
-        """Forget a failure, so that the next `get` looks for the model anew."""
+        """Forget a failure, so the next `get` tries to open the model again."""
         with self._guard:
             self._failure = None
 
     def close(self) -> None:
-        """Close an embedder that was opened here."""
+        """Close the embedder unless it was given."""
         if self._opening is not None:
-            self._opening.join(_CLOSE_WAIT_S)  # a download that is longer under way ends with the process
+            self._opening.join(_CLOSE_WAIT_S)  # a longer download ends with the process
         if self._embedder is not None and not self._given:
             self._embedder.close()
 
     def _start(self) -> threading.Thread | None:
-        """Return the thread that opens the embedder, or None while a failure is fresh."""
+        """Return the thread that opens the embedder, or None within 30 s of a failure."""
         with self._guard:
             if self._opening is not None and self._opening.is_alive():
                 return self._opening
