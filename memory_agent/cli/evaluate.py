@@ -49,7 +49,7 @@ class EvaluationGroup(click.Group):
 
 @click.group("eval", cls=EvaluationGroup)
 def evaluate() -> None:
-    """Measure on real inputs, and compare two measurements.
+    """Measure on real inputs and compare two measurements.
 
     \b
     Examples:
@@ -65,36 +65,33 @@ evaluate.add_command(compare)
 @evaluate.command(short_help="Evidence found in long conversations.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--conversations", type=Numbers(), metavar="NUMBERS",
-              help="Only these, by their place in the file from 0 on, as in 3,4 or 0-2.")  # fmt: skip
+              help="Only these, by their position in the file from 0, as in 3,4 or 0-2.")  # fmt: skip
 @trial_options
 def locomo(trial: Trial, file: Path | None, conversations: tuple[int, ...] | None) -> None:
-    """Publish the turns of LoCoMo conversations, ask the questions, count the evidence that comes back.
+    """Publish the turns of LoCoMo conversations, ask the questions, count the evidence found.
 
-    One user per conversation (locomo-0, locomo-1, …; --user names another prefix). A separate process publishes every
-    turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder and stopped
-    again, unless --data-dir names a running one. Events per second count from the first publish to the last event
-    recallable.
+    One user per conversation (locomo-0, locomo-1, …; --user sets another prefix). A separate process publishes every
+    turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder, unless
+    --data-dir names that of a running one. Events per second are from the first publish to the last event recallable.
 
-    What is counted, for k of 1, 5, 10 and 50, averaged over questions:
+    Metrics, for k of 1, 5, 10 and 50, averaged over questions:
 
     \b
       turns at k     share of a question's evidence turns among the first k memories
       sessions at k  share of a question's evidence sessions among the first k distinct
-                     sessions of the answer: sessions in the order of their best memory;
-                     those without a memory in the answer (--top-k) have no place, so
-                     answers of fewer than k sessions make it a lower bound; counted
-      NDCG@10        gain 2^grade - 1, discount log2(place + 1), over the best order
-      MRR            1 / place of the first relevant memory or session, 0 without one
+                     sessions of the answer, ranked by their best memory; answers of fewer
+                     than k sessions (see --top-k) make it a lower bound, and are counted
+      NDCG@10        gain 2^grade - 1, discount log2(rank + 1), over the ideal order
+      MRR            1 / rank of the first relevant memory or session, 0 without one
 
-    A memory that stands for several turns that say the same counts as all of them, at its one place. That is the
-    headline: the rows "all", in JSON recall_at and so on. A turn folded wrongly could only raise it, so the row "all,
-    shown records alone" (recall_at_shown) counts no turn but the one that is shown: a lower bound for turns.
+    A memory that stands for several duplicate turns counts as all of them, at its one rank. That is the headline: the
+    rows "all", in JSON recall_at and so on. A wrongly folded turn could only raise it, so the row "all, shown records
+    alone" (recall_at_shown) counts only the turn that is shown: a lower bound.
 
-    Questions without evidence in the conversation are not asked. The last two rows of the sessions follow the custom
-    of others: such questions count as answered, over all questions and over categories 1 to 4 alone.
+    Questions without evidence in the conversation are not asked. The last two rows of the sessions follow a common
+    convention: such questions count as answered, over all questions and over categories 1 to 4 alone.
 
-    With --results, what came back for each question is written to a file, for --compare; never the text. Nothing is
-    written without it.
+    With --results, the answer to each question is written to a file, for --compare: ids and figures, never text.
 
     \b
     Examples:
@@ -103,20 +100,20 @@ def locomo(trial: Trial, file: Path | None, conversations: tuple[int, ...] | Non
       memory-agent eval locomo locomo10.json --mode lexical --results lexical.jsonl
       memory-agent eval locomo --compare hybrid.jsonl lexical.jsonl
     """
-    trial.hold("locomo", "FILE", file, partial(_read_conversations, conversations=conversations))
+    trial.run("locomo", "FILE", file, partial(_read_conversations, conversations=conversations))
 
 
 @evaluate.command(short_help="Evidence found in very long chats.")
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @trial_options
 def beam(trial: Trial, folder: Path | None) -> None:
-    """Do as `eval locomo` does with the chats of BEAM ("Beyond a Million Tokens").
+    """Measure as `eval locomo` does, on the chats of BEAM ("Beyond a Million Tokens").
 
     FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
     folders at any depth (chats/100K, or chats). One user per chat, named by its path below FOLDER; each message is a
     memory, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions have none and
-    are left out; a chat without messages or without questions is refused. What is counted is the same as in `eval
-    locomo`; no language model judges answers, so these are not the scores that BEAM publishes.
+    are left out; a chat without messages or without questions is refused. The metrics are those of `eval locomo`; no
+    language model judges answers, so these are not the scores that BEAM publishes.
 
     \b
     Examples:
@@ -124,14 +121,14 @@ def beam(trial: Trial, folder: Path | None) -> None:
       memory-agent eval beam chats/1M/3 --results chat3.jsonl
       memory-agent eval beam --compare before.jsonl after.jsonl
     """
-    trial.hold("beam", "FOLDER", folder, read_beam)
+    trial.run("beam", "FOLDER", folder, read_beam)
 
 
 @evaluate.command(short_help="Records found, in data of your own.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @trial_options
 def jsonl(trial: Trial, file: Path | None) -> None:
-    """Do as `eval locomo` does with data of your own: a file of JSON lines, records and queries.
+    """Measure as `eval locomo` does, on your own data: a file of JSON lines, records and queries.
 
     \b
       {"type": "record", "id": "r1", "text": "The deploy needs the VPN"}
@@ -142,11 +139,10 @@ def jsonl(trial: Trial, file: Path | None) -> None:
        "timestamp": "2026-03-01", "category": "people", "user": "alice"}
 
     (each on one line). `relevant` lists ids, or grades them: 1 or more, 0 for not relevant. A query is answered from
-    the records of its own user; without relevant ids it is left out. `timestamp` says when a record happened and when a
-    query is asked; `category` makes a row of its own, `none` that of queries without one. Records become events of a
-    type that keeps their kind, with the word "Feedback:" before the text for `pattern`. A line that cannot be used is
-    refused by number and field. What is counted is the same as in `eval locomo`, with records for turns, and sessions
-    where records name them.
+    the records of its own user; without relevant ids it is left out. `timestamp` is when a record happened or a query
+    is asked; each `category` has a row, `none` for queries without one. Records become events of a type that keeps
+    their kind, with "Feedback:" before the text for `pattern`. A bad line is refused with its number and field. The
+    metrics are those of `eval locomo`, with records for turns, and sessions where records name them.
 
     \b
     Examples:
@@ -154,7 +150,7 @@ def jsonl(trial: Trial, file: Path | None) -> None:
       memory-agent eval jsonl mine.jsonl --results mine-hybrid.jsonl
       memory-agent eval jsonl --compare mine-hybrid.jsonl mine-vector.jsonl
     """
-    trial.hold("jsonl", "FILE", file, read_jsonl)
+    trial.run("jsonl", "FILE", file, read_jsonl)
 
 
 def _read_conversations(file: Path, conversations: tuple[int, ...] | None) -> Dataset:

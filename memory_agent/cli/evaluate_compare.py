@@ -1,4 +1,4 @@
-"""`eval compare`: whether one run is better than another, and how sure that is."""
+"""`eval compare`: whether one run is better than another, and how certain that is."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _COLUMNS = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "above 
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--by", "unit", type=click.Choice(UNITS), default="question", show_default=True,
-              help="What is drawn anew in a resample.")  # fmt: skip
+              help="The unit that is resampled.")  # fmt: skip
 @click.option("--resamples", type=click.IntRange(100, 1_000_000), default=RESAMPLES, show_default=True,
-              help="How many samples are drawn.")  # fmt: skip
+              help="The number of resamples.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True,
               help="The same seed gives the same figures.")  # fmt: skip
 @common_options
 def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: int) -> None:
     """Compare two runs, question by question, by files that --results wrote.
 
-    A paired bootstrap over the questions that both asked: the differences B - A are drawn anew, with replacement, as
-    often as --resamples says. Printed for each metric: both means, their difference, the interval that holds 95 % of
-    the resampled differences, in which share of the resamples B is better, and for how many questions B is better or
-    worse. An interval that leaves 0 out says that the difference is more than the luck of these questions.
+    A paired bootstrap over the common questions: the differences B - A are resampled with replacement. Printed for each
+    metric: both means, their difference, the interval that holds 95 % of the resampled differences, the share of
+    resamples in which B is better, and the number of questions in which B is better or worse. An interval without 0
+    means that the difference is more than chance over these questions.
 
-    Questions of one conversation are not independent of each other. By question, the interval holds for more questions
-    about these conversations; for a claim about other conversations draw whole conversations: --by conversation. With
-    a handful of them that interval is coarse, and with fewer than 3 there is none: "-", in JSON null.
+    Questions of one conversation are not independent. By question, the interval holds for more questions about these
+    conversations; for a claim about other conversations resample whole ones: --by conversation. With a handful of
+    them that interval is coarse, and with fewer than 3 there is none: "-", in JSON null.
 
-    Metrics named shown_… count the shown records alone, without the others that a memory stands for (see eval locomo);
-    the table leaves them out where that makes no difference in either run.
+    Metrics named shown_… count the shown records alone, without their duplicates (see eval locomo); the table leaves
+    them out where they make no difference.
 
-    Runs over other questions (another dataset, another file, other evidence) are refused. What differs between the
-    runs, settings and all, is printed too. The share above 0 and the counts say nothing about the size of a gain.
+    Runs over other questions (another dataset, file or evidence) are refused. Differing settings are printed too. The
+    share above 0 and the counts say nothing about the size of a gain.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
 
 
 def show_comparison(comparison: Comparison, as_json: bool) -> None:
-    """Print a comparison as one JSON document, or for a person."""
+    """Print a comparison as one JSON document or as a table."""
     print_document(comparison) if as_json else _print(comparison)
 
 
@@ -81,7 +81,7 @@ def _figures(comparison: Comparison) -> dict[str, object]:
 
 
 def _telling(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
-    """Return the metrics without those of the shown records that say what their counterparts say."""
+    """Return the metrics without those of shown records that equal their counterparts."""
     facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN equals no NaN
     return [
         metric

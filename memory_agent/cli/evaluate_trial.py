@@ -1,9 +1,9 @@
-"""What the verbs of `eval` that hold a trial share: their options, holding it, and keeping its results."""
+"""What the trials of `eval` share: their options, running one, storing its results and printing its report."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,22 +13,21 @@ import click
 
 from memory_agent.cli.access import note_settings
 from memory_agent.cli.evaluate_compare import show_comparison
-from memory_agent.cli.evaluate_render import print_report
 from memory_agent.cli.options import Target, Verb, common_options, given
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import print_document
+from memory_agent.cli.render import print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.evaluation.compare import compare
 from memory_agent.evaluation.dataset import Dataset
-from memory_agent.evaluation.plan import Plan, Run
-from memory_agent.evaluation.report import summarise
+from memory_agent.evaluation.report import Averages, Figures, Report, summarise
 from memory_agent.evaluation.results import Results, read_results, results_file, write_results
+from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.records import MODES, Mode
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the options of the running verb say."""
+    """The options of a trial."""
 
     target: Target
     mode: Mode | None
@@ -38,8 +37,8 @@ class Trial:
     results: Path | None
     compared: tuple[Path, Path] | None
 
-    def hold(self, dataset: str, metavar: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
-        """Measure on what `read` makes of `source` and print it, or compare two files of results of this dataset."""
+    def run(self, dataset: str, metavar: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
+        """Measure on the dataset that `read` makes of `source`, or compare two files of its results; print either."""
         if self.compared is not None:
             self._compare(dataset, source)
         elif source is None:
@@ -71,7 +70,7 @@ class Trial:
             return run_embedded(plan, progress) if self.embedded else run_through_daemon(plan, progress)
 
     def _folder(self) -> Path | None:
-        """Return the folder that was named on the command line; a temporary one is used without."""
+        """Return the folder given on the command line, None for a temporary one."""
         target = self.target
         if not given("data_dir"):
             return None
@@ -92,7 +91,7 @@ class Trial:
 
 
 _OPTIONS = (
-    click.option("--mode", type=click.Choice(MODES), help="How to look. Default: the setting recall.mode."),
+    click.option("--mode", type=click.Choice(MODES), help="How to search. Default: the setting recall.mode."),
     click.option("--top-k", type=click.IntRange(1, 1000), default=50, show_default=True, help="Memories per question."),
     click.option("--embedded", is_flag=True, help="In this process: no relay, no daemon."),
     click.option(
@@ -108,7 +107,7 @@ _OPTIONS = (
         "--results",
         type=click.Path(path_type=Path),
         metavar="OUT",
-        help="Write what came back for each question to this file, as JSON lines; ids and figures, no text.",
+        help="Write the answer to each question to this file, as JSON lines; ids and figures, no text.",
     ),
     click.option(
         "--compare",
@@ -122,7 +121,7 @@ _OPTIONS = (
 
 
 def trial_options(verb: Verb) -> Verb:
-    """Give a verb the options of a trial, as a `Trial`, and those of every verb."""
+    """Give a command the options of a trial, as a `Trial`, and the common options."""
 
     @functools.wraps(verb)
     def with_trial(
@@ -154,3 +153,83 @@ def _results_of(dataset: str, file: Path) -> Results:
     if results.header.dataset != dataset:
         raise InvalidInputError(str(file), f"holds results of {results.header.dataset}, not of {dataset}")
     return results
+
+
+_ITEMS = {"locomo": "evidence turns", "beam": "evidence messages", "jsonl": "relevant records"}
+_RANKED_AT = "10"
+_SHOWN_ALONE = "all, shown records alone"
+
+Row = tuple[object, ...]
+
+
+def print_report(report: Report, results: Path | None) -> None:
+    """Print the averages of a run. `results` is the file of its per-question results, if any."""
+    how = f"{report.mode}, {'embedded' if report.embedded else 'through the daemon'}"
+    items = _ITEMS.get(report.dataset, "relevant items")
+    print_table(f"{items} found, {how}: share among the first k, %", _columns(report), _item_rows(report))
+    click.echo()
+    if report.session_mrr is not None:
+        title = f"their sessions found, {how}: share among the first k distinct sessions, %"
+        print_table(title, _columns(report), _session_rows(report))
+        click.echo()
+    print_figures("figures", _figures(report, results))
+
+
+def _columns(report: Report) -> Sequence[str]:
+    return ("questions", "number", *(f"at {k}" for k in report.recall_at), f"NDCG@{_RANKED_AT}", "MRR")
+
+
+def _item_rows(report: Report) -> list[Row]:
+    rows = [_row(name, part, part.recall_at, part.ndcg_at, part.mrr) for name, part in _parts(report)]
+    shown = _row(_SHOWN_ALONE, report, report.recall_at_shown, report.ndcg_at_shown, report.mrr_shown)
+    return [*rows, shown]
+
+
+def _session_rows(report: Report) -> list[Row]:
+    rows = [
+        _row(name, part, part.session_recall_at, part.session_ndcg_at, part.session_mrr)
+        for name, part in _parts(report)
+    ]
+    ranking = report.session_ndcg_at_shown, report.session_mrr_shown
+    rows.append(_row(_SHOWN_ALONE, report, report.session_recall_at_shown, *ranking))
+    for name, part in _parts(report)[-1 - len(report.main_categories) :]:
+        if part.session_recall_at_all is not None:
+            asked = part.questions + part.questions_without_evidence
+            rows.append((f"{name}, no evidence counts 1", asked, *_percents(part.session_recall_at_all), "-", "-"))
+    return rows
+
+
+def _row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages, mrr: float | None) -> Row:
+    ranking = _percent(ndcg_at.get(_RANKED_AT)), "-" if mrr is None else f"{mrr:.3f}"
+    return (name, part.questions, *_percents(recall_at), *ranking)
+
+
+def _parts(report: Report) -> list[tuple[str, Figures]]:
+    """Return the figures of each category asked, of the main ones together, and of all."""
+    return [
+        *((f"category {name}", part) for name, part in report.by_category.items() if part.questions),
+        *((f"categories {name}", part) for name, part in report.main_categories.items()),
+        ("all", report),
+    ]
+
+
+def _figures(report: Report, results: Path | None) -> dict[str, object]:
+    return {
+        "conversations": report.conversations,
+        "events": f"{report.events}, memories: {report.memories}",
+        "events/s": f"{report.events_per_s:g} (all recallable after {report.took_s:g} s)",
+        "recall p50 / p99": f"{report.recall_ms['p50']} / {report.recall_ms['p99']} ms",
+        "questions left out": f"{report.questions_without_evidence} (no evidence in the conversation)",
+        "evidence ids ignored": f"{report.evidence_unmatched} (no such item)",
+        "degraded answers": report.degraded_answers,
+        "answers short of sessions": f"{report.answers_short_of_sessions} (fewer than 10 of them; see --top-k)",
+        "per-question results": results or "not kept (--results OUT writes them)",
+    }
+
+
+def _percents(averages: Averages) -> list[str]:
+    return [_percent(share) for share in averages.values()]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"

@@ -31,7 +31,7 @@ from memory_agent.erasure.intent_log import (
     write_intent,
 )
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.retention import RetentionSchedule
+from memory_agent.erasure.retention import Expired, RetentionSchedule
 from memory_agent.erasure.selection import Selection
 from memory_agent.erasure.user_removal import has_journal, moved_aside_reason
 from memory_agent.errors import MemoryAgentError, StoreError

@@ -1,21 +1,20 @@
-"""BEAM (Tavakoli et al. 2025, "Beyond a Million Tokens"): long chats with an assistant, and questions that probe them.
+"""Reads BEAM (Tavakoli et al. 2025, "Beyond a Million Tokens"): long chats with an assistant, and probing questions.
 
-Read from the folders of the authors' repository, or of their download script. A chat is a folder with `chat.json` and
-`probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. Where `chat_trunecated.json` stands there
-too, it is read instead, as the authors' own runner does. A chat is a list of batches `{batch_number, time_anchor,
-turns: [[{role, id, content, time_anchor?}]]}`; in the published tables a batch is a plain list of messages, which that
-script writes as it is; the chats of ten million tokens wrap batches in plans, `{"plan-1": [batches], …}`. All three are
-understood. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, ten types of two.
+Reads the folders of the authors' repository or of their download script. A chat is a folder with `chat.json` and
+`probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. `chat_trunecated.json`, if present, is read
+instead, as by the authors' own runner. A chat is a list of batches `{batch_number, time_anchor, turns: [[{role, id,
+content, time_anchor?}]]}`; in the published tables, and so after the download script, a batch is a plain list of
+messages; the chats of ten million tokens wrap batches in plans, `{"plan-1": [batches], …}`. All three are read.
+Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, ten types of two.
 
-How it is taken here: an item is a message of either side, without the locator `->-> 1,2` at its end; a session is a
-batch; the time is the last anchor so far, a day (`March-15-2024`); a question is asked on the day of the last anchor.
-The evidence is the messages of `source_chat_ids`, which may be nested by their part in the question. Abstention
-questions have none and are left out, as is any other without ids. An id that no message has, or more than one, is
-ignored and counted.
+An item is a message of either side, without the locator `->-> 1,2` at its end; a session is a batch; the time is the
+last anchor so far, a day (`March-15-2024`); a question is asked on the day of the last anchor. The evidence is the
+messages of `source_chat_ids`, which may be nested by their part in the question. Questions without ids, such as
+abstention questions, are left out. An id of no message, or of several, is ignored and counted.
 
-What could not be known: whether ids of messages are unique in the chats of ten million tokens, and whether their
-questions name ids by plan; no such file was at hand. What this does not do: judge answers, which BEAM itself does by a
-language model. Figures of evidence found are no BEAM scores.
+Unknown, for want of a file: whether message ids are unique in the chats of ten million tokens, and whether their
+questions name ids by plan. BEAM itself has a language model judge answers; figures of evidence found are not BEAM
+scores.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ class _Batch(NamedTuple):
 
 
 def read_beam(folder: Path) -> Dataset:
-    """Return the chats at or below a folder: one chat, those of a size, or all.
-
-    Raises `InvalidInputError` naming the folder or file, and what is wrong.
-    """
+    """Return the chats at or below a folder: one chat, those of a size, or all. Raises `InvalidInputError`."""
     chats = sorted((file.parents[1] for file in folder.rglob(str(_QUESTIONS))), key=lambda chat: _natural(str(chat)))
     if not chats:
         raise InvalidInputError(str(folder), f"holds no BEAM chat: no folder in it has {_QUESTIONS}")
@@ -114,7 +110,7 @@ def _read(chat: Path, user: str) -> History:
 
 
 def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
-    """Return the items, and the item of each id that just one message has."""
+    """Return the items, and the item of each id that exactly one message has."""
     counts = Counter(message.id for batch in batches for message in batch.messages)
     timestamps = list(_timestamps(batches))
     items: list[Item] = []
@@ -131,7 +127,7 @@ def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
 
 
 def _timestamps(batches: list[_Batch]) -> Iterator[datetime | None]:
-    """Go over the day of each message: the last anchor so far, and before the first one that one."""
+    """Yield the day of each message: the last anchor so far, or the first one before it."""
     anchors = (anchor for batch in batches for anchor in (batch.time_anchor, *(m.time_anchor for m in batch.messages)))
     day = next(filter(None, map(_day, anchors)), None)
     for batch in batches:
@@ -174,7 +170,7 @@ def _messages(node: Any) -> Iterator[_Message]:
 
 
 def _files(chat: Path) -> tuple[Path, Path]:
-    """Return the file of the chat and that of its questions."""
+    """Return the files of the chat and of its questions."""
     there = next((chat / name for name in _CHATS if (chat / name).exists()), None)
     if there is None:
         raise InvalidInputError(str(chat), f"has neither {' nor '.join(_CHATS)}")
@@ -201,5 +197,5 @@ def _name(chat: Path, folder: Path) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return what sorts names as people do: 2 before 10."""
+    """Return a sort key for natural order: 2 before 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name)]

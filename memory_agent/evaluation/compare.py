@@ -1,11 +1,11 @@
-"""Two runs over the same questions: is one better, and by how much? A paired bootstrap (Efron 1979; Koehn 2004).
+"""Compares two runs over the same questions by a paired bootstrap (Efron 1979; Koehn 2004).
 
-What is resampled is the difference of one question, B less A, so that hard questions, which are hard for both, cancel
-out. Questions of one conversation share its turns and are not independent: resampled one by one, the interval is too
-narrow for a claim about new conversations. Resampled by conversation it is not, and with a handful of conversations it
-is wide. Rejected: a t test, since shares of one or two turns are far from normal.
+The difference of one question, B - A, is resampled, so that questions hard for both cancel out. Questions of one
+conversation share its turns and are not independent: resampled one by one, the interval is too narrow for a claim about
+new conversations; resampled by conversation it is right, and wide for a handful of them. Rejected: a t test, since
+shares of one or two turns are far from normal.
 
-Shapes: q questions, u units that are resampled, m metrics, r resamples.
+Shapes: q questions, u resampled units, m metrics, r resamples.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
 FEWEST = 3
-"""Units that an interval needs: one is drawn again and again, two give three means, and both look certain."""
+"""Least units for an interval: one gives a single mean, two give three, and both look certain."""
 
 Array = npt.NDArray[np.float64]
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric. `difference` is B less A; `low` and `high` bound 95 % of the resampled differences.
+    """One metric. `difference` is B - A; `low` and `high` bound 95 % of the resampled differences.
 
-    `share_above_0` is the share of resamples in which B is better; `better` and `worse` count questions in which it is.
-    Fewer than 3 units with the metric bound nothing: then `low`, `high` and `share_above_0` are NaN, null in JSON.
+    `share_above_0` is the share of resamples in which B is better; `better` and `worse` count questions. With fewer
+    than 3 units `low`, `high` and `share_above_0` are NaN, null in JSON.
     """
 
     metric: str
@@ -53,7 +53,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs, over the `questions` that both asked, resampled by `unit`. `changed`: what differs between them."""
+    """Two runs over the `questions` that both asked, resampled by `unit`. `changed` lists differing settings."""
 
     a: str
     b: str
@@ -74,7 +74,7 @@ def compare(
 ) -> Comparison:
     """Return how B differs from A. The same input and seed give the same figures.
 
-    Raises `InvalidInputError` for runs over different inputs, and for runs that share no question.
+    Raises `InvalidInputError` for runs over different inputs, or without a common question.
     """
     pairs = _pairs(a, b)
     metrics = _shared_metrics(pairs)
@@ -100,10 +100,10 @@ def compare(
 
 
 def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, seed: int) -> Array:
-    """Return (r, m) the mean differences of so many samples with replacement.
+    """Return (r, m) the mean differences of `resamples` samples with replacement.
 
-    `differences` (q, m), NaN where a question has no such metric; `units` (q,) the unit of each question, from 0 on. A
-    sample draws as many units as there are, each with all its questions. NaN where a sample holds none with the metric.
+    `differences` (q, m) is NaN where a question has no such metric; `units` (q,) numbers the unit of each question from
+    0. A sample draws u units, each with all its questions. NaN where no question of a sample has the metric.
     """
     measured = ~np.isnan(differences)
     count = int(units.max()) + 1
@@ -121,7 +121,7 @@ def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, s
 
 
 def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
-    """Return the results of each question that both asked, in A's order."""
+    """Return the results of each common question, in A's order."""
     for field in ("dataset", "digest"):
         own, other = getattr(a.header, field), getattr(b.header, field)
         if own != other:
@@ -137,7 +137,7 @@ def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
 
 
 def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
-    """Return the metrics that both runs have for some question; a run of fewer memories has fewer cutoffs."""
+    """Return the common metrics; a run with fewer memories per question has fewer cutoffs."""
     return list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
 
 
@@ -174,7 +174,7 @@ def _difference(
 
 
 def _bounds(resampled: Array) -> tuple[float, float, float]:
-    """Return the interval of the means of one metric, and the share of them above 0."""
+    """Return the interval of the means, and the share of them above 0."""
     known = resampled[~np.isnan(resampled)]
     low, high = np.percentile(known, _INTERVAL)
     return float(low), float(high), float((known > 0).mean())
@@ -192,7 +192,7 @@ def _what_was_run(header: Header) -> dict[str, Any]:
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested objects by their path."""
+    """Return the leaves of a nested object by path."""
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         leaves |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}

@@ -1,4 +1,4 @@
-"""A daemon of one's own for a measurement: on a temporary folder, as a user starts it, and stopped afterwards."""
+"""A temporary daemon for a measurement, and a publisher in a process of its own, as emitters are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ _KEPT = ("MEMORY_AGENT_MODEL_CACHE",)
 
 @contextmanager
 def temporary_daemon(settings: Settings) -> Iterator[Path]:
-    """Give the data folder of a running daemon with these settings; both are gone afterwards.
+    """Yield the data folder of a running daemon with these settings; stop and remove both afterwards.
 
-    Raises `UnavailableError` with the end of its log when it does not start.
+    Raises `UnavailableError`, with the end of its log, when the daemon does not start.
     """
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         data_dir = Path(folder)
@@ -40,13 +40,13 @@ def temporary_daemon(settings: Settings) -> Iterator[Path]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return our environment without settings: a child is told those in full."""
+    """Return our environment without settings, which a child receives as a file."""
     own = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
     return own | {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 
 def write_settings(settings: Settings, data_dir: Path) -> Path:
-    """Write all settings into a file below `data_dir`, for a child's --config."""
+    """Write all settings to a file below `data_dir`, for a child's --config."""
     file = data_dir / "settings.toml"
     file.write_bytes(msgspec.toml.encode(msgspec.structs.replace(settings, data_dir=str(data_dir))))
     return file
@@ -78,7 +78,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind this process, so that no daemon is left behind."""
+    """Unwind this process on SIGTERM, so that no daemon is left behind."""
 
     def unwind(number: int, _frame: Any) -> None:
         raise SystemExit(128 + number)
@@ -92,3 +92,32 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 def _log(data_dir: Path) -> Path:
     return data_dir / "daemon.log"
+
+
+class PublishSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of `publish --json`. Times are seconds since the first event was published."""
+
+    published: int
+    acknowledged: int
+    duplicates: int
+    rejected: int
+    spooled: int
+    acked_through: dict[str, int]
+    acknowledged_s: float
+    recallable_s: float | None
+
+
+def publish_events(events: Iterable[dict[str, Any]], file: Path, data_dir: Path, timeout_s: float) -> PublishSummary:
+    """Write the events to `file`, publish them to the daemon of `data_dir`, and wait until all are recallable.
+
+    Runs `memory-agent publish --wait`, whose progress bars appear on standard error. Raises `UnavailableError` when it
+    fails; the reason is then on standard error.
+    """
+    encode = msgspec.json.encode
+    file.write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    options = ["--data-dir", str(data_dir), "--wait", "--timeout", str(timeout_s), "--json"]
+    command = [sys.executable, "-m", "memory_agent", "publish", str(file), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=child_environment(), check=False)
+    if done.returncode != 0:
+        raise UnavailableError(f"the publisher ended with exit code {done.returncode}")
+    return msgspec.json.decode(done.stdout, type=PublishSummary)

@@ -1,7 +1,6 @@
-"""What is measured, whatever file it came from: users, what each of them told, questions, and what answers them.
+"""The input of a measurement, independent of its format: users, their items, questions, and what answers them.
 
-A reader per format makes a `Dataset` (`locomo`, `beam`, `jsonl`); everything behind it knows no format. What this does
-not do: read files, ask, count.
+`locomo`, `beam` and `jsonl` each read one format into a `Dataset`.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _EVENTS: dict[Kind, tuple[str, str]] = {
     "strategy": ("conductor.assignment.dispatched", "objective"),
     "pattern": ("feedback.note", "comment"),
 }
-"""The event type, and the place of the text in its payload, that the default table turns into a memory of a kind."""
+"""The event type and payload field that the default signal table turns into a memory of each kind."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to remember. `session` groups what belongs together; without a timestamp it is dated on arrival."""
+    """Something to remember. `session` groups items; without a timestamp an item is dated on arrival."""
 
     id: str
     text: str
@@ -34,9 +33,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the items that answer it with their grades, 1 or more. `asked_at`: when it is asked, where known.
+    """A question, and the items that answer it with their grades, 1 or more.
 
-    `id` is unique in the dataset. Where nothing answers it, `relevant` is empty, and the question is not asked.
+    `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is the time of asking,
+    where known.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user told, in order, and the questions about it. `unmatched` counts ids of evidence no item has."""
+    """The items of one user, in order, and the questions about them. `unmatched` counts evidence ids of no item."""
 
     user: str
     items: tuple[Item, ...]
@@ -56,19 +56,19 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answerable(self) -> list[Question]:
-        """The questions whose answer stands in the history."""
+        """The questions with relevant items."""
         return [question for question in self.questions if question.relevant]
 
     def events(self, user_id: str) -> list[dict[str, Any]]:
-        """Return the items as events that `user_id` emits; the same file gives the same ids, so a repeat is known."""
+        """Return the items as events of `user_id`; their ids depend on the file alone, so ingest is idempotent."""
         return [_event(item, user_id) for item in self.items]
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """One input. `digest` is the SHA-256 of what was read.
 
-    `main_categories` are those that others report alone. A dataset that has them follows the custom that goes with it:
-    in the recall of sessions over all questions, one without evidence counts as answered.
+    `main_categories` are those usually reported alone. Such a dataset also follows the convention that a question
+    without evidence counts as answered in the session recall over all questions.
     """
 
     name: str

@@ -1,14 +1,13 @@
-"""Data of one's own: a file of JSON lines, each a record to remember or a query with the records that answer it.
+"""Reads your own data: a file of JSON lines, each a record to remember or a query with the records that answer it.
 
     {"type": "record", "id": "r1", "text": "The deploy needs the VPN", "timestamp": "2026-02-16T10:00:00Z"}
     {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
 
-A record may have `user`, `session_id`, `timestamp` and `kind`; a query may have `user`, `category` and `timestamp` (the
-moment at which it is asked); without a category it is in the one called none. `relevant` is a list of ids, or an object
-of ids and grades, whole numbers, 0 for not relevant, as TREC has them. Lines without a user belong to one user; a query
-is answered from the records of its own. Records are remembered in their order; otherwise the order of the lines is
-free. Bad lines are refused by number and field, unknown fields too: a benchmark with a typing error measures something
-else.
+A record may have `user`, `session_id`, `timestamp` and `kind`; a query may have `user`, `category` (default "none") and
+`timestamp`, when it is asked. `relevant` is a list of ids, or an object of ids and integer grades, 0 for not relevant,
+as in TREC. Lines without a user belong to one user; a query is answered from the records of its own user. Records are
+remembered in order; otherwise the order of lines is free. A bad line is refused with its number and field, unknown
+fields too, since a benchmark with a typo measures something else.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from relay.errors import MalformedEventError
 
 _USER = "default"
 _CATEGORY = "none"
-_MAX_ID_BYTES = 120  # an event's id holds the user's too
+_MAX_ID_BYTES = 120  # the event id also holds the user
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ANY_TIME_S = 1e12  # dates are the data's own; what lies in the future the memory itself refuses
+_ANY_TIME_S = 1e12  # any date; the memory itself refuses those in the future
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Grade = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -56,20 +55,20 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def grades(self) -> dict[str, int]:
-        """The grade of each record that answers it."""
+        """The grade of each relevant record."""
         given = self.relevant if isinstance(self.relevant, dict) else dict.fromkeys(self.relevant, 1)
         return {id_: grade for id_, grade in given.items() if grade}
 
 
 _Line = _Record | _Query
 _Numbered = tuple[int, Any]
-"""A line's number, from 1, and what it says."""
+"""A line with its number, from 1."""
 
 _decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def read_jsonl(file: Path) -> Dataset:
-    """Return what a file holds. Raises `InvalidInputError` naming the file, the line and the field."""
+    """Return the data of a file. Raises `InvalidInputError` with file, line and field."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -101,7 +100,7 @@ def _decode(file: Path, number: int, line: bytes) -> _Line:
 
 
 def _check_ids(file: Path, records: Iterable[_Numbered], queries: Iterable[_Numbered]) -> None:
-    """Refuse what is there twice, and evidence that is not there."""
+    """Refuse duplicate ids and evidence without a record."""
     of_records: dict[tuple[str, str], int] = {}
     of_queries: dict[str, int] = {}
     for number, record in records:
@@ -156,6 +155,6 @@ def _refused(file: Path, number: int, field: str, reason: str) -> InvalidInputEr
 
 
 def _plainly(message: str) -> str:
-    """Return msgspec's message with the field in front: 'Expected `str`, got `int` - at `$.text`' as 'text: …'."""
+    """Return msgspec's message with the field first: 'Expected `str`, got `int` - at `$.text`' as 'text: …'."""
     reason, _, place = message.partition(" - at `$.")
     return f"{place.rstrip('`')}: {reason}" if place else message

@@ -1,8 +1,8 @@
-"""LoCoMo (Maharana et al. 2024): long conversations over dated sessions, questions, and the turns that answer them.
+"""Reads LoCoMo (Maharana et al. 2024): long conversations in dated sessions, questions, and the turns that answer them.
 
 A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
-[{question, evidence, category}]}`. Each conversation is a user, named by its place in the file; an item is a turn. A
-question counts as asked on the day of the last session. What this does not do: ask or count (`trial`).
+[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file; an item is a turn; a
+question counts as asked on the day of the last session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question
 
 MAIN_CATEGORIES = ("1", "2", "3", "4")
-"""Category 5 asks again, with a false premise, for evidence of the others."""
+"""Category 5 repeats questions of the others with a false premise."""
 
 _SESSION = re.compile(r"session_(\d+)")
 _TURN_ID = re.compile(r"D:?(\d+):(\d+)")
@@ -46,7 +46,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def read_locomo(file: Path) -> Dataset:
-    """Return the conversations of a file. Raises `InvalidInputError` naming what is wrong."""
+    """Return the conversations of a file. Raises `InvalidInputError`."""
     try:
         content = file.read_bytes()
         entries = msgspec.json.decode(content, type=list[_Entry])
@@ -60,9 +60,9 @@ def read_locomo(file: Path) -> Dataset:
 
 
 def choose_conversations(dataset: Dataset, numbers: Iterable[int]) -> Dataset:
-    """Return the dataset with these conversations alone, by their place in the file, from 0 on.
+    """Return the dataset with only these conversations, by their position in the file from 0.
 
-    Raises `InvalidInputError` for one that is not there.
+    Raises `InvalidInputError` for a position that does not exist.
     """
     chosen, there = set(map(str, numbers)), [history.user for history in dataset.histories]
     if absent := sorted(chosen - set(there), key=int):
@@ -71,7 +71,7 @@ def choose_conversations(dataset: Dataset, numbers: Iterable[int]) -> Dataset:
 
 
 def parse_evidence(evidence: object) -> set[str]:
-    """Return the ids of turns in an annotation, however it is written: `D1:3`, `D8:6; D9:17`, `D:11:26`, lists."""
+    """Return the turn ids of an annotation in any of its forms: `D1:3`, `D8:6; D9:17`, `D:11:26`, lists."""
     if isinstance(evidence, list):
         return {id_ for item in evidence for id_ in parse_evidence(item)}
     return {_turn_id(*found) for found in _TURN_ID.findall(str(evidence))}
@@ -96,7 +96,7 @@ def _read(user: str, entry: _Entry) -> History:
 
 
 def _sessions(conversation: dict[str, Any]) -> list[str]:
-    """Return the names of the sessions in their order; dates without turns are in the files too."""
+    """Return the names of the sessions, in order; the files also have dates without turns."""
     found = (match for name, value in conversation.items() if value and (match := _SESSION.fullmatch(name)))
     return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
 

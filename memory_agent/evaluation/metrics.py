@@ -1,8 +1,7 @@
-"""Figures of retrieval; pure. `recall` is the verb of this project, so the metric is called `recall_at_k`.
+"""Retrieval metrics; pure. `recall` is the verb of this project, so the metric is called `recall_at_k`.
 
-A place of a ranking holds one id, or several that are shown as one. An id that comes back twice counts at its first
-place; its second place is taken and gains nothing. Relevant ids are never empty: what has no answer cannot be judged,
-and is left out before (`trial`).
+A rank holds one id, or several shown as one. A repeated id counts at its first rank; its later ranks are taken and gain
+nothing. Relevant ids are never empty: questions without any are left out earlier (`trial`).
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 Place = tuple[str, ...]
-"""The ids at one place of a ranking."""
+"""The ids at one rank."""
 
 
 def recall_at_k(ranked: Sequence[Place], relevant: Collection[str], k: int) -> float:
-    """Return which share of the `relevant` ids is at the first `k` places."""
+    """Return the share of `relevant` ids among the first `k` ranks."""
     found = {id_ for place in ranked[:k] for id_ in place}
     return len(found & set(relevant)) / len(set(relevant))
 
 
 def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> float:
-    """Return the normalised discounted cumulative gain of the first `k` places (Burges et al. 2005).
+    """Return the normalised discounted cumulative gain of the first `k` ranks (Burges et al. 2005).
 
-    DCG = sum over places i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the best order there is. An
-    id that is not in `grades` has grade 0; the others have 1 or more. A place of several ids has the best of their
-    grades. With grades of 1 it is binary NDCG.
+    DCG = sum over ranks i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the ideal order. An id not in
+    `grades` has grade 0, the others 1 or more. A rank of several ids has the best of their grades. With grades of 1 it
+    is binary NDCG.
     """
     seen: set[str] = set()
     gained = []
@@ -37,22 +36,22 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
 
 
 def reciprocal_rank(ranked: Sequence[Place], relevant: Collection[str]) -> float:
-    """Return 1 / the number of the first place with a relevant id, counted from 1; 0 when there is none."""
+    """Return 1 / the first rank with a relevant id, counted from 1; 0 without one."""
     return next((1 / number for number, place in enumerate(ranked, 1) if not set(relevant).isdisjoint(place)), 0.0)
 
 
 def distinct(ids: Iterable[str | None]) -> list[str]:
-    """Return the ids in the order of their first place, each once, without the missing ones."""
+    """Return the distinct ids in order of first occurrence, without None."""
     return [id_ for id_ in dict.fromkeys(ids) if id_ is not None]
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, or None of nothing."""
+    """Return the mean, None without values."""
     return sum(values) / len(values) if values else None
 
 
 def quantiles_ms(durations_ms: Sequence[float]) -> dict[str, float | None]:
-    """Return `p50` and `p99`, None where nothing was measured."""
+    """Return `p50` and `p99`, None without measurements."""
     if not durations_ms:
         return {"p50": None, "p99": None}
     p50, p99 = np.quantile(durations_ms, (0.5, 0.99))

@@ -1,7 +1,7 @@
-"""Sums a run up: averages over questions, over all of them and by category, and how long callers waited. Pure.
+"""Summarises a run: averages over all questions and by category, and the latency of recalls. Pure.
 
-Every average is over questions, so that each counts the same, however much evidence it has. Figures are rounded to
-four places; the per-question results (`results`) are not.
+Every average is over questions, so that each counts the same however much evidence it has. Figures are rounded to four
+places; per-question results (`results`) are not.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from memory_agent.evaluation.metrics import distinct, mean, quantiles_ms
-from memory_agent.evaluation.plan import Run
-from memory_agent.evaluation.trial import SHOWN, Answer, cutoffs
+from memory_agent.evaluation.trial import SHOWN, Answer, Run, cutoffs
 from memory_agent.records import Mode
 
 _SESSIONS = 10
@@ -22,10 +21,10 @@ Averages = dict[str, float | None]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Averages over some questions. `questions` had evidence and were asked; the others were left out.
+    """Averages over some questions: `questions` with evidence, which were asked; the others were left out.
 
-    `session_recall_at_all` is the recall of sessions over both, one without evidence counted as answered; None where
-    that is not the dataset's custom. Those named `_shown` count the shown items alone, not what else they stand for.
+    `session_recall_at_all` is the session recall over both, counting those without evidence as answered; None for
+    datasets without that convention. Figures ending in `_shown` count shown items alone, without their duplicates.
     """
 
     questions: int
@@ -46,12 +45,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(Figures, frozen=True, kw_only=True):
-    """The outcome over all questions. `took_s`: from the first publish to the last event recallable.
+    """The averages over all questions, with sizes and timings.
 
-    `memories` are those of the users after that; `recall_ms` is what callers wait. `answers_short_of_sessions` hold
-    fewer than 10 sessions although the history has more: for them the recall of sessions at 10 is a lower bound, which
-    a larger `top_k` lifts. `main_categories` holds, by their name, the averages over those that others report alone; it
-    is empty where the dataset has none.
+    `took_s` is from the first publish to the last event recallable, `memories` the number then, `recall_ms` the latency
+    for callers. `answers_short_of_sessions` have fewer than 10 sessions although the history has more: for them session
+    recall at 10 is a lower bound, which a larger `top_k` raises. `main_categories` has the averages over those usually
+    reported alone, empty for other datasets.
     """
 
     dataset: str
@@ -135,7 +134,7 @@ def _short_of_sessions(run: Run) -> int:
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
-    """Return what averages a metric over the answers that have it, and so many more that count 1."""
+    """Return a function that averages a metric over the answers that have it, and `found` more that count 1."""
 
     def average(metric: str) -> float | None:
         measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]

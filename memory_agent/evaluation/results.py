@@ -1,7 +1,6 @@
-"""Per-question results as a file, so that two runs can be compared: JSON lines, first what was run, then a line each.
+"""Per-question results as a file of JSON lines, for `compare`: a header with what was run, then a line per question.
 
-No text of a memory and no text of a question is in it: ids, grades, figures. What this does not do: compare
-(`compare`).
+Holds ids, grades and figures, no text of memories or questions.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.plan import Run
-from memory_agent.evaluation.trial import Ranked
+from memory_agent.evaluation.trial import Ranked, Run
 from memory_agent.records import Mode
 from memory_agent.settings import Settings, rename_settings
 from memory_agent.version import VERSION
@@ -28,10 +26,10 @@ FORMAT = "memory-agent-results/1"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What was run. `digest` is the SHA-256 of the input, `users` whose histories were taken.
+    """What was run. `digest` is the SHA-256 of the input, `users` those of the histories asked.
 
-    `settings` are those that a ranking depends on, None where a daemon had its own; `model` is what the vectors came
-    from; `left_out` are the ids of questions without evidence.
+    `settings` are those that affect ranking, None for a daemon with its own; `model` made the vectors; `left_out` are
+    the ids of questions without evidence.
     """
 
     format: str
@@ -48,9 +46,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One question: what came back, best first with its session, what was relevant with its grade, and the figures.
+    """One question: the answer, best first with sessions, the relevant items with grades, and the metrics.
 
-    `same` says which other items a memory stood for; metrics named `shown_…` are those without them.
+    `same` has the duplicates that a memory stands for; metrics named `shown_…` are without them.
     """
 
     id: str
@@ -66,7 +64,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Results:
-    """What a file of results says."""
+    """The content of a file of results."""
 
     file: Path
     header: Header
@@ -74,7 +72,7 @@ class Results:
 
 
 def ranking_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings that a ranking depends on; no path of this machine is among them."""
+    """Return the settings that affect ranking; no path is among them."""
     embedder, store, ingest = settings.embedder, settings.store, settings.ingest
     return {
         "recall": msgspec.to_builtins(settings.recall),
@@ -87,10 +85,10 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
 
 @contextmanager
 def results_file(file: Path) -> Iterator[Path]:
-    """Give a place to write to that becomes `file` when all went well; an older one stays until then.
+    """Yield a temporary path that replaces `file` when the block succeeds.
 
-    So that minutes of measuring do not end in a missing folder, the place is made first. Raises `InvalidInputError`
-    where that is not possible.
+    Created first, so that minutes of measuring do not end with a missing folder. Raises `InvalidInputError` where it
+    cannot be written.
     """
     place = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -107,13 +105,13 @@ def results_file(file: Path) -> Iterator[Path]:
 
 
 def write_results(run: Run, file: Path) -> None:
-    """Write a run's results."""
+    """Write the results of a run."""
     encode = msgspec.json.encode
     file.write_bytes(b"".join(encode(part) + b"\n" for part in (_header(run), *_lines(run))))
 
 
 def read_results(file: Path) -> Results:
-    """Return what `write_results` wrote. Raises `InvalidInputError` naming the file and the line."""
+    """Return what `write_results` wrote. Raises `InvalidInputError` with file and line."""
     try:
         content = file.read_bytes().splitlines()
     except OSError as error:

@@ -1,7 +1,4 @@
-"""The two ways to hold a trial: through a daemon, as deployed, or in this process, without one.
-
-What this does not do: read a file (`locomo`, `beam`, `jsonl`), judge (`trial`), sum up (`report`).
-"""
+"""The two ways to run a trial: through a daemon, as deployed, or embedded in this process."""
 
 from __future__ import annotations
 
@@ -18,10 +15,8 @@ from memory_agent.client import MemoryClient
 from memory_agent.config import RetentionSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import UnavailableError
-from memory_agent.evaluation.daemon_process import temporary_daemon
-from memory_agent.evaluation.plan import Plan, Run
-from memory_agent.evaluation.publishing import publish_events
-from memory_agent.evaluation.trial import Answer, Examiner
+from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
+from memory_agent.evaluation.trial import Answer, Examiner, Plan, Run
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryStats
@@ -29,7 +24,7 @@ from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is done, how much is done, of how much)."""
+"""Called with (step, done, total)."""
 
 
 Subject = Memory | MemoryClient
@@ -39,10 +34,10 @@ _BATCH = 64
 
 
 def run_through_daemon(plan: Plan, progress: Progress) -> Run:
-    """Publish every event from a process of its own, wait until all are recallable, ask over RPC.
+    """Publish every event from another process, wait until all are recallable, and ask over RPC.
 
-    Asks the daemon of the plan's folder, or starts one of its own and stops it. Raises `UnavailableError` where a
-    daemon or the publisher does not do its work.
+    Uses the daemon of the plan's folder, or starts a temporary one. Raises `UnavailableError` when the daemon or the
+    publisher fails.
     """
     with ExitStack() as stack:
         data_dir = plan.data_dir or stack.enter_context(temporary_daemon(plan.settings))
@@ -53,19 +48,19 @@ def run_through_daemon(plan: Plan, progress: Progress) -> Run:
 
 
 def run_embedded(plan: Plan, progress: Progress) -> Run:
-    """Do it all in this process, without relay and daemon.
+    """Ingest and ask in this process, without relay and daemon.
 
     Raises `StoreOwnedElsewhereError` where a daemon owns the folder, `ModelError` without a model.
     """
-    with brought_in(plan, progress) as prepared:
+    with ingested(plan, progress) as prepared:
         return prepared.ask_in_place(progress)
 
 
 @contextmanager
-def brought_in(plan: Plan, progress: Progress) -> Iterator[Prepared]:
-    """Bring the plan's events in, in this process, and give what can be asked as often as wanted.
+def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
+    """Ingest the plan's events in this process and yield memories that can be asked any number of times.
 
-    Raises as `run_embedded`. The folder is the plan's, or a temporary one that is gone afterwards.
+    Raises as `run_embedded`. The folder is the plan's, or a temporary one, removed afterwards.
     """
     with ExitStack() as stack:
         data_dir = plan.data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-eval-")))
@@ -78,7 +73,7 @@ def brought_in(plan: Plan, progress: Progress) -> Iterator[Prepared]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Events brought in once, to be asked with several settings. Only what acts at recall may differ between runs."""
+    """Events ingested once, to be asked with several settings that act at recall."""
 
     plan: Plan
     data_dir: Path
@@ -86,12 +81,11 @@ class Prepared:
     took_s: float
 
     def ask(self, plan: Plan, progress: Progress) -> Run:
-        """Ask on a copy of the folder, so that every run starts from the state in which ingest left it.
+        """Ask on a copy of the folder, so that every run starts from the state after ingest.
 
-        A recall leaves traces that later ones rank by (the mean of the queries), so runs on one folder could not be
-        compared. The plan may choose histories, mode, `top_k` and `settings.recall`; the rest of it, what was ingested
-        with it, must be that of the plan brought in. Waiting times are flattered: queries that an earlier run asked
-        are in the embedder's cache.
+        Recalls affect later ones (by the mean of the queries), so runs on one folder are not comparable. The plan may
+        change histories, mode, `top_k` and `settings.recall`; all else must be as ingested. Latencies are too low for
+        queries of an earlier run, which are in the embedder's cache.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
@@ -99,7 +93,7 @@ class Prepared:
             return self._ask(plan, Path(folder), progress)
 
     def ask_in_place(self, progress: Progress) -> Run:
-        """Ask the plan's questions on the folder itself; afterwards its memories know of them."""
+        """Ask the plan's questions on the folder itself, which records them."""
         return self._ask(self.plan, self.data_dir, progress)
 
     def _ask(self, plan: Plan, data_dir: Path, progress: Progress) -> Run:
@@ -107,7 +101,7 @@ class Prepared:
 
 
 def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[str], Memory]:
-    """Return what opens the memory of a user below `data_dir`, with the settings of each part."""
+    """Return a function that opens the memory of a user below `data_dir` with these settings."""
 
     def open_memory(user_id: str) -> Memory:
         return Memory.open(
@@ -132,7 +126,7 @@ def _publish_all(plan: Plan, data_dir: Path) -> float:
 
 
 def _ingest_all(plan: Plan, open_memory: Callable[[str], Memory], progress: Progress) -> float:
-    """Return the seconds that it took."""
+    """Return the seconds taken."""
     done, total = 0, plan.events
     started_s = time.monotonic()
     for user_id, history in plan.users():

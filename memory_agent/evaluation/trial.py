@@ -1,30 +1,31 @@
-"""Asks a memory the questions of a history, and judges what comes back, for items and for their sessions.
+"""Asks a memory the questions of a history and judges the answers, for items and for their sessions.
 
-A memory that stands for several items that say the same answers for each of them, at its one place. An item that was
-folded wrongly could so only raise the recall of items; hence every figure is taken twice, the second time for the shown
-items alone, and the truth lies between the two. Rejected: the second alone, which calls an answer that says it once and
-names the others worse than one that repeats itself. Sessions are ranked
-by their best item: the order of the answer, each session at its first place. So the first k sessions are k distinct
-ones, and a session none of whose items is in the answer has no place. A question's evidence sessions are those of its
-relevant items, each with the best grade among them.
+A memory that stands for several duplicate items counts for each of them, at its one rank. A wrongly folded item could
+then only raise the recall of items, so every figure is taken twice, the second time for shown items alone; the truth
+lies between. Rejected: the second alone, which rates an answer that names duplicates once below one that repeats
+them.
 
-What this does not do: bring the items in (`runs`), average (`report`).
+Sessions are ranked by their best item, so the first k sessions are distinct, and a session without an item in the
+answer has no rank. The evidence sessions of a question are those of its relevant items, each with its best grade.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from memory_agent.evaluation.dataset import History, Question
+from memory_agent.evaluation.dataset import Dataset, History, Question
 from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_at_k, reciprocal_rank
 from memory_agent.records import MemoryRecord, Mode, RecallResult
+from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)
 SHOWN = "shown_"
-"""Before the name of a metric: of the shown items alone."""
+"""Prefix of metrics of the shown items alone."""
 
 Ranked = tuple[tuple[str, str | None], ...]
 """Ids of items and their sessions, best first."""
@@ -35,11 +36,10 @@ LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one question. `ranked` has an item for each memory, `same` the others that a memory stands for.
+    """The judged answer to one question. `ranked` has an item per memory, `same` the duplicates it stands for.
 
-    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on, with `session_` before them those of sessions, where the
-    evidence has any, and with `shown_` before all that those of `ranked` without `same`. `took_ms` is the
-    caller's waiting time.
+    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on; with the prefix `session_` those of sessions, where the
+    evidence has any; with the prefix `shown_` those without `same`. `took_ms` is the latency for the caller.
     """
 
     user: str
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examiner:
-    """Asks one user's memory. `look_up` finds the records that an answer names by id alone."""
+    """Asks one user's memory. `look_up` reads the records that an answer names by id."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Examiner:
         self._sessions = {item.id: item.session for item in history.items}
 
     def ask_all(self, asked: Callable[[], None]) -> list[Answer]:
-        """Ask the questions that have an answer; `asked` is called after each."""
+        """Ask the answerable questions; `asked` is called after each."""
         answers = []
         for question in self._history.answerable:
             answers.append(self._ask(question))
@@ -96,12 +96,12 @@ class Examiner:
         )
 
     def _ranked(self, records: Iterable[MemoryRecord]) -> Ranked:
-        """Return the items that memories were made of; a memory that is none of ours keeps its own id."""
+        """Return the items behind the memories; a foreign memory keeps its own id."""
         ids = ((record.event_id or record.id).removeprefix(self._prefix) for record in records)
         return tuple((id_, self._sessions.get(id_)) for id_ in ids)
 
     def _same(self, result: RecallResult, ranked: Ranked) -> dict[str, Ranked]:
-        """Return, by a memory's item, the others that it stands for."""
+        """Return, by item, the duplicates that its memory stands for."""
         others: dict[str, Ranked] = {}
         for memory, (id_, _) in zip(result.memories, ranked, strict=True):
             if memory.origins:
@@ -117,7 +117,7 @@ def judge(
     sessions: Mapping[str, str | None],
     ks: Sequence[int],
 ) -> dict[str, float]:
-    """Return every figure of one answer, at each of `ks`. `sessions` maps items to their sessions."""
+    """Return all metrics of one answer at each of `ks`. `sessions` maps items to sessions."""
     of_shown = _judge(ranked, {}, grades, sessions, ks)
     return _judge(ranked, same, grades, sessions, ks) | {f"{SHOWN}{name}": value for name, value in of_shown.items()}
 
@@ -142,7 +142,7 @@ def _judge(
 
 
 def cutoffs(top_k: int) -> list[int]:
-    """Return the cutoffs that `top_k` memories can tell about."""
+    """Return the cutoffs up to `top_k`."""
     return [k for k in CUTOFFS if k <= top_k]
 
 
@@ -152,3 +152,45 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
         | {f"{prefix}ndcg@{k}": ndcg_at_k(ranked, grades, k) for k in ks}
         | {f"{prefix}mrr": reciprocal_rank(ranked, grades)}
     )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and how; without a `data_dir` on a temporary one.
+
+    Users are `PREFIX-NAME`, by default with the dataset's name as prefix, so that several datasets and runs fit in one
+    folder.
+    """
+
+    dataset: Dataset
+    settings: Settings
+    mode: Mode
+    top_k: int
+    data_dir: Path | None = None
+    prefix: str = ""
+    timeout_s: float = 1800.0
+
+    def users(self) -> Iterator[tuple[str, History]]:
+        """Iterate over the user ids and their histories."""
+        return ((f"{self.prefix or self.dataset.name}-{part.user}", part) for part in self.dataset.histories)
+
+    @property
+    def events(self) -> int:
+        """The number of events of all histories."""
+        return sum(len(history.items) for history in self.dataset.histories)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of a plan. `took_s` is from the first event to the last one recallable, `memories` their number then.
+
+    `model` made the vectors. `settings_known` is False for a running daemon, which has its own settings.
+    """
+
+    plan: Plan
+    answers: tuple[Answer, ...]
+    took_s: float
+    memories: int
+    model: str | None
+    embedded: bool
+    settings_known: bool = True

@@ -1,3 +1,6 @@
-"""A query in, memories out. Read `query` (what was asked), `recollection` (the whole of it), `dates`,
-`query_vectors`, `ranked_search` with `candidates`, `sieve`, `scoring`, `contiguity` and `coverage`, then `selection`,
-`answering` with `explanation`, and `context` (the answer as a block for a prompt), in this order."""
+"""A query in, memories out.
+
+In reading order: `query` (the checked request), `pipeline` (the whole path), `dates`, `query_vectors`, `ranked_search`
+with `candidates`, `filtered_search`, `scoring` and `boosts`, `selection`, `answering`, and `context` (the answer as a
+block for a prompt).
+"""

@@ -1,6 +1,13 @@
-"""The chosen candidates as the memories of an answer: passages, counts, where else it was said, why it is there.
+"""The selected candidates as memories of an answer: passages, counts, other occurrences, and why each is there.
 
-What this does not do: choose (`selection`); say what a score is made of (`explanation`).
+    sona_score = vector and lexical fused + date_boost + context + contiguity + learned - likeness
+    learned    = association + shift + outcome
+
+These are fields of `explanation`. `vector` is the cosine of the centred query, `lexical` BM25 as a share of the best
+match, and `alpha` the weight of the first. `learned` is what the learner added, 0 unless its ranking brought the memory
+in (`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else
+those most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new
+ones may be added, none changes its meaning.
 """
 
 from __future__ import annotations
@@ -18,14 +25,14 @@ from memory_agent.recall.fusion import Rows
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.learned import Lift
 from memory_agent.recall.query import Query
-from memory_agent.recall.query_echoes import account
+from memory_agent.recall.query_echoes import explain_echoes
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.ranked_search import RankedSearch
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.changes import Scores as CosineScores
+from memory_agent.storage.changes import IndexScores
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.lexicon import Lexicon, Saying
 from memory_agent.trajectory import Arm
@@ -36,7 +43,7 @@ Answer = TypeVar("Answer")
 
 
 class Answering:
-    """Words the answer to one recall."""
+    """Builds the answer to one recall."""
 
     def __init__(
         self,
@@ -105,13 +112,13 @@ class Answering:
             lift=pick.lift,
             arm=pick.arm,
             caused_by=self._advice.causes(pick.row) if _was_lifted(pick) else [],
-            repeats=account(pick, self._search.load),
+            repeats=explain_echoes(pick, self._search.load),
         )
 
     def _said(self, picked: Sequence[Pick]) -> dict[int, Saying]:
-        """Return by fingerprint what is known of the memories that say what the choices say, and pass the filter.
+        """Return, by fingerprint, all memories that say the same as the picks and pass the filter.
 
-        Under a floor, or where the lexicon does not answer, those that were found.
+        Under a floor, or without the lexicon, only those among the candidates.
         """
         found = {pick.choice.leader.fingerprint: self._found_saying(pick) for pick in picked}
         if self._query.floor is not None:
@@ -140,7 +147,7 @@ class Answering:
             for record in self._search.load(rows[:_MOST_ORIGINS]).values()
         )
 
-    def _raw_cosines(self, rows: Rows) -> CosineScores:
+    def _raw_cosines(self, rows: Rows) -> IndexScores:
         vector, index = self._vector, self._archive.index
         nothing = np.full(rows.shape, np.nan, dtype=np.float32)
         if vector is None:
@@ -151,14 +158,14 @@ class Answering:
         return self._search.indexes.ask("lexicon", lambda: question(self._archive.lexicon), otherwise)
 
     def _whole(self, row: int, record: MemoryRecord) -> MemoryRecord:
-        """Return the record with its vector, where that was asked for."""
+        """Return the record with its vector, where requested."""
         if not self._query.with_embedding:
             return record
         return self._archive.store.records([row], True)[0] or record
 
 
 def _was_lifted(pick: Pick) -> bool:
-    """Whether past runs lifted it; how its own run ended is no doing of theirs."""
+    """Whether past runs raised its score; the outcome of its own run does not count."""
     return pick.scored.association[pick.choice.place] > 0 or pick.lift.shift > 0
 
 
@@ -186,7 +193,7 @@ def explain(
     caused_by: list[dict[str, Any]],
     repeats: dict[str, object] | None,
 ) -> dict[str, Any]:
-    """Return the explanation of a chosen candidate. `lent_by` and `like` are ids of memories."""
+    """Return the explanation of a selected candidate. `lent_by` and `like` are ids of memories."""
     found, place = scored.found, choice.place
     return {
         "vector": number(found.cosines[place]),
@@ -217,7 +224,7 @@ def explain(
 
 
 def filters(query: Query) -> dict[str, Any]:
-    """Return the conditions that were set, by field."""
+    """Return the conditions of the query's filter, by field."""
     conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
     if query.floor is not None:
         conditions["min_score"] = query.floor
@@ -225,5 +232,5 @@ def filters(query: Query) -> dict[str, Any]:
 
 
 def number(value: float) -> float | None:
-    """Return a score, or None for NaN: there is none."""
+    """Return a score, None for NaN."""
     return None if math.isnan(value) else float(value)

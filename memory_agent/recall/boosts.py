@@ -1,12 +1,20 @@
-"""Neighbours in time: the best matches lend part of their score to what happened right before and after them.
+"""What a memory's neighbours in its session and its time add to its score. Pure.
 
-What answers a question often stands next to what resembles it, in the same session, as people remember too (temporal
-contiguity; Howard and Kahana, 2002). Only the best `LENDERS` candidates lend, and only what they have above the next
-best, so that a crowd of middling matches moves nothing. A neighbour of several takes the best offer. What this does
-not do: look neighbours up (`candidates`). Rejected by measurement: lending by every candidate, which costs recall at 1
-and a query per candidate (decision 0013); adding the offers up, which costs recall at 1 as well (decision 0015).
+Contiguity: what answers a question often stands next to what resembles it (temporal contiguity; Howard and Kahana,
+2002). Only the best `LENDERS` candidates lend, and only what they score above the next best, so that a crowd of
+middling matches moves nothing; a neighbour of several takes the best offer. Rejected by measurement: lending by every
+candidate, which costs recall at 1 and a query per candidate (decision 0013); adding offers, which costs recall at 1
+(decision 0015).
 
-Shapes: n candidates.
+Context words: the words of a question are often spread over a few turns. The best matches and their neighbours are
+credited with the query words that they or a memory at most `REACH` places away have, weighted by rarity among these
+memories. Rejected by measurement (decision 0015): adding BM25 over neighbours, which counts repeated words several
+times; rarity in the whole store, which is no better and reads every memory that has the word.
+
+Dates: an event of a day is often told on the days after it and never before, so a memory inside a span that the query
+names scores 1, and fades after its end.
+
+Shapes: n candidates, m memories, w words.
 """
 
 from __future__ import annotations
@@ -25,20 +33,20 @@ from memory_agent.storage.codec import microseconds
 LENDERS = 20
 REACH = 2
 _FAR_SHARE = 0.6
-"""What a neighbour gets that is not the next one, as a part of what the next one gets."""
+"""What a neighbour two places away gets, as a share of what an adjacent one gets."""
 _LEAST_FLOOR = 0.4
-"""Of the best score: where few memories match at all, the floor would lie at nothing, and neighbours above matches."""
+"""The least floor, as a share of the best score: with few matches it would be 0, and neighbours outrank matches."""
 
 
 class Window(NamedTuple):
-    """The memory in row `centre` among its neighbours: `rows` of one session in order of time, the centre with them."""
+    """The memory in row `centre` with its neighbours: `rows` of one session by time, centre included."""
 
     centre: int
     rows: tuple[int, ...]
 
 
 class Loan(NamedTuple):
-    """What the memory in row `lender` lends to the one in row `borrower`."""
+    """The score that the memory in row `lender` lends to the one in row `borrower`."""
 
     lender: int
     borrower: int
@@ -49,15 +57,15 @@ _NOTHING = Loan(0, 0, 0.0)
 
 
 def lenders(scores: Scores, rows: Rows) -> list[int]:
-    """Return the rows of the best candidates, best first."""
+    """Return the rows of the best `LENDERS` candidates, best first."""
     chosen: list[int] = rows[best_first(scores, rows, LENDERS)].tolist()
     return chosen
 
 
 def loans(scores: Scores, rows: Rows, windows: Iterable[Window], share: float) -> list[Loan]:
-    """Return what each borrower is lent: the best offer of its neighbours, `share` of what they have above the floor.
+    """Return the best offer to each borrower: `share` of what a neighbour scores above the floor.
 
-    The floor is the first candidate that is no lender any more, or `_LEAST_FLOOR` of the best. `rows` (n,) ascending.
+    The floor is the first candidate that is not a lender, at least `_LEAST_FLOOR` of the best. `rows` (n,) ascend.
     """
     order = best_first(scores, rows, LENDERS + 1)
     if order.size < 2:
@@ -86,9 +94,9 @@ Hits = npt.NDArray[np.bool_]
 
 
 def coverage(hits: Hits, rows: Rows, windows: Iterable[Window]) -> Scores:
-    """Return (m,) the share of the query's weight that each of `rows` (ascending) covers, of the best one's share.
+    """Return (m,) the weight of the query words that each of `rows` (ascending) covers, relative to the best.
 
-    `hits` (w, m) says which memory has which word. All zeros when none has any.
+    `hits` (w, m) marks which memory has which word. All zeros when none has any.
     """
     within = hits.astype(np.float64) @ _beside(rows, windows) > 0
     weights = _rarity(hits) @ within
@@ -97,7 +105,7 @@ def coverage(hits: Hits, rows: Rows, windows: Iterable[Window]) -> Scores:
 
 
 def _beside(rows: Rows, windows: Iterable[Window]) -> Scores:
-    """Return (m, m): 1 where two memories are the same, or stand at most `REACH` places apart."""
+    """Return (m, m): 1 where two memories are the same or at most `REACH` places apart."""
     place_of = {row: place for place, row in enumerate(rows.tolist())}
     pairs = [
         (place_of[one], place_of[other])
@@ -114,7 +122,7 @@ def _beside(rows: Rows, windows: Iterable[Window]) -> Scores:
 
 
 def _rarity(hits: Hits) -> Scores:
-    """Return (w,) the weight of each word: the inverse document frequency of BM25 among these memories."""
+    """Return (w,) the inverse document frequency of BM25 of each word among these memories."""
     having = hits.sum(axis=1)
     weights: Scores = np.log1p((hits.shape[1] - having + 0.5) / (having + 0.5))
     return np.where(having > 0, weights, 0.0)
@@ -144,7 +152,7 @@ def _to_one(times_us: Rows, date: UnderstoodDate) -> Scores:
 
 
 def _fading(date: UnderstoodDate) -> timedelta:
-    """How long after a span what is told of it has faded to a third: as long as the span, within bounds."""
+    """Return the time after a span in which its boost fades to 1/e: the length of the span, within bounds."""
     if date.since is None or date.until is None:
         return _LEAST_FADING
     return min(max(date.until - date.since, _LEAST_FADING), _MOST_FADING)

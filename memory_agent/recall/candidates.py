@@ -1,10 +1,9 @@
-"""The memories that may answer a query, from both sides, under a filter that holds exactly.
+"""The memories that may answer a query, from the vector and the lexical side, under an exact filter.
 
-A filter and a floor are a `FilteredSearch`, which both sides and the neighbours go through. A side that is damaged is
-rebuilt
-in the background, and the other one answers. What this does not do: weigh the sides against each other (`ranking`).
+Filter and floor are applied by `FilteredSearch`, on both sides and to neighbours. A damaged side is rebuilt in the
+background while the other answers.
 
-Shapes: n candidates.
+Shapes: n candidates, m memories, w words.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.changes import Rows, Scores
+from memory_agent.storage.changes import IndexScores, Rows
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """Rows (n,) ascending and their scores.
+    """Rows (n,), ascending, and their scores.
 
-    `cosines` are those with the searched vector, NaN where there is none; `bm25` is 0 where no word is shared.
-    `filtered` says what may be among them. `more`: a side has more than were asked for.
+    `cosines` are with the searched vector, NaN without one; `bm25` is 0 where no word is shared. `filtered` is the
+    search that found them. `more`: a side has further candidates beyond the limit.
     """
 
     rows: Rows
@@ -42,7 +41,7 @@ class Candidates(msgspec.Struct, frozen=True):
 
 
 def merge(one: Candidates, other: Candidates) -> Candidates:
-    """Return the candidates of two searches by the same query; `one` says which rows pass."""
+    """Merge the candidates of two searches by the same query; the filter of `one` holds."""
     rows = fusion.unite(one.rows, other.rows)
     cosines = fusion.spread(rows, one.rows, one.cosines, missing=np.nan)
     others = fusion.spread(rows, other.rows, other.cosines, missing=np.nan)
@@ -51,7 +50,7 @@ def merge(one: Candidates, other: Candidates) -> Candidates:
 
 
 def join(one: Candidates, other: Candidates, order: npt.NDArray[np.intp]) -> Candidates:
-    """Return the candidates of both, whose rows are distinct, in `order`, which is that of the rows."""
+    """Join candidates with distinct rows; `order` sorts the rows."""
     rows, cosines, bm25 = (
         np.concatenate((getattr(one, part), getattr(other, part)))[order] for part in ("rows", "cosines", "bm25")
     )
@@ -59,7 +58,7 @@ def join(one: Candidates, other: Candidates, order: npt.NDArray[np.intp]) -> Can
 
 
 def keep(found: Candidates, kept: npt.NDArray[np.bool_]) -> Candidates:
-    """Return the candidates that are marked in `kept` (n,)."""
+    """Return the candidates selected by the mask `kept` (n,)."""
     return msgspec.structs.replace(found, rows=found.rows[kept], cosines=found.cosines[kept], bm25=found.bm25[kept])
 
 
@@ -69,7 +68,7 @@ class CandidateSearch:
     def __init__(
         self, archive: Archive, query: Query, deadline: Deadline, limit: int, strategy: Strategy | None = None
     ) -> None:
-        """Take at most `limit` candidates from each side; a `strategy` for filters is given to compare the two."""
+        """Take at most `limit` candidates from each side; `strategy` forces a filter strategy, for comparison."""
         self._archive = archive
         self._indexes = Indexes(archive, deadline)
         self._query = query
@@ -78,7 +77,7 @@ class CandidateSearch:
         self._strategy = strategy
 
     def find(self, vector: QueryVector | None, filter: MemoryFilter | None = None) -> Candidates:
-        """Return the candidates for the query, and for its vector where there is one; under `filter`, if given."""
+        """Return the candidates for the query's words and vector, under `filter` instead of the query's if given."""
         filtered = self._filtered(self._query.filter if filter is None else filter, vector)
         by_vector = None
         if vector is not None and self._query.mode != "lexical":
@@ -94,19 +93,19 @@ class CandidateSearch:
         return Candidates(rows, cosines, bm25, filtered, more)
 
     def windows(self, centres: Iterable[int]) -> list[Window]:
-        """Return each of `centres` among its neighbours in its session; alone, where it has none."""
+        """Return each of `centres` with its neighbours in its session."""
         wanted = list(centres)
         nothing: list[tuple[int, ...]] = []
         around = self._indexes.ask("lexicon", lambda: self._archive.lexicon.around(wanted, REACH), nothing)
         return [Window(centre, rows) for centre, rows in zip(wanted, around, strict=False)]
 
     def hits(self, rows: Rows) -> Hits:
-        """Return (w, m) which of `rows` (m,) has which word of the query; none where the lexicon does not answer."""
+        """Return (w, m): which of `rows` (m,) has which word of the query; w is 0 without the lexicon."""
         nothing = np.zeros((0, len(rows)), dtype=np.bool_)
         return self._indexes.ask("lexicon", lambda: self._archive.lexicon.word_hits(self._query.text, rows), nothing)
 
     def widen(self, found: Candidates, vector: QueryVector | None, rows: Iterable[int]) -> Candidates:
-        """Return the candidates with those of `rows` among them that pass the filter."""
+        """Return the candidates with those of `rows` added that pass the filter."""
         new = found.filtered.passing(np.setdiff1d(np.fromiter(rows, dtype=np.int64), found.rows))
         if not new.size:
             return found
@@ -117,8 +116,8 @@ class CandidateSearch:
         bm25 = fusion.spread(united, found.rows, found.bm25, missing=0.0)
         return Candidates(united, cosines, bm25, found.filtered, found.more)
 
-    def cosines(self, vector: Embedding, rows: Rows) -> Scores:
-        """Return (n,) the cosine of each row with `vector`; NaN where there is none."""
+    def cosines(self, vector: Embedding, rows: Rows) -> IndexScores:
+        """Return (n,) the cosine of each row with `vector`, NaN without one."""
         nothing = np.full(len(rows), np.nan, dtype=np.float32)
         return self._indexes.ask("index", lambda: self._archive.index.score_rows(vector, rows), nothing)
 

@@ -1,6 +1,6 @@
-"""One recall under way: how much of its time is left, and what it had to do without.
+"""The deadline of one recall, what the recall had to do without, and its guarded access to the two indexes.
 
-The reasons are words that callers may rely on; each stands in `RecallResult.degraded` at most once.
+The reasons are part of the interface; each appears in `RecallResult.degraded` at most once.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from memory_agent.storage.archive import Archive, Side
 Reason = Literal[
     "no_model",  # no embedding model: lexical only
     "embedder_timeout",  # the embedder did not answer in time: lexical only
-    "model_changed",  # the stored vectors come from another model: lexical only until they are made anew
-    "vectors_pending",  # some memories have no vector yet, and are found by words only
-    "index_rebuilding",  # the vectors' index was missing or damaged and is being built anew: lexical only
-    "lexicon_rebuilding",  # the lexicon was, and is: by vectors only, and nothing under a filter
-    "deadline",  # time was up: fewer sides, or nothing
-    "waking",  # of a daemon: the user was asleep, and time was up before it was awake
+    "model_changed",  # the stored vectors come from another model: lexical only until they are rebuilt
+    "vectors_pending",  # some memories have no vector yet: found by words only
+    "index_rebuilding",  # the vector index was missing or damaged and is being rebuilt: lexical only
+    "lexicon_rebuilding",  # the same for the lexicon: by vectors only, nothing under a filter
+    "deadline",  # time ran out: fewer parts took part, or none
+    "waking",  # daemon only: time ran out before the sleeping user was awake
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Deadline:
-    """The clock of one recall (monotonic), started now, and its reasons."""
+    """The monotonic deadline of one recall, starting now, and its reasons for degradation."""
 
     def __init__(self, deadline_ms: float) -> None:
         self._started_s = time.monotonic()
@@ -40,7 +40,7 @@ class Deadline:
 
     @property
     def ends_at_s(self) -> float:
-        """When the deadline is (monotonic)."""
+        """The end of the deadline, on the monotonic clock."""
         return self._started_s + self.limit_s
 
     @property
@@ -49,14 +49,14 @@ class Deadline:
         return self.limit_s - self.elapsed_s
 
     def expired(self) -> bool:
-        """Say whether time is up, and note that it was missed."""
+        """Return whether the deadline has passed, and if so note it as a reason."""
         if self.remaining_s > 0:
             return False
         self.degrade("deadline")
         return True
 
     def degrade(self, reason: Reason) -> None:
-        """Note what could not take part."""
+        """Note a part that could not take part; idempotent."""
         if reason not in self.degraded:
             self.degraded.append(reason)
 
@@ -65,14 +65,17 @@ Answer = TypeVar("Answer")
 
 
 class Indexes:
-    """The indexes of one archive, asked during one recall."""
+    """The indexes of one archive, as one recall may use them."""
 
     def __init__(self, archive: Archive, deadline: Deadline) -> None:
         self.archive = archive
         self.deadline = deadline
 
     def ask(self, side: Side, question: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Return the answer of an index; `otherwise` when it is damaged, being built anew, or late, which is noted."""
+        """Return the answer of an index, or `otherwise`, with a reason noted, when it is late, damaged or rebuilding.
+
+        A damaged index is rebuilt in the background.
+        """
         if not self.archive.is_rebuilding(side):
             try:
                 return question()

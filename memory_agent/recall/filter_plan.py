@@ -1,12 +1,12 @@
-"""Which way a filter is applied: list the rows that pass and score them, or search and keep what passes. Pure.
+"""The cheaper of two exact ways to apply a filter. Pure.
 
-Both ways are exact; this chooses the cheaper one by what they are estimated to cost. A wrong estimate costs time and
-never a memory, and a search that finds too little gives up at `budget_us` and lists after all.
+A wrong estimate costs time, never a memory; a search that finds too little gives up at `budget_us` and lists instead.
 
-    filter first:  list what passes + the less of (read each vector listed, scan for enough of them)
+    filter first:  list the matching rows + the less of (read each vector listed, scan for enough of them)
     search first:  scan for enough of them + look up what was found
 
-The fewer pass, the longer the scan and the shorter the list: a filter that keeps fewer is never pushed to search first.
+The fewer rows match, the longer the scan and the shorter the list, so a more selective filter is never pushed to search
+first.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Strategy = Literal["filter_first", "search_first"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 LISTED_WITHOUT_ASKING = 1_000
-"""With so few memories listing takes .15 ms at most, which is what an estimate takes."""
+"""With so few memories listing takes .15 ms at most, as long as an estimate."""
 
 # Microseconds, by `python -m ops.bench.filters --large --constants`: with 10,000 and with 100,000 memories.
-_GO_THROUGH_US = 0.12  # a memory against the conditions, in order: .12 and .12
-_LIST_US = 0.19  # one that passes, handed over: .16 and .23
-_BY_INDEX_US = 0.7  # one that an index leaves: .12 to .23 by time, .9 to 1.5 by tag
-_LOOK_UP_US = 1.9  # one that was found, against the conditions: .8 and 2.1
+_GO_THROUGH_US = 0.12  # check one memory in a scan: .12 and .12
+_LIST_US = 0.19  # return one matching row: .16 and .23
+_BY_INDEX_US = 0.7  # check one row from an index: .12 to .23 by time, .9 to 1.5 by tag
+_LOOK_UP_US = 1.9  # look up one found row: .8 and 2.1
 
-_WIDER = 2.5  # of `limit`, scanned for: roundings and the share being an estimate
-_PATIENCE = 2.0  # times what listing costs, that a search may cost before it gives up
+_WIDER = 2.5  # factor on `limit` for a scan, since the share is an estimate
+_PATIENCE = 2.0  # multiple of the cost of listing at which a search gives up
 
 
 class FilterPlan(msgspec.Struct, frozen=True):
-    """The way that was chosen, and what it was chosen by. A scan that would cost more than `budget_us` is not made."""
+    """The chosen strategy with its estimates. A scan that would cost more than `budget_us` is not made."""
 
     strategy: Strategy
     total: int
@@ -45,19 +45,19 @@ class FilterPlan(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The part of the memories that is expected to pass."""
+        """The estimated share of memories that match."""
         return self.estimated_matching / self.total if self.total else 1.0
 
     @property
     def costs_ms(self) -> dict[str, float]:
-        """The estimated cost of each way."""
+        """The estimated cost of each strategy."""
         return {strategy: round(cost / 1000, 3) for strategy, cost in self.costs_us.items()}
 
 
 def choose(total: int, estimated_matching: int, indexed: int | None, limit: int) -> FilterPlan:
     """Return the plan for `limit` of about `estimated_matching` of `total` memories.
 
-    `indexed` is how many rows an index leaves to look at, None where none narrows.
+    `indexed` is the number of rows that an index leaves to check, None where none narrows.
     """
     matching = min(estimated_matching, total)
     costs: dict[Strategy, float] = {
@@ -70,7 +70,7 @@ def choose(total: int, estimated_matching: int, indexed: int | None, limit: int)
 
 
 def bound_to(plan: FilterPlan, strategy: Strategy) -> FilterPlan:
-    """Return the plan with another strategy, which is not left whatever it costs: to compare the two."""
+    """Return the plan with a fixed strategy and no budget, for comparison."""
     return msgspec.structs.replace(plan, strategy=strategy, budget_us=inf)
 
 
@@ -86,5 +86,5 @@ def _search_first_us(total: int, matching: int, limit: int) -> float:
 
 
 def _scanned(total: int, matching: int, limit: int) -> int:
-    """How many of the nearest are needed for `limit` that pass."""
+    """Return how many of the nearest to scan for `limit` that match."""
     return min(total, round(_WIDER * limit * total / max(matching, 1)))

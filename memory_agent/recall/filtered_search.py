@@ -1,12 +1,11 @@
-"""A filter and a floor at work: which memories may answer, by whichever way costs less, and always exactly.
+"""Search under a filter and a floor: exact, by whichever way `filter_plan` finds cheaper.
 
-Filter first, the rows that pass are listed and only they are scored. Search first, the nearest are found and looked up,
-more and more of them until enough have passed; when that costs more than listing would, they are listed after all. The
-floor, a least cosine with the raw query, is a list where few reach it, and else asked of what was found. What this does
-not do: decide which way (`filter_plan`), or know what a filter means (`storage/conditions`).
+Filter first: the matching rows are listed and only they are scored. Search first: the nearest are found and looked up,
+more of them until enough match; when that exceeds the cost of listing, they are listed after all. The floor, a least
+cosine with the raw query, becomes a list where few reach it, and is otherwise checked for what was found.
 
-Rejected: asking the graph for more and keeping what passes. Of the best 200 of 100,000 it returns .974, and a filter
-that misses a memory is wrong.
+Rejected: asking the graph for more and keeping the matches. Of the best 200 of 100,000 it returns .974, and a filter
+must not miss a memory.
 
 Shapes: n rows, d dimensions.
 """
@@ -23,26 +22,26 @@ import numpy.typing as npt
 from memory_agent.recall.deadline import Indexes
 from memory_agent.recall.filter_plan import LISTED_WITHOUT_ASKING, FilterPlan, Strategy, bound_to, choose
 from memory_agent.records import Embedding, MemoryFilter
-from memory_agent.storage.changes import Rows, Scores
+from memory_agent.storage.changes import IndexScores, Rows
 
-Found = tuple[Rows, Scores]
+Found = tuple[Rows, IndexScores]
 Estimate = tuple[int, int | None]
 Answer = TypeVar("Answer")
 
 NOTHING: Found = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
 _NO_ROWS = NOTHING[0]
 
-_FEW = 2_000  # rows; so many are told to the full-text search one by one, more are left to the columns
-_FURTHER = 8  # times as many, when too few of the best reach the floor
+_FEW = 2_000  # rows passed to the full-text search one by one; more are left to the columns
+_FURTHER = 8  # factor on the next search when too few reach the floor
 
 
 class FilteredSearch:
-    """Which memories may answer one query. Without filter and floor, all."""
+    """The searches of one query under its filter and floor."""
 
     def __init__(
         self, indexes: Indexes, filter: MemoryFilter | None, limit: int, *, strategy: Strategy | None = None
     ) -> None:
-        """Plan for searches for `limit`; `strategy` is for comparing the two."""
+        """Plan searches for `limit`; `strategy` forces one, for comparison."""
         self._indexes = indexes
         self._filter = filter
         self._limit = limit
@@ -61,12 +60,12 @@ class FilteredSearch:
 
     @property
     def matching(self) -> int | None:
-        """How many memories may answer; None where they were not listed."""
+        """The number of matching memories, None where they were not listed."""
         return len(self._listed) if self._listed is not None and self._floor is None else None
 
     @property
     def explanation(self) -> dict[str, Any] | None:
-        """The plan as plain data, with what it came to; None without a filter. `filter_ms` is what the columns took."""
+        """The plan and its outcome as plain data, None without a filter. `filter_ms` is the time spent on columns."""
         if self.plan is None:
             return None
         return {
@@ -79,13 +78,13 @@ class FilteredSearch:
         }
 
     def reject_all(self) -> None:
-        """Let nothing through: better nothing than what was not asked for."""
+        """Match nothing, since the floor cannot be checked."""
         self._listed = _NO_ROWS
 
     def apply_floor(self, raw: Embedding, floor: float, *, insists: bool) -> None:
-        """Leave out what has a cosine below `floor` with `raw` (d,), and what has no vector.
+        """Leave out memories with a cosine below `floor` with `raw` (d,), or without a vector.
 
-        Where the index does not answer, one that the caller `insists` on lets nothing through, and another one all.
+        Without the vector index, nothing matches if the caller `insists`; otherwise the floor is ignored.
         """
         self._is_floored = True
         found = self.nearest(raw, self._limit)
@@ -99,15 +98,15 @@ class FilteredSearch:
             self._floor = raw, floor
 
     def nearest(self, vector: Embedding, limit: int) -> Found | None:
-        """Return the best `limit` by cosine with `vector` (d,), best first; None when the index does not answer."""
+        """Return the best `limit` by cosine with `vector` (d,), best first; None without the index."""
         return self._reaching(lambda count: self._nearest(vector, count), limit)
 
     def by_words(self, query: str, limit: int) -> Found:
-        """Return the best `limit` by BM25, best first; nothing when the lexicon does not answer."""
+        """Return the best `limit` by BM25, best first; nothing without the lexicon."""
         return self._reaching(lambda count: self._by_words(query, count), limit) or NOTHING
 
     def passing(self, rows: Rows) -> Rows:
-        """Return those of `rows` (n,) that may answer, ascending."""
+        """Return those of `rows` (n,) that match, ascending."""
         passing = np.sort(rows)
         if self._listed is not None:
             passing = passing[np.isin(passing, self._listed)]
@@ -136,7 +135,7 @@ class FilteredSearch:
             return self._indexes.ask("index", lambda: index.search_within(vector, listed, limit), None)
         if self._filter is not None:
             return self._search_first(vector, limit, self._filter)
-        if self._is_floored:  # a floor is a filter too, so the graph is not asked
+        if self._is_floored:  # a floor is a filter too: search exactly
             return self._indexes.ask("index", lambda: index.search_passing(vector, limit, lambda rows: rows), None)
         return self._indexes.ask("index", lambda: index.search(vector, limit), None)
 
@@ -167,7 +166,7 @@ class FilteredSearch:
         return self._ask_columns(lambda: self._indexes.archive.lexicon.passing(rows, filter), _NO_ROWS)
 
     def _reaching(self, find: Callable[[int], Found | None], limit: int) -> Found | None:
-        """Return the best `limit` of what `find` finds that reach the floor: look further until there are enough."""
+        """Return the best `limit` found by `find` that reach the floor, widening until there are enough."""
         wanted = limit
         while True:
             found = find(wanted)
@@ -179,7 +178,7 @@ class FilteredSearch:
             wanted *= _FURTHER
 
     def _reaches(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return (n,) which of `rows` reach the floor."""
+        """Return the mask (n,) of `rows` that reach the floor."""
         if self._floor is None or not len(rows):
             return np.ones(len(rows), dtype=np.bool_)
         raw, floor = self._floor

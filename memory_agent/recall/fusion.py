@@ -1,12 +1,11 @@
-"""Scores into an order: how the vector side and the lexical side of a recall are weighed. Pure numpy.
+"""Hybrid fusion of the vector and the lexical side of a recall. Pure numpy.
 
-    score = alpha * cosine + (1 - alpha) * bm25 / max(bm25)
+    score = w * cosine + (1 - w) * bm25 / max(bm25)         w = recall.vector_weight
 
-The cosine is taken as it is and BM25, which has no fixed scale, in shares of the best match. A side that is missing is
-absent, never a zero that drags the other down: without one side the other ranks alone, and a memory that has no vector
-yet counts as an average one. A memory that shares no word with the query is no missing signal: its BM25 is 0.
-What this does not do: find candidates (`recall`). Rejected by measurement (decision 0008): min-max over the candidates,
-which makes a score depend on who else was found and blows up the noise in small sets; z-scores; reciprocal ranks.
+The cosine is used as it is, BM25, which has no fixed scale, as a share of the best match. A missing side is absent,
+not zero: without one side the other ranks alone, and a memory without a vector gets the mean cosine. A memory that
+shares no word with the query has BM25 0. Rejected by measurement (decision 0008): min-max over the candidates, which
+makes a score depend on the other candidates and amplifies noise in small sets; z-scores; reciprocal ranks.
 
 Shapes: n candidates.
 """
@@ -24,12 +23,12 @@ AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 def unite(*candidates: Rows) -> Rows:
-    """Return each row that any side found, once, ascending."""
+    """Return the distinct rows of all sides, ascending."""
     return np.unique(np.concatenate([np.asarray(rows, dtype=np.int64) for rows in candidates]))
 
 
 def places_of(rows: Rows, wanted: Sequence[int] | Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Return (m,) where `wanted` (m,) stand in `rows` (ascending), and which of them do stand there."""
+    """Return (m,) the positions of `wanted` (m,) in `rows` (ascending), and which of them are present."""
     sought = np.asarray(wanted, dtype=np.int64)
     if not rows.size:
         return np.zeros(sought.shape, dtype=np.intp), np.zeros(sought.shape, dtype=np.bool_)
@@ -38,21 +37,21 @@ def places_of(rows: Rows, wanted: Sequence[int] | Rows) -> tuple[npt.NDArray[np.
 
 
 def spread(rows: Rows, found: Rows, scores: AnyScores, missing: float) -> Scores:
-    """Return (n,) the score of each of `rows` (ascending); `missing` where it was not `found`."""
+    """Return (n,) the score of each of `rows` (ascending), `missing` for rows not in `found`."""
     values = np.full(rows.shape, missing, dtype=np.float64)
     places, known = places_of(rows, found)
     values[places[known]] = scores[known]
     return values
 
 
-def fuse(cosines: AnyScores, bm25: AnyScores, alpha: float) -> Scores:
-    """Return (n,) fused scores, higher is better.
+def fuse(cosines: AnyScores, bm25: AnyScores, weight: float) -> Scores:
+    """Return (n,) fused scores, higher is better; `weight` is that of the vector side.
 
-    `cosines` is NaN where a memory has no vector, `bm25` 0 where it shares no word with the query. All NaN, or all 0,
-    is an absent side.
+    `cosines` is NaN for a memory without a vector, `bm25` 0 for one that shares no word with the query. A side of all
+    NaN, or all 0, is absent.
     """
     cosines, bm25 = np.asarray(cosines, dtype=np.float64), np.asarray(bm25, dtype=np.float64)
-    weight = vector_weight(cosines, bm25, alpha)
+    weight = effective_weight(cosines, bm25, weight)
     if weight == 0.0:
         return lexical_share(bm25)
     present = np.isfinite(cosines)
@@ -60,19 +59,19 @@ def fuse(cosines: AnyScores, bm25: AnyScores, alpha: float) -> Scores:
     return weight * filled + (1.0 - weight) * lexical_share(bm25)
 
 
-def vector_weight(cosines: AnyScores, bm25: AnyScores, alpha: float) -> float:
-    """Return the weight that the vector side gets: `alpha`, or all or nothing where a side is absent."""
+def effective_weight(cosines: AnyScores, bm25: AnyScores, weight: float) -> float:
+    """Return the weight of the vector side: `weight`, 0 without cosines, 1 without shared words."""
     if not np.isfinite(cosines).any():
         return 0.0
-    return alpha if np.any(np.greater(bm25, 0.0)) else 1.0
+    return weight if np.any(np.greater(bm25, 0.0)) else 1.0
 
 
 def lexical_share(bm25: AnyScores) -> Scores:
-    """Return (n,) BM25 in shares of the best, 0 to 1."""
+    """Return (n,) BM25 as shares of the best, 0 to 1."""
     best = float(np.max(bm25, initial=0.0))
     return np.asarray(bm25, dtype=np.float64) / best if best > 0 else np.zeros(np.shape(bm25))
 
 
 def best_first(scores: Scores, rows: Rows, limit: int) -> npt.NDArray[np.intp]:
-    """Return the places of the best `limit` scores, best first; of equals the later row (the newer memory) first."""
+    """Return the positions of the best `limit` scores, best first; of equal scores the later row comes first."""
     return np.lexsort((-rows, -scores))[:limit]

@@ -1,7 +1,7 @@
-"""Two rankings of one recall, the usual and the learned one, and which of them brought a memory into the answer. Pure.
+"""Two rankings of one recall, the baseline and the learned one, and which of them brought each memory in. Pure.
 
-Where both may rank, their answers are woven (`sona/interleave`), so that what the run then uses says which is better.
-What this does not do: rank, decide who may (`learning/learner`).
+Where both may rank, their answers are interleaved by team draft (`sona/interleave`), so that what the run then uses
+tells which is better. Who may rank is decided by `learning/learner`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_FOLDED = 100
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """A choice among the candidates of its ranking. `arm` is None where it is the usual ranking's, or that of both."""
+    """A selected candidate with the ranking it comes from; `arm` is None for the baseline alone, or for both."""
 
     scored: Scored
     choice: Choice
@@ -29,30 +29,30 @@ class Pick(msgspec.Struct, frozen=True):
 
     @property
     def row(self) -> int:
-        """The row of the chosen memory."""
+        """The row of the memory."""
         return int(self.scored.rows[self.choice.place])
 
     @property
     def folded(self) -> tuple[int, ...]:
-        """The rows of candidates that say or ask the same, for which it stands; of many the best hundred."""
+        """The rows of duplicates and echoes folded into it, at most the best hundred."""
         leader = self.choice.leader
-        return tuple(int(self.scored.rows[place]) for place in (*leader.folded, *leader.repeats)[:_MOST_FOLDED])
+        return tuple(int(self.scored.rows[place]) for place in (*leader.folded, *leader.echoes)[:_MOST_FOLDED])
 
 
-def usual_picks(scored: Scored, choices: Sequence[Choice]) -> list[Pick]:
-    """Return the choices of the usual ranking, in their order."""
+def baseline_picks(scored: Scored, choices: Sequence[Choice]) -> list[Pick]:
+    """Return the choices of the baseline ranking, in order."""
     return [Pick(scored, choice) for choice in choices]
 
 
 def learned_picks(scored: Scored, choices: Sequence[Choice], lifts: Sequence[Lift]) -> list[Pick]:
-    """Return the choices of the learned ranking, in their order, each with what lifted it."""
+    """Return the choices of the learned ranking, in order, each with its lift."""
     return [Pick(scored, choice, "learned", lift) for choice, lift in zip(choices, lifts, strict=True)]
 
 
-def interleave(usual: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:
-    """Return at most `limit` picks of two rankings of what is said, each said once; `key` decides who begins."""
+def interleave(baseline: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:
+    """Return at most `limit` picks of two rankings, without duplicates; `key` seeds the draft."""
     by_arm = {
-        "baseline": {pick.choice.leader.fingerprint: pick for pick in usual},
+        "baseline": {pick.choice.leader.fingerprint: pick for pick in baseline},
         "learned": {pick.choice.leader.fingerprint: pick for pick in learned},
     }
     drafted = team_draft(list(by_arm["baseline"]), list(by_arm["learned"]), limit, key)

@@ -3,14 +3,13 @@
     association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
     outcome = w_o * (quality - 1/2) * own^6, 0 without a quality
 
-`reach` says how like the request is to one for which a run used the memory, `support` adds up over all such runs,
-from a cosine of .5 on (`sona/association`), and `lift` how much better than usual the runs went that used it, and
-`own` is the memory's own score in shares of the best one. What was used before gains only as far as it also answers
-this query, unless runs used it again and again for the same: that keeps memories that are often used from standing
-before better answers (decision 0020). How its run ended counts half for what stands a tenth below the best, and next
-to nothing further down: among those about equally close, the ones that worked come first. Each part is bounded, so
-nothing can rise by more than their sum. What this does not do: learn (`sona`), decide whether it may rank
-(`learning/learner`).
+`reach` is the likeness of the request to one for which a run used the memory, `support` adds up over all such runs from
+a cosine of .5 on (`sona/association`), `lift` is how much better than usual the runs went that used it, `own` the
+memory's score as a share of the best. A used memory gains only as far as it also answers this query, unless runs used
+it again and again for the same request; so frequently used memories do not displace better answers (decision 0020). The
+outcome counts half for a memory a tenth below the best and next to nothing further down: among about equally good ones,
+those that worked come first. Each part is bounded, so no score rises by more than their sum. Whether the learner may
+rank is decided by `learning/learner`.
 
 Shapes: n candidates, m memories reached.
 """
@@ -33,11 +32,11 @@ from sona.engine import Adaptation
 _MOST_RECURRING = 16
 _WORTH_READING = 0.1
 _STEEPNESS = 6
-"""By which power of its own share the outcome counts; lower ones cost relevance among three (decision 0020)."""
+"""Power of `own` in the outcome; lower ones cost relevance among three (decision 0020)."""
 
 
 def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: LearningSettings) -> Scores:
-    """Return (n,) what candidates in `rows` (ascending), worth `totals`, gain by having been used."""
+    """Return (n,) what candidates in `rows` (ascending) with scores `totals` gain from past use."""
     reached = adaptation.reached
     places, known = fusion.places_of(rows, reached.memories)
     places, reach, support = places[known], reached.amounts[known], reached.support[known]
@@ -50,9 +49,9 @@ def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: L
 
 
 def recurring(reached: Reached, rows: Rows, settings: LearningSettings) -> Rows:
-    """Return which memories that are no candidates, not in `rows` (ascending), runs used again and again for this.
+    """Return the memories not in `rows` (ascending) that runs used repeatedly for such a request.
 
-    At most 16, ascending, the best supported ones: what one run used once is a candidate by itself, or no answer.
+    At most 16, the best supported ones, ascending: what one run used once is a candidate anyway, or no answer.
     """
     supported = np.flatnonzero(reached.support * settings.recurrence >= _WORTH_READING)
     if not supported.size:
@@ -63,25 +62,25 @@ def recurring(reached: Reached, rows: Rows, settings: LearningSettings) -> Rows:
 
 
 class Lift(msgspec.Struct, frozen=True):
-    """What one of the best candidates, whose vectors and records are at hand, gains besides."""
+    """What one of the best candidates gains from its vector and its outcome."""
 
     shift: float = 0.0
     outcome: float = 0.0
 
     @property
     def total(self) -> float:
-        """Both together."""
+        """The sum of both."""
         return self.shift + self.outcome
 
 
 class Lifts(NamedTuple):
-    """The same of all of them, each (n,)."""
+    """The lifts of all candidates, each (n,)."""
 
     shift: Scores
     outcome: Scores
 
     def of(self, place: int) -> Lift:
-        """Return what the candidate at `place` gains."""
+        """Return the lift of the candidate at `place`."""
         return Lift(float(self.shift[place]), float(self.outcome[place]))
 
 
@@ -92,7 +91,7 @@ def lifts(
     adaptation: Adaptation,
     settings: LearningSettings,
 ) -> Lifts:
-    """Return what memories, worth `totals` (n,), gain by where they lie, `vectors` (n, d), and how their runs ended."""
+    """Return the lifts of memories with scores `totals` (n,), from `vectors` (n, d) and the outcomes of their runs."""
     shifts = settings.shift * (vectors @ adaptation.direction).astype(np.float64)
     outcomes = settings.outcome * _own(totals) ** _STEEPNESS * np.array([_beyond_half(record) for record in records])
     return Lifts(shifts, outcomes)
@@ -103,6 +102,6 @@ def _beyond_half(record: MemoryRecord) -> float:
 
 
 def _own(totals: Scores) -> Scores:
-    """Return (n,) scores in shares of the best one, 0 to 1."""
+    """Return (n,) scores as shares of the best, 0 to 1."""
     best = float(totals.max(initial=0.0))
     return np.clip(totals / best, 0.0, 1.0) if best > 0 else np.zeros(totals.shape)

@@ -1,9 +1,7 @@
-"""A query in, memories out: candidates are found, ranked and chosen, and what could not take part is named.
+"""A recall from query to answer: candidates are found, ranked and selected, and what could not take part is named.
 
-Recall is advice and never holds anybody up: each part that is missing, late or damaged is left out and named in
-`degraded`; the deadline bounds the wait for the embedder, the one part that may be slow. What this does not do: find
-and weigh candidates (`ranked_search`), choose among them (`selection`), word the answer (`answering`), check arguments
-(`query`).
+Recall is advisory and never fails or hangs for want of a part: one that is missing, late or damaged is left out and
+named in `degraded`. The deadline bounds the wait for the embedder, the one part that may be slow.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.fusion import Scores, best_first
-from memory_agent.recall.interleaving import Pick, interleave, learned_picks, usual_picks
+from memory_agent.recall.interleaving import Pick, baseline_picks, interleave, learned_picks
 from memory_agent.recall.learned import lifts
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.recall.ranked_search import RankedSearch
 from memory_agent.recall.scoring import Scored
-from memory_agent.recall.selection import Choice, Leader, choose, fold
+from memory_agent.recall.selection import Choice, Leader, fold, mmr
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
@@ -39,11 +37,11 @@ from memory_agent.storage.filter_sql import spanned
 from sona.engine import Adaptation
 
 _SPARE = 25
-"""Candidates that are looked at beyond those that are asked for, since some may say the same."""
+"""Candidates read beyond `top_k`, since some may say the same."""
 
 
 class RecallPipeline:
-    """Answers the recalls of one user. Any number of threads may ask."""
+    """Answers the recalls of one user. Thread-safe."""
 
     def __init__(
         self, archive: Archive, embedder: LazyEmbedder, settings: RecallSettings, learner: UserLearner
@@ -55,13 +53,13 @@ class RecallPipeline:
         self._vectors = QueryVectors(archive, embedder, settings.centering)
 
     def answer(self, query: Query, now: datetime) -> RecallResult:
-        """Return the memories that resemble the query, best first. Raises `StoreError` and nothing else."""
+        """Return the memories that resemble the query, best first. Raises only `StoreError`."""
         deadline = Deadline(query.deadline_ms)
-        dates = _understood(query)
+        dates = _dates_in(query)
         recall_id = str(ULID.from_datetime(now))
         memories: tuple[RetrievedMemory, ...] = ()
         if not deadline.expired():
-            memories = self._search(_narrowed(query, dates), deadline, dates, recall_id, now)
+            memories = self._search(_with_dates(query, dates), deadline, dates, recall_id, now)
         result = self._with_context(RecallResult(recall_id=recall_id, memories=memories, dates=dates), query, deadline)
         deadline.expired()
         return msgspec.structs.replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
@@ -73,7 +71,7 @@ class RecallPipeline:
         advice = self._advice(query, vector, recall_id)
         with self._archive.lexicon.until(deadline.ends_at_s):
             search = RankedSearch(self._archive, self._settings, query, deadline, vector, dates)
-            picked = self._picked(search, query, deadline, advice)
+            picked = self._select(search, query, deadline, advice)
             self._archive.store.touch([pick.row for pick in picked], now)
             answering = Answering(self._archive, search, query, vector, dates, advice)
             memories = answering.memories(picked)
@@ -85,28 +83,28 @@ class RecallPipeline:
             return USUAL
         return self._learner.advise(vector.raw, recall_id)
 
-    def _picked(self, search: RankedSearch, query: Query, deadline: Deadline, advice: Advice) -> list[Pick]:
-        """Choose by the ranking that has its turn, or by both."""
+    def _select(self, search: RankedSearch, query: Query, deadline: Deadline, advice: Advice) -> list[Pick]:
+        """Select by the ranking whose turn it is, or interleave both."""
         found = search.find(max(self._settings.candidates, query.top_k))
         adaptation = advice.adaptation
         if adaptation is None or advice.route == "baseline":
-            return self._usual(search, found, query, deadline)
+            return self._baseline(search, found, query, deadline)
         learned = self._learned(search, found, query, deadline, adaptation)
         if advice.route == "learned":
             return learned
-        return interleave(self._usual(search, found, query, deadline), learned, query.top_k, advice.key)
+        return interleave(self._baseline(search, found, query, deadline), learned, query.top_k, advice.key)
 
-    def _usual(self, search: RankedSearch, found: Scored, query: Query, deadline: Deadline) -> list[Pick]:
-        scored, leaders = self._led(search, found, query, deadline)
+    def _baseline(self, search: RankedSearch, found: Scored, query: Query, deadline: Deadline) -> list[Pick]:
+        scored, leaders = self._rank(search, found, query, deadline)
         places = [leader.place for leader in leaders]
         vectors = self._archive.store.vectors(scored.rows[places])
-        return usual_picks(scored, self._choose(leaders, vectors, scored.total[places], query))
+        return baseline_picks(scored, self._choose(leaders, vectors, scored.total[places], query))
 
     def _learned(
         self, search: RankedSearch, found: Scored, query: Query, deadline: Deadline, adaptation: Adaptation
     ) -> list[Pick]:
         settings = self._learner.settings
-        scored, leaders = self._led(
+        scored, leaders = self._rank(
             search, found, query, deadline, lambda found: search.adapted(found, adaptation, settings)
         )
         places = [leader.place for leader in leaders]
@@ -117,7 +115,7 @@ class RecallPipeline:
         choices = self._choose(leaders, vectors, totals + lifted.shift + lifted.outcome, query)
         return learned_picks(scored, choices, [lifted.of(places.index(choice.place)) for choice in choices])
 
-    def _led(
+    def _rank(
         self,
         search: RankedSearch,
         found: Scored,
@@ -125,47 +123,47 @@ class RecallPipeline:
         deadline: Deadline,
         weigh: Callable[[Scored], Scored] = lambda found: found,
     ) -> tuple[Scored, list[Leader]]:
-        """Look for other things to say while what was found says the same over and over, and there is more."""
+        """Return scored candidates with their leaders, searching further while too few say different things."""
         limit = max(self._settings.candidates, query.top_k)
         scored = weigh(found)
         leaders = self._leaders(search, scored, query)
-        count = self._apart(search, scored, leaders)
+        count = self._count_distinct(search, scored, leaders)
         while count < query.top_k and found.found.more and not deadline.expired():
             found = search.find_more(found, [leader.fingerprint for leader in leaders], limit)
             further = weigh(found)
-            leaders_then = self._leaders(search, further, query)
-            count_then = self._apart(search, further, leaders_then)
-            if count_then <= count:
+            further_leaders = self._leaders(search, further, query)
+            further_count = self._count_distinct(search, further, further_leaders)
+            if further_count <= count:
                 break
-            scored, leaders, count = further, leaders_then, count_then
-        return scored, search.repeats.folded(scored.found, leaders, search.records, query.top_k)
+            scored, leaders, count = further, further_leaders, further_count
+        return scored, search.echoes.fold(scored.found, leaders, search.records, query.top_k)
 
-    def _apart(self, search: RankedSearch, scored: Scored, leaders: list[Leader]) -> int:
-        return len(leaders) - search.repeats.surplus(scored.found, leaders, search.records)
+    def _count_distinct(self, search: RankedSearch, scored: Scored, leaders: list[Leader]) -> int:
+        return len(leaders) - search.echoes.surplus(scored.found, leaders, search.records)
 
     def _leaders(self, search: RankedSearch, scored: Scored, query: Query) -> list[Leader]:
-        """Return the best of each that say the same, enough of them to choose from, repeats of the query aside."""
+        """Return the best candidate of each duplicate group, enough to choose from without echoes of the query."""
         order = best_first(scored.total, scored.rows, scored.rows.size)
-        most = looked_at = query.top_k + max(_SPARE, query.top_k // 2)
-        leaders = self._news(search, scored, order, most, query)
-        while looked_at < order.size:
-            wanted = most + search.repeats.surplus(scored.found, leaders, search.records)
-            if wanted <= looked_at:
+        most = examined = query.top_k + max(_SPARE, query.top_k // 2)
+        leaders = self._new_leaders(search, scored, order, most, query)
+        while examined < order.size:
+            wanted = most + search.echoes.surplus(scored.found, leaders, search.records)
+            if wanted <= examined:
                 break
-            looked_at = wanted
-            leaders = self._news(search, scored, order, looked_at, query)
+            examined = wanted
+            leaders = self._new_leaders(search, scored, order, examined, query)
         return leaders
 
-    def _news(
+    def _new_leaders(
         self, search: RankedSearch, scored: Scored, order: npt.NDArray[np.intp], most: int, query: Query
     ) -> list[Leader]:
-        """Return at most `most` leaders, best first; only what is stored, and tells who asks something."""
+        """Return at most `most` leaders, best first, that are stored and not of the asking run."""
         leaders = self._fold(search, scored, order[: 2 * most], most)
-        if len(leaders) < most or query.floor is not None:  # under a floor those that were found are counted
+        if len(leaders) < most or query.floor is not None:  # under a floor, `count` is of those found
             leaders = self._fold(search, scored, order, most)
         rows = scored.rows.tolist()
         present = search.load(rows[leader.place] for leader in leaders)
-        return [leader for leader in leaders if _is_news(present.get(rows[leader.place]), query)]
+        return [leader for leader in leaders if _is_new(present.get(rows[leader.place]), query)]
 
     def _fold(self, search: RankedSearch, scored: Scored, order: npt.NDArray[np.intp], most: int) -> list[Leader]:
         rows = scored.rows.tolist()
@@ -174,7 +172,7 @@ class RecallPipeline:
 
     def _choose(self, leaders: list[Leader], vectors: Embedding, totals: Scores, query: Query) -> list[Choice]:
         diversity = self._settings.diversity if query.mode == "hybrid" else 0.0
-        return choose(leaders, vectors, totals, query.top_k, diversity)
+        return mmr(leaders, vectors, totals, query.top_k, diversity)
 
     def _vector(self, query: Query, deadline: Deadline) -> QueryVector | None:
         if query.mode == "lexical" and query.floor is None:
@@ -185,7 +183,7 @@ class RecallPipeline:
         return vector
 
     def _with_context(self, result: RecallResult, query: Query, deadline: Deadline) -> RecallResult:
-        """Add the block for a prompt, where one was asked for."""
+        """Add the block for a prompt, where requested."""
         if query.context_tokens is None:
             return result
         count = TokenCounter(self._embedder, deadline)
@@ -193,20 +191,20 @@ class RecallPipeline:
         return msgspec.structs.replace(result, context=block)
 
 
-def _is_news(record: MemoryRecord | None, query: Query) -> bool:
-    """Whether a memory is stored, and tells the run that asks something: its own words it knows."""
+def _is_new(record: MemoryRecord | None, query: Query) -> bool:
+    """Whether a memory is stored and not of the asking run, which knows its own words."""
     return record is not None and (query.by_run is None or record.run_id != query.by_run)
 
 
-def _understood(query: Query) -> tuple[UnderstoodDate, ...]:
+def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
     if query.dates == "ignore":
         return ()
     spans = understand_dates(query.text, query.reference_time)
     return tuple(UnderstoodDate(phrase=span.phrase, since=span.since, until=span.until) for span in spans)
 
 
-def _narrowed(query: Query, dates: Sequence[UnderstoodDate]) -> Query:
-    """The query with a filter by what its query says of time, where that was asked for."""
+def _with_dates(query: Query, dates: Sequence[UnderstoodDate]) -> Query:
+    """Return the query with the dates in its text as a filter, where requested."""
     if query.dates != "filter" or not dates:
         return query
     within = spanned(query.filter, [(date.since, date.until) for date in dates])

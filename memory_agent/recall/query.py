@@ -1,6 +1,6 @@
-"""What a recall asks, checked: query, number of answers, filter, mode and patience. Pure.
+"""What a recall asks, checked once at the edge: text, number of answers, filter, mode, deadline. Pure.
 
-Checked once, at the edge, so that the parts behind it can rely on it. Raises `InvalidInputError` naming the field.
+Checks raise `InvalidInputError` with the name of the field.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
-"""Different values of one field of a filter; each is a parameter of the database's statement, more than once,
-and SQLite takes 32,766 of those."""
+"""Different values of one filter field. Each is a parameter of an SQL statement, more than once, and SQLite takes
+32,766."""
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "agent_id")
 _LISTS = ("kinds", "sources", "tags", "provenance")
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A recall that can be answered.
+    """A checked recall.
 
-    `floor` is the least raw cosine, None when any will do. One that the caller `insists` on leaves out what has no
-    vector, even if that is everything; one of the settings holds only as far as there are vectors. `reference_time` is
-    what times in the query are relative to. `context_tokens`: bound of the block for a prompt, None for no block.
-    `by_run` is the run that asks.
+    `floor` is the least raw cosine, None for any. A floor from the caller (`insists`) leaves out memories without a
+    vector, even if those are all; a floor from the settings holds only where there are vectors. Times in the text are
+    relative to `reference_time`. `context_tokens` bounds the block for a prompt, None for no block. `by_run` is the
+    run that asks.
     """
 
     text: str
@@ -60,7 +60,7 @@ def make_query(
     settings: RecallSettings,
     now: datetime,
 ) -> Query:
-    """Return what is asked at `now`, with the profile and the settings where the caller says nothing."""
+    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
     said = check_options(options)
     defaults = profile_defaults(said.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
@@ -84,15 +84,15 @@ def make_query(
 
 
 def check_now(now: datetime | None) -> datetime:
-    """Return the moment that the caller gave, or the present one. The place where the clock is read."""
+    """Return the given time, checked, or the present. The one place where recall reads the clock."""
     return datetime.now(UTC) if now is None else check_time("now", now)
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
-    """Return the filter, or what a mapping of its fields describes, checked; an empty name is no condition.
+    """Return the filter, given as such or as a mapping of its fields, checked and without duplicate values.
 
-    What a list names twice it names once. Raises `InvalidInputError` for more than 1,000 different values of a field:
-    the database would refuse them, in words that look like damage.
+    An empty name is no condition. Raises `InvalidInputError`, also for more than 1,000 different values of a field,
+    which SQLite would refuse with an error that looks like damage.
     """
     if filter is None:
         return None
@@ -121,14 +121,14 @@ def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_kinds(filter: MemoryFilter | None, defaults: ProfileDefaults) -> MemoryFilter | None:
-    """The filter, with the kinds of the profile where it names none."""
+    """Return the filter with the kinds of the profile, where it has none of its own."""
     if not defaults.kinds or (filter is not None and filter.kinds):
         return filter
     return msgspec.structs.replace(filter or _NO_FILTER, kinds=defaults.kinds)
 
 
 def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
-    """The conditions that columns answer; None when there are none."""
+    """Return the filter without its floor, None without other conditions."""
     if filter is None:
         return None
     rest = msgspec.structs.replace(filter, min_score=None)
@@ -152,7 +152,7 @@ def _check_number(field: str, value: object) -> float:
 
 
 def _check_floor(field: str, value: float | None, least: float) -> None:
-    """Refuse a floor that nothing can reach, or everything does: a percentage, say, for a fraction."""
+    """Refuse a floor out of range, such as a percentage for a fraction."""
     if value is not None and not least <= _check_number(f"filter.{field}", value) <= 1.0:
         raise InvalidInputError(f"filter.{field}", f"must be from {least:g} to 1")
 
@@ -166,25 +166,25 @@ def _of_filter(message: str) -> InvalidInputError:
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a profile fetches: how many, of which kinds (empty: all)."""
+    """The defaults of a profile: how many memories, of which kinds (empty: all). The caller's values win (DESIGN 6)."""
 
     top_k: int
     kinds: tuple[Kind, ...] = ()
 
 
 NO_PROFILE = ProfileDefaults(top_k=5)
-"""What is fetched without a profile."""
+"""The defaults without a profile."""
 
 PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
-    # New input, before anything is planned: whatever it resembles.
+    # New input, before planning: whatever resembles it.
     "before_planning": ProfileDefaults(top_k=5),
-    # A document comes into being: what is known, not what was said along the way.
+    # While writing a document: findings and patterns, not episodes.
     "document": ProfileDefaults(top_k=3, kinds=("finding", "pattern")),
-    # A run has ended: how such runs were planned and how they ended, to learn from.
+    # After a run: how such runs were planned and how they ended.
     "trajectory": ProfileDefaults(top_k=5, kinds=("strategy", "pattern")),
 }
 
 
 def profile_defaults(profile: Profile | None) -> ProfileDefaults:
-    """Return what `profile` fetches."""
+    """Return the defaults of `profile`."""
     return NO_PROFILE if profile is None else PROFILE_DEFAULTS[profile]

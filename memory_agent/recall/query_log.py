@@ -1,7 +1,4 @@
-"""What is kept of a recall, so that feedback and its run can be told what it was: no words, only ids and vectors.
-
-What this does not do: keep it (`storage/recall_notes`), read it again (`learning`).
-"""
+"""The log entry of a recall, for feedback and attribution: ids and vectors, never text."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _SERVED: dict[str, Served] = {"baseline": "baseline", "learned": "learned", "int
 def note_of(
     recall_id: str, query: Query, vector: QueryVector | None, advice: Advice, picked: Sequence[Pick], now: datetime
 ) -> RecallNote:
-    """Return what is kept of an answered recall."""
+    """Return the log entry of an answered recall."""
     filter = query.filter
     return RecallNote(
         recall_id=recall_id,

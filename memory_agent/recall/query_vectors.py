@@ -1,7 +1,6 @@
-"""A query's vector: embedded in time, of the model that the store knows, and centred on what this user asks.
+"""A query's vector: embedded before the deadline, by the model of the store, and centred on this user's queries.
 
-The mean of the user's queries is kept with the store and not flushed for its own sake: what a crash loses of it is
-learnt again. What this does not do: search.
+The running mean of the queries is kept with the store, without a flush of its own; what a crash loses is learned again.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -22,14 +21,14 @@ from sona.centering import QueryCentering
 from sona.errors import DamagedStateError
 
 _BLOB = "centering"
-_REST_SHARE = 0.2  # of the deadline, kept for all that comes after the embedding
+_REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
 _MOST_REST_S = 0.05
 
-_State = tuple[str, bytes]
+_SavedMean = tuple[str, bytes]
 
 
 class QueryVector(msgspec.Struct, frozen=True):
-    """A query as embedded, (d,), which `score` is taken from, and as it is searched with. `stamp`: by which model."""
+    """A query as embedded (`raw`, for `score`) and as searched with (`centred`), each (d,); `stamp` names the model."""
 
     raw: Embedding
     centred: Embedding
@@ -37,7 +36,7 @@ class QueryVector(msgspec.Struct, frozen=True):
 
 
 class QueryVectors:
-    """Makes the query vectors of one user. Safe to share between threads."""
+    """Makes the query vectors of one user. Thread-safe."""
 
     def __init__(self, archive: Archive, embedder: LazyEmbedder, centering: bool) -> None:
         self._archive = archive
@@ -48,7 +47,7 @@ class QueryVectors:
         self._stamp = ""
 
     def make(self, text: str, deadline: Deadline) -> QueryVector | None:
-        """Return the vector of `text`, or None with the reason noted in `deadline`."""
+        """Return the vector of `text`, or None with a reason noted in `deadline`."""
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
         if timeout_s <= 0:
             deadline.degrade("deadline")
@@ -69,7 +68,7 @@ class QueryVectors:
         return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector, stamp)
 
     def _centre(self, vector: Embedding, stamp: str) -> Embedding:
-        """Return `vector` centred by the queries before it, and let it move the mean."""
+        """Centre `vector` by the mean of the earlier queries, and add it to the mean."""
         with self._lock:
             if self._learner is None or not comparable(self._stamp, stamp):
                 self._learner, self._stamp = self._restore(vector.size, stamp), stamp
@@ -83,7 +82,7 @@ class QueryVectors:
         if blob is None:
             return QueryCentering(ndim)
         try:
-            saved_stamp, state = msgspec.msgpack.decode(blob, type=_State)
+            saved_stamp, state = msgspec.msgpack.decode(blob, type=_SavedMean)
             return QueryCentering.from_bytes(state, ndim) if comparable(saved_stamp, stamp) else QueryCentering(ndim)
         except (msgspec.DecodeError, DamagedStateError):
-            return QueryCentering(ndim)  # it is learnt again
+            return QueryCentering(ndim)  # it is learned again

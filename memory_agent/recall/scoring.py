@@ -1,10 +1,6 @@
-"""What each candidate is worth, part by part: fused likeness, its time, words in context, what neighbours lend, and
-what was learnt of it.
+"""The score of each candidate, kept as its parts, so that an answer can explain it.
 
     score = fused + dates + context + lent + association
-
-The parts stay apart, so that an answer can say why. What this does not do: find candidates (`candidates`), or leave out
-what says the same twice (`selection`).
 
 Shapes: n candidates.
 """
@@ -25,7 +21,7 @@ from memory_agent.recall.fusion import Rows, Scores
 class Scored(msgspec.Struct, frozen=True):
     """Candidates with the parts of their scores, each (n,). `weight` is that of the vector side in `fused`.
 
-    `association` is what the learner adds to candidates, nothing unless it ranks (`learned`).
+    `association` is 0 unless the learner ranks (`learned`).
     """
 
     found: Candidates
@@ -44,25 +40,25 @@ class Scored(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> Scores:
-        """What they are ranked by."""
+        """The score that they are ranked by."""
         return self.fused + self.dates + self.context + self.lent + self.association
 
 
-def score(found: Candidates, alpha: float, dates: Scores) -> Scored:
-    """Return what the candidates are worth by themselves, with what they gain by their time."""
-    weight = fusion.vector_weight(found.cosines, found.bm25, alpha)
+def score(found: Candidates, vector_weight: float, dates: Scores) -> Scored:
+    """Return the candidates with their fused scores and date boosts."""
+    weight = fusion.effective_weight(found.cosines, found.bm25, vector_weight)
     nothing = np.zeros(found.rows.shape)
     fused = fusion.fuse(found.cosines, found.bm25, weight)
     return Scored(found, weight, fused, dates, nothing, nothing, nothing)
 
 
 def with_context(scored: Scored, rows: Rows, amounts: Scores) -> Scored:
-    """Add what some of them gain by the words around them."""
+    """Add what `rows` gain from context words."""
     return msgspec.structs.replace(scored, context=fusion.spread(scored.rows, rows, amounts, missing=0.0))
 
 
 def with_loans(scored: Scored, loans: Iterable[Loan], own: Rows) -> Scored:
-    """Add what neighbours lend, one loan each; leave out who is lent nothing and is no candidate of its `own`."""
+    """Add the loans, one per borrower; drop neighbours that got none and are not among the `own` candidates."""
     made = tuple(loans)
     borrowers = np.array([loan.borrower for loan in made], dtype=np.int64)
     lent = fusion.spread(scored.rows, borrowers, np.array([loan.amount for loan in made]), missing=0.0)
@@ -80,7 +76,7 @@ def with_loans(scored: Scored, loans: Iterable[Loan], own: Rows) -> Scored:
 
 
 def joined(scored: Scored, others: Scored) -> Scored:
-    """Return the candidates of both, whose rows are distinct; `others` were scored by the same query."""
+    """Join scored candidates of the same query with distinct rows."""
     order = np.argsort(np.concatenate((scored.rows, others.rows)))
     parts = ("fused", "dates", "context", "lent", "association")
     return msgspec.structs.replace(
@@ -91,5 +87,5 @@ def joined(scored: Scored, others: Scored) -> Scored:
 
 
 def with_association(scored: Scored, association: Scores) -> Scored:
-    """Add what each, (n,), gains by having been used."""
+    """Add what each candidate gains from past use, (n,)."""
     return msgspec.structs.replace(scored, association=association)

@@ -1,12 +1,11 @@
-"""The best candidates, none of which says what another one says.
+"""The best candidates without duplicates. Pure.
 
-Records that say the same have one fingerprint and are folded into the best of them, which stands for all
-(`storage/terms`). Of what is left each next one is the best after it has paid for being like a better one: maximal
-marginal relevance (Carbonell and Goldstein, 1998) above a floor, since only paraphrases are of no use to a planner, and
-a question's answers resemble each other too. Pure. Rejected by measurement (decision 0016): the penalty without a
-floor, which costs recall; folding what merely lies close, which folds "succeeded" and "failed".
+Memories with one fingerprint (`storage/terms`) are folded into the best of them. The rest are selected by maximal
+marginal relevance (Carbonell and Goldstein, 1998) above a floor: only paraphrases are useless to a planner, and answers
+to one question resemble each other too. Rejected by measurement (decision 0016): the penalty without a floor, which
+costs recall; folding by closeness, which folds "succeeded" with "failed".
 
-Shapes: p leaders looked at, d dimensions.
+Shapes: p leaders, d dimensions.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from memory_agent.recall.fusion import Scores
 from memory_agent.records import Embedding
 
 LIKE_COSINE = 0.8
-"""From there on two memories are taken to be paraphrases."""
+"""Cosine from which two memories count as paraphrases."""
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """The best candidate of those with one fingerprint: its place among all candidates, and those of the others.
+    """The best candidate of a duplicate group: its position among all candidates, and those of the others.
 
-    `repeats` are the places of former requests for which it stands besides (`repeats`).
+    `echoes` are the positions of former requests folded into it (`query_echoes`).
     """
 
     place: int
     fingerprint: int
     folded: list[int]
-    repeats: tuple[int, ...] = ()
+    echoes: tuple[int, ...] = ()
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A leader in the answer, with what is left of its score after `likeness` to the candidate at place `like`."""
+    """A leader in the answer; `score` is after the penalty `likeness` for the candidate at position `like`."""
 
     leader: Leader
     score: float
@@ -45,12 +44,12 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> int:
-        """Its place among all candidates."""
+        """Its position among all candidates."""
         return self.leader.place
 
 
 def fold(places: Iterable[tuple[int, int]], most: int) -> list[Leader]:
-    """Return at most `most` leaders of the candidates given as (place, fingerprint), best first."""
+    """Return at most `most` leaders of candidates given as (position, fingerprint), best first."""
     leaders: dict[int, Leader] = {}
     for place, fingerprint in places:
         leader = leaders.get(fingerprint)
@@ -61,10 +60,10 @@ def fold(places: Iterable[tuple[int, int]], most: int) -> list[Leader]:
     return list(leaders.values())
 
 
-def choose(leaders: Sequence[Leader], vectors: Embedding, scores: Scores, top_k: int, diversity: float) -> list[Choice]:
-    """Return at most `top_k` choices, best first; `diversity` from 0 to 1 is what likeness costs.
+def mmr(leaders: Sequence[Leader], vectors: Embedding, scores: Scores, top_k: int, diversity: float) -> list[Choice]:
+    """Return at most `top_k` choices by maximal marginal relevance; `diversity` (0 to 1) is the weight of likeness.
 
-    `vectors` (p, d), zeros where there is none, and `scores` (p,) are those of the leaders.
+    `vectors` (p, d), zeros without one, and `scores` (p,) are those of the leaders.
     """
     cosines = _cosines(vectors)
     rest, costs, likest = list(range(len(leaders))), np.zeros(len(leaders)), np.full(len(leaders), -1)
@@ -81,7 +80,7 @@ def choose(leaders: Sequence[Leader], vectors: Embedding, scores: Scores, top_k:
 
 
 def _cosines(vectors: Embedding) -> Scores:
-    """Return (p, p); 0 where there is no vector."""
+    """Return the cosines (p, p), 0 without a vector."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths > 0, lengths, 1.0)
     return (unit @ unit.T).astype(np.float64)

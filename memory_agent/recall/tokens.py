@@ -1,9 +1,9 @@
-"""How many tokens a text has: by the model while there is time, else a bound that is never too low.
+"""The number of tokens of a text: by the model while there is time, else an upper bound.
 
-The bound is for WordPiece with the uncased vocabulary of BERT, which the model here has. It holds for every text, by
-what the vocabulary holds: frequent words are one piece, and a piece takes at least two letters wherever that pair is
-in it. English comes out at 1.6 to 2 times its tokens. Rejected: three bytes a token, as symbols and Chinese have more
-(30,678 tokens for a bound of 20,000); a token for each character, three times too many in English.
+The bound is for WordPiece with the uncased vocabulary of BERT, the bundled model's. It holds for every text, by the
+content of the vocabulary: frequent words are one piece, and a piece has at least two letters wherever that pair is in
+it. English comes out at 1.6 to 2 times its tokens. Rejected: three bytes a token, too few for symbols and Chinese
+(30,678 tokens for a bound of 20,000); one token a character, three times too many in English.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_PAIR = {
     "t": "bdgjknqwx", "u": "quv", "v": "fghjklmpqtvwxz", "w": "bfhjmpqvwxz", "x": "bcdefghjklmnopqrsuvwz",
     "y": "bcfghjqvwyz", "z": "bcfgjklmnpqrstvwx",
 }  # fmt: skip
-"""After which letter which other ones begin a new piece: `##xy` is not in the vocabulary. Tested against it."""
+"""For each letter, those that begin a new piece after it: `##xy` is not in the vocabulary. Tested against it."""
 
 _WHOLE = frozenset(
     """
@@ -50,22 +50,22 @@ _WHOLE = frozenset(
     answer message request response memory process network model page support case group company program government
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""Frequent words that the vocabulary has as one piece."""
+"""Frequent words that are one piece of the vocabulary."""
 
 _EDGE = r"[^ \n\t!-/:-@\[-`{-~]"
 _WORD = re.compile(f"(?<!{_EDGE})[a-z]+(?!{_EDGE})")
 _LETTERS = re.compile("[a-z]+")
 _BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for letter, then in _NO_PAIR.items()) + ")")
-_REST_SHARE = 0.1  # of the deadline, kept for what comes after the counting
+_REST_SHARE = 0.1  # of the deadline, reserved for the steps after counting
 _MOST_REST_S = 0.02
 
 
 def estimate_tokens(text: str) -> int:
-    """Return a number of tokens that `text` does not exceed. Estimates of lines add up to that of the text, or more.
+    """Return an upper bound of the tokens of `text`. Bounds of lines add up to at least that of the text.
 
-    A frequent word counts one, and so does every character, as decomposed (a Hangul syllable is two or three), but for
+    A frequent word counts one, and so does each decomposed character (a Hangul syllable is two or three), except in
     runs of letters: pieces of one letter are at most the first, the last and those before a pair that the vocabulary
-    lacks; the others have two letters or more.
+    lacks; all others have two letters or more.
     """
     text = _WORD.sub(lambda word: "0" if word[0] in _WHOLE else word[0], unicodedata.normalize("NFD", text).lower())
     runs = _LETTERS.findall(text)
@@ -76,7 +76,7 @@ def estimate_tokens(text: str) -> int:
 
 
 class TokenCounter:
-    """Counts tokens for one recall: by the model until that is late, estimated from then on, which `deadline` notes."""
+    """Counts tokens for one recall: by the model until it is late, estimated from then on, as `deadline` notes."""
 
     def __init__(self, embedder: LazyEmbedder, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -84,12 +84,12 @@ class TokenCounter:
         self._embedder = self._ready(embedder)
 
     def __call__(self, text: str) -> int:
-        """Return the number of tokens of `text`, or at least that."""
+        """Return the number of tokens of `text`, or an upper bound."""
         counted = None if self._embedder is None else self._count(self._embedder, text)
         return estimate_tokens(text) if counted is None else counted
 
     def _ready(self, embedder: LazyEmbedder) -> Embedder | None:
-        """Return the embedder, unless it is not there, or was waited for already."""
+        """Return the embedder if it is ready and was not late before."""
         if "embedder_timeout" in self._deadline.degraded:
             return None
         try:
@@ -97,7 +97,7 @@ class TokenCounter:
         except EmbedderUnavailableError:
             self._deadline.degrade("embedder_timeout")
         except ModelError:
-            pass  # there is no model: nothing is late
+            pass  # without a model nothing is late
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:

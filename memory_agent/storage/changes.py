@@ -17,7 +17,8 @@ import numpy.typing as npt
 from memory_agent.records import Embedding, MemoryRecord
 
 Rows = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float32]
+IndexScores = npt.NDArray[np.float32]
+"""What an index returns: cosines or BM25, higher is better."""
 
 Op = Literal["put", "vector", "update", "delete"]
 OPS: tuple[Op, ...] = ("put", "vector", "update", "delete")  # their places are stored; append only

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from memory_agent.errors import DeadlineExceededError, IndexDamagedError, InvalidInputError, StoreFullError
 from memory_agent.records import MemoryFilter, MemoryRecord
 from memory_agent.storage import filter_sql
-from memory_agent.storage.changes import Changes, Rows, Scores, indexed_text
+from memory_agent.storage.changes import Changes, IndexScores, Rows, indexed_text
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.lexicon_schema import (
     SCHEMA,
@@ -183,7 +183,7 @@ class Lexicon:
 
     def search(
         self, query_text: str, limit: int, filter: MemoryFilter | None = None, rows: Rows | None = None
-    ) -> tuple[Rows, Scores]:
+    ) -> tuple[Rows, IndexScores]:
         """Return at most `limit` rows that share a word with the query and pass the filter, best first, and their BM25.
 
         Any text is a valid query; it is taken as words only. Scores are above 0; of equal scores the later row comes

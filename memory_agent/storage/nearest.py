@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.records import Embedding
-from memory_agent.storage.changes import Rows, Scores
+from memory_agent.storage.changes import IndexScores, Rows
 
 Quantized = npt.NDArray[np.int8]
 
@@ -33,7 +33,7 @@ def quantize(vectors: Embedding) -> Quantized:
     return scaled
 
 
-def widening(near: Scores, floor: float, lacking: float) -> float:
+def widening(near: IndexScores, floor: float, lacking: float) -> float:
     """Return the factor by which the next scan grows, where `lacking` would yield enough passing rows.
 
     With enough passing rows, the scan has to reach `floor`; the slope of the last half of `near` estimates how far.
@@ -44,13 +44,13 @@ def widening(near: Scores, floor: float, lacking: float) -> float:
     return min(SPARE * lacking, _WIDEN)
 
 
-def least(scores: Scores, limit: int) -> float:
+def least(scores: IndexScores, limit: int) -> float:
     """Return the least of `limit` scores, minus infinity while there are fewer."""
     present = scores[~np.isnan(scores)]
     return float(present.min()) if len(present) >= limit else -inf
 
 
-def best(rows: Rows, scores: Scores, limit: int) -> tuple[Rows, Scores]:
+def best(rows: Rows, scores: IndexScores, limit: int) -> tuple[Rows, IndexScores]:
     """Return the best `limit` rows and scores; NaN scores are left out, of equal scores the later row comes first."""
     present = ~np.isnan(scores)
     rows, scores = rows[present], scores[present]

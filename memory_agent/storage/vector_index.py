@@ -30,7 +30,7 @@ from usearch.index import Index
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.records import Embedding
-from memory_agent.storage.changes import Change, Changes, Rows, Scores
+from memory_agent.storage.changes import Change, Changes, IndexScores, Rows
 from memory_agent.storage.codec import unit_vector
 from memory_agent.storage.nearest import SPARE, best, least, quantize, reading_us, scanning_us, widening
 from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
@@ -82,7 +82,7 @@ class VectorIndex:
         """Whether searches go through the graph."""
         return self._is_graph
 
-    def search(self, query: Embedding, limit: int) -> tuple[Rows, Scores]:
+    def search(self, query: Embedding, limit: int) -> tuple[Rows, IndexScores]:
         """Return at most `limit` rows and their cosines with `query` (d,), best first.
 
         Raises `InvalidInputError` for a query that is not finite, of length zero or of another d.
@@ -95,13 +95,13 @@ class VectorIndex:
         # Twice as many: the graph is walked further, and rows that int8 puts in another order are among them.
         return self._rank(unit, self._candidates(unit, 2 * (limit + _SLACK), exact=False)[0], limit)
 
-    def score_rows(self, query: Embedding, rows: Rows) -> Scores:
+    def score_rows(self, query: Embedding, rows: Rows) -> IndexScores:
         """Return (n,) the exact cosine of each row with `query`; NaN where a row has no vector."""
         if not len(self):
             return np.full(len(rows), np.nan, dtype=np.float32)
         return self._score(unit_vector(query, self.ndim), rows)
 
-    def search_within(self, query: Embedding, rows: Rows, limit: int) -> tuple[Rows, Scores]:
+    def search_within(self, query: Embedding, rows: Rows, limit: int) -> tuple[Rows, IndexScores]:
         """Return the best `limit` of `rows` (n,) as `search` does; rows without a vector are left out.
 
         Exact at any size: the rows are read one by one, or found by scans where that costs less.
@@ -120,7 +120,7 @@ class VectorIndex:
 
     def search_passing(
         self, query: Embedding, limit: int, keep: Keep, share: float = 1.0, budget_us: float = inf
-    ) -> tuple[Rows, Scores] | None:
+    ) -> tuple[Rows, IndexScores] | None:
         """Return the best `limit` of the rows that pass `keep`, as `search` does; exact at any size.
 
         `keep` receives each row once, the nearest first, until enough have passed; `share` estimates how many pass.
@@ -208,7 +208,7 @@ class VectorIndex:
             self._is_graph = False
             self.applied, self.stamp, self.lineage, self.ndim = 0, "", "", 0
 
-    def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> tuple[Rows, Scores, float]:
+    def _candidates(self, unit: Embedding, count: int, *, exact: bool) -> tuple[Rows, IndexScores, float]:
         """Return the nearest rows, best first, their cosines at the engine's precision, and their error bound."""
         with self._using, _translating():
             matches = self._engine.search(quantize(unit) if self._is_graph else unit, count, exact=exact, threads=1)
@@ -218,7 +218,7 @@ class VectorIndex:
 
     def _scan(
         self, unit: Embedding, limit: int, keep: Keep, share: float = 1.0, budget_us: float = inf
-    ) -> tuple[Rows, Scores] | None:
+    ) -> tuple[Rows, IndexScores] | None:
         """Return the best `limit` that pass `keep`, by widening scans; None when one would exceed the budget."""
         total = len(self)
         count = min(total, ceil(SPARE * (limit + _SLACK) / max(share, 1.0 / total)))
@@ -236,14 +236,14 @@ class VectorIndex:
             asked, count = found, min(total, ceil(count * widening(near, floor, limit / max(1, len(first)))))
         return None
 
-    def _rank(self, unit: Embedding, rows: Rows, limit: int) -> tuple[Rows, Scores]:
+    def _rank(self, unit: Embedding, rows: Rows, limit: int) -> tuple[Rows, IndexScores]:
         return best(rows, self._score(unit, rows), limit)
 
-    def _score(self, unit: Embedding, rows: Rows) -> Scores:
+    def _score(self, unit: Embedding, rows: Rows) -> IndexScores:
         parts = [self._score_part(unit, rows[i : i + _CHUNK]) for i in range(0, len(rows), _CHUNK)]
         return np.concatenate(parts) if parts else _no_scores()
 
-    def _score_part(self, unit: Embedding, rows: Rows) -> Scores:
+    def _score_part(self, unit: Embedding, rows: Rows) -> IndexScores:
         vectors = self._read_vectors(rows)
         if vectors.shape[1:] != unit.shape:  # the store has another embedder since
             return np.full(len(rows), np.nan, dtype=np.float32)
@@ -251,7 +251,7 @@ class VectorIndex:
         # Not `vectors @ unit`: the last bit of a row's score would depend on the other rows.
         products = np.einsum("ij,j->i", vectors, unit)
         with np.errstate(invalid="ignore"):
-            scores: Scores = (products / lengths).astype(np.float32)  # 0 / 0 is NaN: no vector
+            scores: IndexScores = (products / lengths).astype(np.float32)  # 0 / 0 is NaN: no vector
         return scores
 
     def _follow(self, part: list[Change]) -> None:
@@ -362,5 +362,5 @@ def _no_rows() -> Rows:
     return np.empty(0, dtype=np.int64)
 
 
-def _no_scores() -> Scores:
+def _no_scores() -> IndexScores:
     return np.empty(0, dtype=np.float32)

@@ -23,10 +23,10 @@ from rich.progress import Progress, TaskID
 from memory_agent.config import RecallSettings
 from memory_agent.evaluation.compare import MetricDifference, compare
 from memory_agent.evaluation.locomo import read_locomo
-from memory_agent.evaluation.plan import Plan, Run
 from memory_agent.evaluation.report import Figures, summarise
 from memory_agent.evaluation.results import Results, read_results, write_results
-from memory_agent.evaluation.runs import Prepared, brought_in
+from memory_agent.evaluation.runs import Prepared, ingested
+from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.records import Mode
 from memory_agent.settings import Settings
 from ops.bench.machine import describe_machine
@@ -79,7 +79,7 @@ def _settings(changes: dict[str, object]) -> RecallSettings:
 def measure(file: Path, progress: Progress) -> dict[str, list[str]]:
     """Return the table's rows for each group of conversations."""
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_TOP_K)
-    with brought_in(plan, _tell(progress, progress.add_task("bring in"))) as prepared:
+    with ingested(plan, _tell(progress, progress.add_task("bring in"))) as prepared:
         task = progress.add_task("ask", total=len(lines()))
         runs = {line.name: _run(prepared, line, lambda: progress.advance(task)) for line in lines()}
     return {group: _rows({name: _part(run, users) for name, run in runs.items()}) for group, users in _GROUPS.items()}

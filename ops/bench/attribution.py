@@ -28,8 +28,8 @@ import numpy.typing as npt
 from memory_agent.embedders import Embedder
 from memory_agent.evaluation.dataset import History, Question
 from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
-from memory_agent.evaluation.plan import Plan
-from memory_agent.evaluation.runs import brought_in
+from memory_agent.evaluation.runs import ingested
+from memory_agent.evaluation.trial import Plan
 from memory_agent.learning.overlap import THRESHOLD, ShownText, statements, stem, weigh
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings
@@ -104,7 +104,7 @@ def cases(file: Path) -> tuple[list[Case], dict[str, CountedTexts]]:
     answers = [[entry.get("answer") for entry in part["qa"]] for part in json.loads(file.read_bytes())]
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_SHOWN)
     found: list[Case] = []
-    with brought_in(plan, lambda *_: None) as prepared:
+    with ingested(plan, lambda *_: None) as prepared:
         for user_id, history in plan.users():
             folder = user_folder(prepared.data_dir, user_id)
             with Memory.open(folder, user_id=user_id, embedder=prepared.embedder) as memory:

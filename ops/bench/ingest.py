@@ -18,8 +18,7 @@ from typing import Any
 
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.evaluation.daemon_process import temporary_daemon
-from memory_agent.evaluation.publishing import publish_events
+from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
 from memory_agent.settings import Settings
 from ops.bench.spread import spread
 from ops.bench.texts import events, passages

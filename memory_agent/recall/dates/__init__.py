@@ -1,10 +1,9 @@
-"""Time in a query: "last week", "on Monday", "in March 2023" become spans of time, without a language model.
+"""Dates in a query: "last week", "on Monday", "in March 2023" become spans of time, without a language model.
 
-Recall is about the past, so what may be either ("in March", "on Monday") is the latest that has begun, and today is not
-"Monday"; what is plainly the future ("next week") is the future. Days begin where the reference time's zone says so. A
-false alarm costs more than a miss: what may be something else than a time is left alone. English, and dates in figures.
-What this does not do: act on memories; read a clock. The parts behind it (`contexts`, `phrases`,
-`windows`) are loaded by the first query that has a word of time.
+Recall is about the past: an ambiguous phrase ("in March", "on Monday") means the latest that has begun, and today is
+not "Monday"; an explicit future ("next week") stays in the future. Days begin in the time zone of the reference time. A
+false alarm costs more than a miss, so what may be something else is left alone. English, and dates in figures. The
+modules behind it (`contexts`, `phrases`, `windows`) are loaded by the first query that has a word of time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from memory_agent.recall.dates.words import mentions_time, plain
 from memory_agent.records import UnderstoodDate
 
 MOST_CHARS = 4_000
-"""As far as a query is read, so that the time it takes is bounded."""
+"""Characters of a query that are read, to bound the time."""
 _DAY = timedelta(days=1)
 
 
@@ -71,7 +70,7 @@ def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
 
 
 def _span(text: str, start: int, end: int, since: datetime | None, until: datetime | None) -> DateSpan | None:
-    """Return the span in UTC; None where it lies outside the calendar or is empty."""
+    """Return the span in UTC, None where it is empty or outside the calendar."""
     with suppress(OverflowError, ValueError):
         since, until = (None if time is None else time.astimezone(UTC) for time in (since, until))
         if since is None or until is None or since < until:

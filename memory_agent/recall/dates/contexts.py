@@ -1,6 +1,6 @@
 """A phrase with the words around it that belong to it: "since early March", "3pm on Monday", "the week before 7 May".
 
-What this does not do: read a phrase by itself (`phrases`); decide whether it is a time at all (`readings`).
+`phrases` reads a phrase by itself; `readings` decides whether it is a time at all.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from memory_agent.recall.dates.words import (
 )
 
 REACH = 48
-"""Characters that one word or group before a phrase may take."""
+"""Most characters of one word or group before a phrase."""
 MOST_PHRASES = 32
-"""As many are looked at, so that the time a text takes is bounded."""
+"""Phrases that are read, to bound the time."""
 
 _ONE_DAY = frozenset({"near_day", "weekday", "day", "iso", "figures"})
 _LONG = frozenset({"month", "year", "season", "quarter", "unit", "days"})
@@ -88,7 +88,7 @@ class Phrase(NamedTuple):
 
     @property
     def is_weak(self) -> bool:
-        """Whether a context has yet to make it a time."""
+        """Whether it still needs a context that makes it a time."""
         return not self.groups and is_weak(self.rule.kind, self.match)
 
     def spans(self, calendar: Calendar) -> list[Span]:
@@ -99,7 +99,7 @@ class Phrase(NamedTuple):
         return spans
 
     def windows(self, calendar: Calendar) -> tuple[Window, ...]:
-        """Return the same with its preposition: all the time since it, or before it."""
+        """Return the span extended by its preposition: all time since it, or before it."""
         return tuple(self._directed(span) for span in self.spans(calendar))
 
     def _directed(self, span: Span) -> Window:
@@ -145,7 +145,7 @@ def _phrase(text: str, rule: Rule, match: Match) -> Phrase:
 
 
 def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
-    """Tell whether the words before can mean this kind of phrase: "early March", not "early yesterday"."""
+    """Return whether the words before can mean this kind of phrase: "early March", not "early yesterday"."""
     if group["way"]:
         return True
     kinds = _ONE_DAY if group["part"] or group["clock"] else _LONG

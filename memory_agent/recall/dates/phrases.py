@@ -1,9 +1,8 @@
-"""The phrases by which English text names a time, and the span that each means: "three days ago", "7 May 2023".
+"""The phrases by which English text names a time, and the span of each: "three days ago", "7 May 2023".
 
-Built for few false alarms: "may" is a verb and "2000" a number unless the words around say otherwise, so a month, a
-year, a weekday, a season, a quarter or a weekend alone is weak: it counts only where the context makes it a time
-(`contexts`). Dates in figures are read whatever the language. What this does not do: look at the words before and
-after; compute dates (`windows`).
+Tuned for few false alarms: "may" is a verb and "2000" a number unless the words around say otherwise, so a month, year,
+weekday, season, quarter or weekend alone is weak and counts only in a context that makes it a time (`contexts`). Dates
+in figures are read in any language.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ class Rule(NamedTuple):
 
 
 def is_weak(kind: str, match: Match) -> bool:
-    """Tell whether the phrase names a time only in a context that says so."""
+    """Return whether the phrase names a time only in a context that says so."""
     return kind in _WEAK and not _is_fixed(match)
 
 
 def floats(kind: str, match: Match) -> bool:
-    """Tell whether the end of a range decides which one its begin is: "from March to May 2023"."""
+    """Return whether the end of a range decides which one its begin is: "from March to May 2023"."""
     return kind in _FLOATING and not _is_fixed(match)
 
 
 def is_dated(match: Match) -> bool:
-    """Tell whether the phrase names the year, or the week, in which it lies: "May 2025", "Monday last week"."""
+    """Return whether the phrase names the year, or the week, in which it lies: "May 2025", "Monday last week"."""
     groups = match.groupdict()
     return any(groups.get(name) for name in ("year", "of_week"))
 

@@ -1,9 +1,8 @@
-"""Which phrases of a text are times, and what they say together: "from March to May 2023".
+"""Which phrases of a text are times, and what they mean together: "from March to May 2023".
 
-A phrase that is weak by itself ("March", "2022", "Monday") counts only where a preposition makes it a time, and any
-month only where what follows makes no verb, name or number of it. What and, or, a comma join to such a time counts too:
-"in March, April and May 2025". A time that is left out ("not last week") is none: what is meant is all the others.
-What this does not do: find phrases (`contexts`).
+A phrase that is weak by itself ("March", "2022", "Monday") counts only after a preposition that makes it a time, and a
+month only where the next words do not make it a verb, name or number. What "and", "or" or a comma joins to such a time
+counts too: "in March, April and May 2025". An excluded time ("not last week") is ignored, since all others are meant.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ def _begin(reading: Reading) -> datetime:
 
 
 def _may_follow(text: str, phrase: Phrase, following: Phrase | None) -> bool:
-    """Tell whether the phrase reads on as a list: not as in "in April, may I ask" and "on Monday and sat down"."""
+    """Return whether the phrase reads on as a list: not as in "in April, may I ask" and "on Monday and sat down"."""
     goes_on = following is not None or _ends_clause(text, phrase)
     if _is_homonym(phrase):
         return goes_on
@@ -156,7 +155,7 @@ def _is_homonym(phrase: Phrase) -> bool:
 
 
 def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
-    """Tell whether the time is named as one that is not meant, or joined to the one `before` that is not."""
+    """Return whether the time is named as one that is not meant, or joined to the one `before` that is not."""
     if before is not None and _AND.fullmatch(text, before.end, reading.start):
         return True
     words = _LEFT_OUT.search(text, max(0, reading.start - REACH), reading.start)
@@ -196,7 +195,7 @@ def _is_range(text: str, first: Phrase, last: Phrase) -> bool:
 
 
 def _is_backed(text: str, phrase: Phrase) -> bool:
-    """Tell whether the words around make a time of a phrase that is weak by itself."""
+    """Return whether the words around make a time of a phrase that is weak by itself."""
     kind = phrase.rule.kind
     if phrase.preposition.rpartition(" ")[2] in _MAKES_TIME[kind]:
         return kind != "season" or text[: phrase.inner_start].rstrip().lower().endswith("the")
@@ -206,7 +205,7 @@ def _is_backed(text: str, phrase: Phrase) -> bool:
 
 
 def _is_adverb(text: str, phrase: Phrase) -> bool:
-    """Tell whether a bare weekday says when: "what did we decide Monday?", "Monday's run"."""
+    """Return whether a bare weekday says when: "what did we decide Monday?", "Monday's run"."""
     if phrase.preposition or len(phrase.match["weekday"]) < _WEEKDAY_CHARS:
         return False
     if not _ends_clause(text, phrase) and not _OWNS.match(text, phrase.end):
@@ -216,7 +215,7 @@ def _is_adverb(text: str, phrase: Phrase) -> bool:
 
 
 def _is_doubtful(text: str, phrase: Phrase) -> bool:
-    """Tell whether the phrase may be a verb, a name or a number: "it may 10 times", "in 2000 rows"."""
+    """Return whether the phrase may be a verb, a name or a number: "it may 10 times", "in 2000 rows"."""
     if not _may_be_other(text, phrase):
         return False
     if _is_other(phrase):
@@ -225,7 +224,7 @@ def _is_doubtful(text: str, phrase: Phrase) -> bool:
 
 
 def _may_be_other(text: str, phrase: Phrase) -> bool:
-    """Tell whether what follows has to show that the phrase is a time."""
+    """Return whether what follows has to show that the phrase is a time."""
     kind, word = phrase.rule.kind, _word(phrase)
     if kind == "year":
         return phrase.is_weak
@@ -241,7 +240,7 @@ def _may_be_other(text: str, phrase: Phrase) -> bool:
 
 
 def _is_other(phrase: Phrase) -> bool:
-    """Tell whether the phrase is no time whatever follows: "this may", "dec 10"."""
+    """Return whether the phrase is no time whatever follows: "this may", "dec 10"."""
     groups = phrase.match.groupdict()
     if groups.get("year") or _word(phrase).lower() not in _HOMONYMS:
         return False

@@ -1,10 +1,9 @@
-"""Calendar arithmetic: which span of time is meant, seen from a moment and in the time zone of that moment.
+"""Calendar arithmetic: the span of time that is meant, seen from a moment and in its time zone.
 
-Dates are parsed and counted by `dateutil`; what is chosen here is how wide a span is, and which of the many Mondays or
-Mays one speaks of: the latest that has begun, since recall is about the past. Weeks begin on Monday, seasons are the
-northern ones. Everything raises `ValueError` or `OverflowError` where there is no such date. What this does not do:
-find phrases (`phrases`). Rejected by measurement (decision 0014): `dateparser`, which needs a quarter of a second
-and 14 MB to begin, and a millisecond for a phrase.
+`dateutil` parses and counts; this module decides how wide a span is, and which of several Mondays or Mays is meant:
+the latest that has begun, since recall is about the past. Weeks begin on Monday, seasons are the northern ones. All
+raise `ValueError` or `OverflowError` where there is no such date. Rejected by measurement (decision 0014):
+`dateparser`, which takes a quarter of a second and 14 MB to load, and a millisecond for a phrase.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ _PARTS_OF_DAY = {
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _DAYS_OF_MONTH = 30.4
 _MOST_MONTHS_IN_DAYS = 9
-"""What is longer is cut at the borders of months."""
+"""Longer spans are cut at the borders of months."""
 _MOST_YEARS_BACK = 8
-"""As far as 29 February may lie."""
+"""The most years to the next 29 February."""
 
 
 class Window(NamedTuple):

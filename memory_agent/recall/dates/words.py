@@ -1,7 +1,7 @@
-"""The words of time in English, and the quick look that tells whether a text has any. Pure; imports no engine.
+"""The English words of time, and a quick check whether a text has any. Pure; imports no engine.
 
-Fragments of patterns are written with a plain space where one to three blanks of any kind may stand; `compiled` turns
-it into that. Bounded, so that no run of blanks is walked twice.
+Patterns are written with a plain space where one to three blanks of any kind may stand (`compiled`); bounded, so that
+no run of blanks is scanned twice.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 
 
 def mentions_time(text: str) -> bool:
-    """Tell whether there may be a phrase of time: every phrase has one of these words, or a year."""
+    """Return whether there may be a phrase of time: every phrase has one of these words, or a year."""
     return not _TRIGGERS.isdisjoint(_WORDS.findall(text.lower())) or _YEARS.search(text) is not None
 
 

@@ -10,9 +10,8 @@ import pytest
 from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question
-from memory_agent.evaluation.plan import Plan, Run
 from memory_agent.evaluation.results import ranking_settings, read_results, results_file, write_results
-from memory_agent.evaluation.trial import Answer
+from memory_agent.evaluation.trial import Answer, Plan, Run
 from memory_agent.settings import Settings
 from memory_agent.version import VERSION
 

@@ -12,9 +12,9 @@ import pytest
 
 from memory_agent.config import EmbedderSettings, RecallSettings
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question
-from memory_agent.evaluation.plan import Plan, Run
 from memory_agent.evaluation.report import summarise
-from memory_agent.evaluation.runs import Prepared, brought_in, run_embedded
+from memory_agent.evaluation.runs import Prepared, ingested, run_embedded
+from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.settings import Settings
 from sona.centering import WARM_UP
 
@@ -50,7 +50,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def prepared(plan: Plan) -> Iterator[Prepared]:
-    with brought_in(plan, quiet) as prepared:
+    with ingested(plan, quiet) as prepared:
         yield prepared
 
 

@@ -14,7 +14,7 @@ from memory_samples import NOW, START, message, texts
 from memory_agent.config import RecallSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall.selection import LIKE_COSINE, Leader, choose, fold
+from memory_agent.recall.selection import LIKE_COSINE, Leader, fold, mmr
 from memory_agent.storage.terms import fingerprint
 
 FIX = "Restarted the billing worker and the queue drained"
@@ -87,7 +87,7 @@ def test_the_best_of_those_that_say_the_same_stands_for_all() -> None:
 
 def test_a_paraphrase_pays_for_its_likeness_and_says_to_whom() -> None:
     vectors = np.array([[1.0, 0.0], [0.9, np.sqrt(1 - 0.81)], [0.0, 1.0]], dtype=np.float32)
-    chosen = choose(leaders([1, 2, 3]), vectors, np.array([0.9, 0.85, 0.84]), 3, 1.0)
+    chosen = mmr(leaders([1, 2, 3]), vectors, np.array([0.9, 0.85, 0.84]), 3, 1.0)
     assert [choice.place for choice in chosen] == [100, 102, 101]
     assert chosen[2].like == 100
     assert chosen[2].likeness == pytest.approx(0.9 - LIKE_COSINE, abs=1e-6)
@@ -106,7 +106,7 @@ def test_choices_are_distinct_ordered_and_never_worth_more_than_before(
     found = leaders([seed % 7 for _, seed in drawn], most=100)
     vectors = np.stack([np.random.default_rng(leader.place).normal(size=3) for leader in found]).astype(np.float32)
     scores = np.array([drawn[leader.place - 100][0] for leader in found])
-    chosen = choose(found, vectors, scores, top_k, diversity)
+    chosen = mmr(found, vectors, scores, top_k, diversity)
     assert len(chosen) == min(top_k, len({seed % 7 for _, seed in drawn}))
     assert [choice.score for choice in chosen] == sorted((choice.score for choice in chosen), reverse=True)
     assert all(choice.score <= drawn[choice.place - 100][0] + 1e-9 for choice in chosen)
