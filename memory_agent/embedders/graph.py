@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from memory_agent.embedders.schemes import Scheme
-from memory_agent.embedders.shape import ModelShape
+from memory_agent.embedders.weights import ModelShape
 from memory_agent.errors import ModelError
 
 _OPSET = 17

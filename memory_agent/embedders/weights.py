@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import platformdirs
@@ -23,10 +23,10 @@ import platformdirs
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import ByteProgress
 from memory_agent.embedders.checksums import VerifiedFiles, verify_file
-from memory_agent.embedders.shape import ModelShape, read_shape
 from memory_agent.errors import ModelError, ModelMissingError
 
 Origin = Literal["folder", "cache", "package", "hub"]
+T = TypeVar("T")
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
@@ -41,6 +41,19 @@ PINNED = {
     WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """`pooling` is mean or cls; `positions` bounds the tokens of a text."""
+
+    name: str
+    layers: int
+    heads: int
+    epsilon: float
+    positions: int
+    pooling: str = "mean"
+
+
 DEFAULT_SHAPE = ModelShape(name="all-MiniLM-L6-v2", layers=6, heads=12, epsilon=1e-12, positions=512)
 
 _CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
@@ -157,3 +170,53 @@ def _listed_sums(folder: Path) -> dict[str, str]:
         if len(sums.get(name, "")) != 64:
             raise ModelError(f"{folder / SUMS} lists no SHA-256 of {name}")
     return {name: sums[name] for name in wanted}
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The part of `config.json` that matters here; the rest of the file is not looked at."""
+
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int
+    model_type: str
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    position_embedding_type: str = "absolute"
+
+
+class _Pooling(msgspec.Struct, frozen=True):
+    pooling_mode_cls_token: bool = False
+    pooling_mode_mean_tokens: bool = False
+
+
+def read_shape(folder: Path, pooling_listed: bool) -> ModelShape:
+    """Return the shape that `config.json` and, if listed, `1_Pooling/config.json` describe.
+
+    Raises `ModelError` for another make.
+    """
+    config = _decode(folder / "config.json", _Config)
+    make = (config.model_type, config.hidden_act, config.position_embedding_type)
+    if make != ("bert", "gelu", "absolute"):
+        raise ModelError(f"{folder}: model of make {'/'.join(make)}, known is bert/gelu/absolute")
+    return ModelShape(
+        name=folder.resolve().name,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        epsilon=config.layer_norm_eps,
+        positions=config.max_position_embeddings,
+        pooling=_read_pooling(folder) if pooling_listed else "mean",
+    )
+
+
+def _read_pooling(folder: Path) -> str:
+    modes = _decode(folder / "1_Pooling" / "config.json", _Pooling)
+    if modes.pooling_mode_cls_token == modes.pooling_mode_mean_tokens:
+        raise ModelError(f"{folder}: pooling must be either by mean or by the first token")
+    return "cls" if modes.pooling_mode_cls_token else "mean"
+
+
+def _decode(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ModelError(f"{path}: {error}") from error

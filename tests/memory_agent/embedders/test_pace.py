@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory_agent.embedders.pace import Pace
+from memory_agent.embedders.lanes import Pace
 
 
 def worked(pace: Pace, taken_s: float, processor_s: float) -> Pace:
