@@ -218,7 +218,7 @@ class LanedEmbedder:
 
     @property
     def info(self) -> EmbedderInfo:
-        """What the vectors come from."""
+        """The origin of the vectors."""
         return self._model.info
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:

@@ -1,13 +1,12 @@
-"""Where the model comes from: a folder that the settings name, the cache, an installed package, or the model hub.
+"""Finds the model: in the folder of the settings, the cache, an installed package, or the model hub, in this order.
 
-The first place that has a model decides. Every file is compared with its SHA-256 before it is used: pinned here for the
-default model, listed in the folder's own `SHA256SUMS` for any other. What this file does not do: it builds no graph.
+Every file is verified before use: the default model's against the SHA-256 pinned here, another's against the folder's
+`SHA256SUMS`, which holds the output of `sha256sum model.safetensors tokenizer.json config.json`. Known architecture: a
+BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM, BGE, GTE and E5 of the first
+generation). Anything else is refused: a wrong guess would embed nonsense.
 
-Rejected: trusting whatever has the right name (a swapped model would fill stores with vectors that compare with
-nothing), and importing the package that carries the weights (it declares torch).
-
-A folder of another model holds `model.safetensors`, `tokenizer.json`, `config.json` and `SHA256SUMS`, the last one as
-`sha256sum model.safetensors tokenizer.json config.json` prints it.
+Rejected: trusting file names (vectors of a swapped model compare with nothing), and importing the package that carries
+the weights (it declares torch).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """`pooling` is mean or cls; `positions` bounds the tokens of a text."""
+    """What the weights do not say. `pooling` is mean or cls; `positions` bounds the tokens of a text."""
 
     name: str
     layers: int
@@ -61,7 +60,7 @@ _VERIFIED = "verified.json"
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model whose files are known by their checksums; `folder` is None while only its graph is at hand."""
+    """A model and the checksums of its files; `folder` is None if only its graph is cached."""
 
     shape: ModelShape
     sums: dict[str, str]
@@ -70,16 +69,15 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is fetched and built: of this user, or named by MEMORY_AGENT_MODEL_CACHE."""
+    """Return the folder of downloads and built graphs: the user's cache, or $MEMORY_AGENT_MODEL_CACHE."""
     named = os.environ.get(_CACHE_VARIABLE)
     return Path(named) if named else Path(platformdirs.user_cache_dir("memory-agent")) / "models"
 
 
 def named_model(folder: Path, cache: Path) -> Model:
-    """Return the model in the folder that the settings name, its files checked.
+    """Return the model in the folder of the settings, verified; no other place is tried.
 
-    A named folder is binding: nothing else is looked for. Raises `ModelMissingError`, `ModelChecksumError`, and
-    `ModelError` for a make that is not known.
+    Raises `ModelMissingError`, `ModelChecksumError`, and `ModelError` for an unknown architecture.
     """
     if not (folder / WEIGHTS).is_file() or not (folder / TOKENIZER).is_file():
         raise ModelMissingError(f"{folder} (named by the settings) does not hold {WEIGHTS} and {TOKENIZER}")
@@ -92,14 +90,14 @@ def named_model(folder: Path, cache: Path) -> Model:
 
 
 def default_model() -> Model:
-    """Return the default model, known by its checksums; its weights may be anywhere."""
+    """Return the default model without looking for its weights."""
     return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin="cache", folder=None)
 
 
 def find_default(cache: Path, package: str) -> Model:
-    """Return the default model with its weights, found on this machine and checked.
+    """Return the default model with its weights, found on this machine and verified.
 
-    Raises `ModelMissingError` with the places that were looked at, `ModelChecksumError` for a file that differs.
+    Raises `ModelMissingError` (with the places tried), `ModelChecksumError`.
     """
     places: tuple[tuple[Origin, Path | None], ...] = (
         ("cache", weights_folder(cache)),
@@ -119,9 +117,9 @@ def find_default(cache: Path, package: str) -> Model:
 def find_model(
     settings: EmbedderSettings, cache: Path, package: str = PACKAGE, *, progress: ByteProgress | None = None
 ) -> Model:
-    """Return the model with its weights: named folder, cache, package, and the hub where the settings allow it.
+    """Return the model with its weights: named folder, cache, package, and the hub if the settings allow it.
 
-    Raises as `named_model` and `find_default` do.
+    Raises as `named_model` and `find_default`.
     """
     if settings.folder:
         return named_model(Path(settings.folder).expanduser(), cache)
@@ -136,7 +134,7 @@ def find_model(
 
 
 def _download(cache: Path, progress: ByteProgress | None, missing: ModelMissingError) -> None:
-    from memory_agent.embedders.hub import download  # only a machine without a model needs it
+    from memory_agent.embedders.hub import download  # needed only without a model
 
     try:
         download(REPOSITORY, REVISION, PINNED, weights_folder(cache), progress)
@@ -145,12 +143,12 @@ def _download(cache: Path, progress: ByteProgress | None, missing: ModelMissingE
 
 
 def weights_folder(cache: Path) -> Path:
-    """Return where downloaded weights of the default model lie."""
+    """Return the folder of the default model's downloaded weights."""
     return cache / "weights" / PINNED[WEIGHTS][:16]
 
 
 def _package_folder(package: str) -> Path | None:
-    """Return where an installed distribution keeps the weights, without importing it."""
+    """Return the folder of the weights in an installed distribution, without importing it."""
     if not package:
         return None
     try:
@@ -161,7 +159,7 @@ def _package_folder(package: str) -> Path | None:
 
 
 def _listed_sums(folder: Path) -> dict[str, str]:
-    """Return the checksums that a folder declares for its own files."""
+    """Return the checksums in the folder's `SHA256SUMS`."""
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     pairs = (line.split(maxsplit=1) for line in lines if line.strip())
     sums = {pair[1].lstrip("*").strip(): pair[0].lower() for pair in pairs if len(pair) == 2}
@@ -173,7 +171,7 @@ def _listed_sums(folder: Path) -> dict[str, str]:
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """The part of `config.json` that matters here; the rest of the file is not looked at."""
+    """The fields of `config.json` that are used."""
 
     num_hidden_layers: int
     num_attention_heads: int
@@ -190,9 +188,9 @@ class _Pooling(msgspec.Struct, frozen=True):
 
 
 def read_shape(folder: Path, pooling_listed: bool) -> ModelShape:
-    """Return the shape that `config.json` and, if listed, `1_Pooling/config.json` describe.
+    """Return the shape in `config.json` and, if listed, `1_Pooling/config.json`.
 
-    Raises `ModelError` for another make.
+    Raises `ModelError` for an unknown architecture.
     """
     config = _decode(folder / "config.json", _Config)
     make = (config.model_type, config.hidden_act, config.position_embedding_type)
