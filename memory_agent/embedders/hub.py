@@ -1,7 +1,7 @@
-"""Fetches files of one pinned revision from the model hub into a folder, checked before they are put there.
+"""Downloads files of a pinned revision from the model hub, verified before they are put in place.
 
-Needs the optional library (`pip install memory-agent[hub]`). What it does not do: it decides nothing; `weights` asks.
-Rejected: the hub's own shared cache, whose files other programs may change.
+Needs the optional library (`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other
+programs may change.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from memory_agent.errors import ModelMissingError
 
 
 def download(repository: str, revision: str, sums: dict[str, str], folder: Path, progress: ByteProgress | None) -> None:
-    """Put the files of `sums` into `folder`, each at once and only with its checksum.
+    """Download the files of `sums` into `folder`, each atomically and verified.
 
-    Raises `ModelMissingError` where the hub or its library is out of reach, `ModelChecksumError` for another file.
+    Raises `ModelMissingError` if the hub or its library is not available, `ModelChecksumError`.
     """
     fetch = _fetcher(progress)
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def _fetcher(progress: ByteProgress | None) -> Callable[[str, str, str, str], st
         raise ModelMissingError("the model hub needs `pip install memory-agent[hub]`") from error
 
     class Reporting(tqdm):  # type: ignore[misc]
-        """The hub's progress bar, kept silent and read out."""
+        """The hub's progress bar, silent, reporting to `progress`."""
 
         def __init__(self, *args: Any, **keywords: Any) -> None:
             keywords.pop("name", None)
@@ -62,7 +62,7 @@ def _fetcher(progress: ByteProgress | None) -> Callable[[str, str, str, str], st
 
 
 class _Nowhere:
-    """A stream that keeps nothing."""
+    """A stream that discards what is written."""
 
     def write(self, _text: str) -> int:
         return 0

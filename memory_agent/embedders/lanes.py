@@ -1,15 +1,13 @@
-"""Two lanes into one model: queries first, bulk work at low priority behind them.
+"""Two lanes into one model: queries first, bulk work at low priority.
 
-A query never waits behind bulk work: its threads run at normal priority, those of the bulk lane are `nice`, take one
-text a step and start none while a query waits. So a bulk load delays a query by at most the texts already begun, one a
-bulk thread, and those give way to it on the processor. Bulk calls take turns, text by text: a short one does not wait
-for a long one. Queries that come without pause do not stop the bulk lane: each of its threads takes a step every
-`starved_s`. Nor do other programs: while they keep the nice threads from the processor, as many others work at normal
-priority, whether a query waits or not. Queries take long then anyway, and who waited for them would do nothing.
+Queries run at normal priority on their own threads. Bulk threads are `nice`, take one text per step, and start none
+while a query waits; so bulk work delays a query by at most the texts already begun, one per bulk thread. Bulk calls
+take turns text by text, so a short call does not wait for a long one. Two guards against starvation: each bulk thread
+takes a step every `starved_s` even while queries keep coming, and while other programs keep the nice threads from the
+processor, as many normal-priority threads help.
 
-The same text is embedded once: answers are kept (bounded), and a text that is being embedded is waited for. What this
-file does not do: it knows no engine. Rejected: one worker with a priority queue, where a query waits for the text in
-front of it while other cores idle.
+A text is embedded once: recent vectors are cached, and equal texts under way are shared. Rejected: one worker with a
+priority queue, where a query waits for the text in front of it while other cores idle.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import queue
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -29,8 +27,6 @@ from typing import Protocol
 import numpy as np
 
 from memory_agent.embedders import EmbedderInfo, Embeddings, Progress, check_text
-from memory_agent.embedders.pace import Pace
-from memory_agent.embedders.work import Answers, Digest, Job, Outcome, Query, Waiter, answer_all, resolve
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records import Embedding
 
@@ -38,10 +34,15 @@ _BULK_CACHE = 4096  # 1.6 KB each
 _MOST_QUERY_THREADS = 4
 _LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
+_SLOW = 12.0  # elapsed over processor time of a nice thread
+_STALLED_S = 0.5
+
+Digest = bytes
+Outcome = Embedding | Exception
 
 
 class Model(Protocol):
-    """What the lanes call: one text at a time, from several threads at once."""
+    """The model behind the lanes: embeds one text per call, called from several threads."""
 
     @property
     def info(self) -> EmbedderInfo: ...
@@ -54,6 +55,123 @@ class Model(Protocol):
 def usable_cores() -> int:
     """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A caller of a query; the query is not begun for it after `deadline` (monotonic seconds)."""
+
+    future: Future[Embedding]
+    deadline: float | None
+
+
+@dataclass
+class PendingQuery:
+    """A queued text, with all callers that wait for its vector."""
+
+    digest: Digest
+    text: str = field(repr=False)
+    waiters: list[Waiter] = field(default_factory=list)
+
+    def take_late(self, now: float) -> list[Waiter]:
+        """Remove and return the waiters that cancelled or whose deadline passed."""
+        late = [w for w in self.waiters if w.future.cancelled() or (w.deadline is not None and w.deadline < now)]
+        self.waiters = [w for w in self.waiters if w not in late]
+        return late
+
+    def answer(self, outcome: Outcome) -> None:
+        answer_all(self.waiters, outcome)
+
+
+class BulkJob:
+    """A bulk call: the texts to embed, and the rows of the result that each fills."""
+
+    def __init__(self, vectors: Embeddings, on_done: Callable[[int], None] | None) -> None:
+        self.vectors = vectors
+        self.rows: defaultdict[Digest, list[int]] = defaultdict(list)
+        self.todo: deque[tuple[Digest, str]] = deque()
+        self.future: Future[Embeddings] = Future()
+        self._on_done = on_done
+        self._done = 0
+        self._ended = False
+
+    def fill(self, digest: Digest, outcome: Outcome) -> bool:
+        """Store the outcome of one text; return whether that ends the job, complete or failed."""
+        if self._ended:
+            return False
+        if not isinstance(outcome, Exception):
+            self._enter(self.rows[digest], outcome)
+        self._ended = isinstance(outcome, Exception) or self._done == len(self.vectors)
+        return self._ended
+
+    def _enter(self, rows: list[int], vector: Embedding) -> None:
+        self.vectors[rows] = vector
+        self._done += len(rows)
+        if self._on_done is not None:
+            self._on_done(self._done)
+
+
+class VectorCache:
+    """The most recently used vectors (LRU)."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._vectors: OrderedDict[Digest, Embedding] = OrderedDict()
+
+    def get(self, digest: Digest) -> Embedding | None:
+        vector = self._vectors.get(digest)
+        if vector is not None:
+            self._vectors.move_to_end(digest)
+        return vector
+
+    def put(self, digest: Digest, outcome: Outcome | None) -> None:
+        if not isinstance(outcome, np.ndarray):
+            return
+        self._vectors[digest] = outcome
+        if len(self._vectors) > self._capacity:
+            self._vectors.popitem(last=False)
+
+
+def answer_all(waiters: Sequence[Waiter], outcome: Outcome) -> None:
+    for waiter in waiters:
+        resolve(waiter.future, outcome)
+
+
+def resolve(future: Future[Embedding] | Future[Embeddings], outcome: Outcome) -> None:
+    """Set the outcome of a future that was not cancelled."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+class Pace:
+    """Detects that other programs keep the nice threads from the processor. Used under the lanes' lock.
+
+    A thread at niceness 10 gets a tenth of a normal one's share: beside six busy programs on two cores, 7 texts a
+    second instead of 300 (measured), and the backlog never shrank. Times are seconds of the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._began: dict[int, float] = {}
+        self._slowness = 1.0
+
+    def began(self, thread: int, now_s: float) -> None:
+        """Record that a nice thread begins a text."""
+        self._began[thread] = now_s
+
+    def ended(self, thread: int, now_s: float, processor_s: float) -> None:
+        """Record that it finished the text, and the processor time it used."""
+        taken_s = now_s - self._began.pop(thread)
+        if processor_s > 0:
+            self._slowness = taken_s / processor_s
+
+    def is_slow(self, now_s: float) -> bool:
+        """Return whether the last text took `_SLOW` times its processor time, or one is under way for `_STALLED_S`."""
+        hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
+        return hangs or self._slowness > _SLOW
 
 
 class LanedEmbedder:
@@ -70,8 +188,11 @@ class LanedEmbedder:
         steady_threads: int | None = None,
         starved_s: float = 0.25,
     ) -> None:
-        """Start the lanes; 0 threads: one a core, for queries at most four. `steady_threads` stand by for when other
-        programs keep those of the bulk lane from the processor: as many as it has, unless it is said."""
+        """Start the lanes. 0 threads means one per core, for queries at most four.
+
+        `steady_threads` help at normal priority while other programs starve the bulk threads; as many as these by
+        default.
+        """
         cores = usable_cores()
         self._model = model
         self._niceness = bulk_niceness
@@ -79,12 +200,12 @@ class LanedEmbedder:
         self._lock = threading.Lock()
         self._query_ready = threading.Condition(self._lock)
         self._bulk_ready = threading.Condition(self._lock)
-        self._queries: deque[Query] = deque()
-        self._asked: dict[Digest, Query] = {}
-        self._jobs: deque[Job] = deque()
-        self._begun: defaultdict[Digest, list[Job]] = defaultdict(list)
-        self._query_answers = Answers(query_cache)
-        self._bulk_answers = Answers(_BULK_CACHE)
+        self._queries: deque[PendingQuery] = deque()
+        self._asked: dict[Digest, PendingQuery] = {}
+        self._jobs: deque[BulkJob] = deque()
+        self._begun: defaultdict[Digest, list[BulkJob]] = defaultdict(list)
+        self._query_vectors = VectorCache(query_cache)
+        self._bulk_vectors = VectorCache(_BULK_CACHE)
         self._closed = False
         self._pace = Pace()
         lanes = [self._run_queries] * (query_threads or min(cores, _MOST_QUERY_THREADS))
@@ -97,7 +218,7 @@ class LanedEmbedder:
 
     @property
     def info(self) -> EmbedderInfo:
-        """What the vectors come from."""
+        """The origin of the vectors."""
         return self._model.info
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
@@ -118,16 +239,16 @@ class LanedEmbedder:
                     progress(done, len(texts))
             return future.result()
         finally:
-            future.cancel()  # where `progress` raised: what is left of the job is dropped
+            future.cancel()  # if `progress` raised, drop the rest of the job
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`, uncut; it waits for nothing."""
+        """Return the number of tokens of `text`, not truncated. Does not wait for the lanes."""
         return self._model.count_tokens(text)
 
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[Embedding]:
-        """Queue a query and return at once; the vector is read-only.
+        """Queue a query and return its future; the vector is read-only.
 
-        One that was not begun after `timeout_s` fails, one that is late already (0 or less) is not even queued.
+        Fails with `EmbedderUnavailableError` when it was not begun within `timeout_s`; at once when that is 0 or less.
         """
         digest = _digest("text", text)
         future: Future[Embedding] = Future()
@@ -143,9 +264,9 @@ class LanedEmbedder:
         return future
 
     def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
-        """Queue a bulk job and return at once. `on_done` gets the number of texts done, and must be quick."""
+        """Queue a bulk call and return its future. `on_done` receives the number of texts done, and must be quick."""
         digests = [_digest(f"texts[{position}]", text) for position, text in enumerate(texts)]
-        job = Job(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
+        job = BulkJob(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
         for position, (digest, text) in enumerate(zip(digests, texts, strict=True)):
             if digest not in job.rows:
                 job.todo.append((digest, text))
@@ -160,7 +281,7 @@ class LanedEmbedder:
         return job.future
 
     def close(self) -> None:
-        """Stop the lanes after the texts they are at; who waits gets `EmbedderUnavailableError`."""
+        """Stop the lanes after the texts under way; waiting callers get `EmbedderUnavailableError`."""
         with self._lock:
             self._closed = True
             self._query_ready.notify_all()
@@ -180,15 +301,15 @@ class LanedEmbedder:
             raise EmbedderUnavailableError("the embedder was closed")
 
     def _known(self, digest: Digest) -> Embedding | None:
-        known = self._query_answers.get(digest)
-        return self._bulk_answers.get(digest) if known is None else known
+        known = self._query_vectors.get(digest)
+        return self._bulk_vectors.get(digest) if known is None else known
 
     # The query lane
 
     def _ask(self, digest: Digest, text: str, waiter: Waiter) -> None:
         query = self._asked.get(digest)
         if query is None:
-            query = self._asked[digest] = Query(digest, text)
+            query = self._asked[digest] = PendingQuery(digest, text)
             self._queries.append(query)
             self._query_ready.notify()
         query.waiters.append(waiter)
@@ -197,8 +318,8 @@ class LanedEmbedder:
         while (query := self._next_query()) is not None:
             self._finish_query(query, _attempt(self._model, query.text) if query.waiters else None)
 
-    def _next_query(self) -> Query | None:
-        """Wait for a query; take from it those who no longer wait. None when closed."""
+    def _next_query(self) -> PendingQuery | None:
+        """Wait for a query and drop its expired waiters. None when closed."""
         with self._lock:
             while not self._queries and not self._closed:
                 self._query_ready.wait()
@@ -209,14 +330,14 @@ class LanedEmbedder:
         answer_all(late, EmbedderUnavailableError(_LATE))
         return query
 
-    def _finish_query(self, query: Query, outcome: Outcome | None) -> None:
+    def _finish_query(self, query: PendingQuery, outcome: Outcome | None) -> None:
         with self._lock:
-            if outcome is None and query.waiters:  # someone asked again while the late ones were told
+            if outcome is None and query.waiters:  # a new waiter came while the expired ones were answered
                 self._queries.append(query)
                 self._query_ready.notify()
                 return
             del self._asked[query.digest]
-            self._query_answers.put(query.digest, outcome)
+            self._query_vectors.put(query.digest, outcome)
             if not self._asked:
                 self._bulk_ready.notify_all()
         if outcome is not None:
@@ -237,7 +358,7 @@ class LanedEmbedder:
             self._finish_step(step, outcome)
 
     def _run_steady(self) -> None:
-        """Help where the nice threads do not get on."""
+        """Take bulk texts at normal priority while the nice threads are starved."""
         while (step := self._next_steady_step()) is not None:
             self._finish_step(step, self._outcome(step))
 
@@ -245,7 +366,7 @@ class LanedEmbedder:
         return _attempt(self._model, step.text) if step.known is None else step.known
 
     def _next_steady_step(self) -> _Step | None:
-        """Wait until no query does and the nice threads are slow; return the next text. None when closed."""
+        """Wait until the nice threads are starved, and return the next text. None when closed."""
         with self._lock:
             while not self._closed:
                 if not self._jobs:
@@ -257,7 +378,7 @@ class LanedEmbedder:
             return None
 
     def _next_step(self) -> _Step | None:
-        """Wait until no query does, and return the next text of the job whose turn it is. None when closed."""
+        """Wait until no query waits, and return the next text of the job whose turn it is. None when closed."""
         starved_at = time.monotonic() + self._starved_s
         with self._lock:
             while not self._closed:
@@ -271,7 +392,7 @@ class LanedEmbedder:
             return None
 
     def _take_turn(self) -> _Step | None:
-        """Move the first job to the end; return its next text, None where another thread is at that text."""
+        """Move the first job to the end; return its next text, or None if another thread is embedding it."""
         job = self._jobs.popleft()
         if job.future.done():
             return None
@@ -284,7 +405,7 @@ class LanedEmbedder:
 
     def _finish_step(self, step: _Step, outcome: Outcome) -> None:
         with self._lock:
-            self._bulk_answers.put(step.digest, outcome)
+            self._bulk_vectors.put(step.digest, outcome)
             ended = [job for job in self._begun.pop(step.digest) if job.fill(step.digest, outcome)]
         for job in ended:
             resolve(job.future, outcome if isinstance(outcome, Exception) else job.vectors)
@@ -292,7 +413,7 @@ class LanedEmbedder:
 
 @dataclass(frozen=True)
 class _Step:
-    """One text of the bulk lane; `known` is its vector where that is at hand already."""
+    """One text of the bulk lane; `known` is its vector if it is cached."""
 
     digest: Digest
     text: str = field(repr=False)
@@ -307,14 +428,14 @@ def _digest(field_name: str, text: str) -> Digest:
 def _attempt(model: Model, text: str) -> Outcome:
     try:
         vector = model.embed(text)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who asked, not to the lane
+    except Exception as error:  # noqa: BLE001 - the error belongs to the callers; the lane goes on
         return error
     vector.flags.writeable = False
     return vector
 
 
 def _lower_priority(niceness: int) -> None:
-    """Make the calling thread nice. Linux has priorities for threads; elsewhere it would slow the queries too."""
+    """Lower the priority of the calling thread. Linux only: elsewhere it would slow the queries too."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

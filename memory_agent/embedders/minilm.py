@@ -1,12 +1,9 @@
 """The model in this process: one text in, one vector out. The only file that imports `onnxruntime`.
 
-One thread a run, no spinning, no arena: an arena never shrinks (262 MB instead of 74, measured), a spinning pool burns
-three quarters of a core. One text a run, never padded and never batched: int8 scales are taken per run, so a neighbour
-would change the bits. The engine's own rewriting of the graph is off: the exporter has fused what is worth it, and an
-upgrade of the optimiser changes no vector. The engine's telemetry is off. What this file does not do: no lanes, no
-cache, no files.
-
-Rejected: batches of equal length, 15 % faster at best and not the same bits.
+One thread per run, no spinning (a spinning pool uses three quarters of a core), no arena (it never shrinks: 262 MB
+instead of 74, measured). One text per run, never padded or batched: int8 scales are computed per run, so a neighbour
+would change the bits. The engine's graph optimiser is off: the exporter has fused the operators, and an upgrade of the
+engine then changes no vector. Telemetry is off. Rejected: batches of equal length, 15 % faster at best, other bits.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read at import, which else leaves a session file in TMPDIR
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import; telemetry leaves a session file in TMPDIR
 import onnxruntime
 
 from memory_agent.config import EmbedderSettings
@@ -31,15 +28,15 @@ _ERRORS_ONLY = 3
 
 
 def open_minilm(settings: EmbedderSettings, cache: Path, package: str) -> MiniLM:
-    """Load the model that the settings name. Raises as `cache.obtain` does."""
+    """Load the model of the settings. Raises as `cache.obtain`."""
     return MiniLM(obtain(settings, cache, package), settings.max_tokens)
 
 
 class MiniLM:
-    """A loaded model. Safe to use from several threads at once; each run takes one of them."""
+    """A loaded model. Thread-safe; each run uses the calling thread."""
 
     def __init__(self, artifacts: Artifacts, max_tokens: int) -> None:
-        """Raises `ModelError` where the engine refuses the graph."""
+        """Raises `ModelError` if the engine rejects the graph."""
         self._max_tokens = min(max_tokens, artifacts.model.shape.positions)
         self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens)
         self._session = _open_session(artifacts.graph)
@@ -58,19 +55,19 @@ class MiniLM:
         return vector
 
     def encode(self, text: str) -> Ids:
-        """Return the (1, t) ids of `text`, cut and not padded. Raises `InvalidInputError`."""
+        """Return the (1, t) ids of `text`, truncated, not padded. Raises `InvalidInputError`."""
         return self._wordpiece.encode(text)
 
     def embed_ids(self, ids: Ids, mask: Ids) -> Embeddings:
-        """Return (n, d) vectors for (n, t) ids; rows of one call share their int8 scales."""
+        """Return (n, d) vectors for (n, t) ids; the rows of a call share their int8 scales."""
         try:
             vectors: Embeddings = self._session.run(["embedding"], {"input_ids": ids, "attention_mask": mask})[0]
-        except Exception as error:  # the engine's have no common root
+        except Exception as error:  # the engine's errors have no common root
             raise ModelError(f"the engine failed: {type(error).__name__}: {error}") from error
         return vectors
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of `text`, uncut."""
+        """Return the number of tokens of `text`, not truncated."""
         return self._wordpiece.count(text)
 
 

@@ -1,9 +1,8 @@
-"""The embedder of this node, asked over its socket. Satisfies `Embedder`; loads no engine.
+"""An `Embedder` that uses the node's embedder process over its socket; loads no engine.
 
-Each question is asked again, at growing intervals, until its time is up: a server that was killed and started again
-answers the next asking, and asking twice costs little because it remembers what it embedded. While a server is silent,
-one query waits for it and the others hardly, so that they do not fill the threads of a process with waiting. What this
-file does not do: it never embeds here when the server is away; the caller degrades to words.
+A request is repeated with backoff until its timeout, so a restarted server answers the next attempt; a repeat is cheap,
+because the server caches vectors. While the server does not answer, one query waits for it and the others fail fast, so
+that waiting does not fill the threads of a process. There is no local fallback: the caller degrades to words.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from memory_agent.records import Embedding
 from relay.net import RequestSocket
 
 _FIRST_WAIT_S = 1.0
-_LEAST_WAIT_S = 0.001  # sockets count milliseconds: what remains of one is no time to ask again
+_LEAST_WAIT_S = 0.001  # sockets count milliseconds; less is no time to repeat
 _CHUNK = 64
 _SILENT_AFTER_S = 0.4  # four times what the longest text takes
 _SILENT_PATIENCE_S = 0.05
 
 
 class RemoteEmbedder:
-    """Asks one endpoint. Safe to use from several threads: each question has a socket of its own meanwhile."""
+    """A client of one endpoint. Thread-safe: each request uses its own socket."""
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10.0, bulk_timeout_s: float = 120.0) -> None:
-        """`timeout_s` bounds a question, `bulk_timeout_s` each chunk of 64 texts. The server need not be there yet."""
+        """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of 64 texts. The server may start later."""
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._bulk_timeout_s = bulk_timeout_s
@@ -44,7 +43,7 @@ class RemoteEmbedder:
 
     @property
     def info(self) -> EmbedderInfo:
-        """What the vectors come from: as of the last answer, or asked for. Raises as `embed_query` does."""
+        """The origin of the vectors: of the last answer, or requested. Raises as `embed_query`."""
         if self._info is None:
             self._info = wire.decode_answer(self._ask(wire.InfoQuestion(), (), self._timeout_s)).info
         if self._info is None:
@@ -60,7 +59,7 @@ class RemoteEmbedder:
         return vector
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`, asked for in chunks; errors as of `Embedder.embed_texts`."""
+        """Return the (n, d) vectors of `texts`, requested in chunks; errors as of `Embedder.embed_texts`."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         chunks = []
@@ -72,13 +71,13 @@ class RemoteEmbedder:
         return np.concatenate(chunks) if chunks else np.empty((0, self.info.ndim), dtype=np.float32)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`, uncut; errors as of `Embedder.count_tokens`."""
+        """Return the number of tokens of `text`; errors as of `Embedder.count_tokens`."""
         check_text("text", text)
         patience_s = self._timeout_s if timeout_s is None else timeout_s
         return wire.decode_answer(self._ask(wire.TokensQuestion(), (text,), patience_s)).tokens
 
     def close(self) -> None:
-        """Close the sockets; questions under way end with their answer or their time."""
+        """Close the sockets; requests under way end with their answer or timeout."""
         with self._lock:
             self._closed = True
             while self._idle:
@@ -89,7 +88,7 @@ class RemoteEmbedder:
         return vectors
 
     def _ask(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> list[bytes]:
-        """Ask until there is an answer or `timeout_s` is over, which raises `EmbedderUnavailableError`."""
+        """Repeat the request until an answer. Raises `EmbedderUnavailableError` after `timeout_s`."""
         frames = wire.encode_question(question, texts)
         asked_at_s = time.monotonic()
         wait_s = _FIRST_WAIT_S
@@ -109,7 +108,7 @@ class RemoteEmbedder:
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Lend a socket to one question; a socket is never in two hands."""
+        """Borrow a socket exclusively."""
         with self._lock:
             if self._closed:
                 raise EmbedderUnavailableError("this embedder was closed")
@@ -127,7 +126,7 @@ class RemoteEmbedder:
 
 
 class _Silence:
-    """Whether a server answers at all: who waits for one that does not. Threads share it."""
+    """A circuit breaker: while the server is silent, one query probes it and the others fail fast. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +136,7 @@ class _Silence:
 
     @contextmanager
     def patience(self, wanted_s: float) -> Iterator[float]:
-        """Give how long a query should wait: as long as it wants, or hardly while another one waits for a silence."""
+        """Yield how long a query should wait: as long as wanted, or briefly while another one probes."""
         with self._lock:
             probes = self._is_silent and not self._is_probed
             waits = probes or not self._is_silent
@@ -150,12 +149,12 @@ class _Silence:
                     self._is_probed = False
 
     def heard(self) -> None:
-        """Note an answer, to whatever question."""
+        """Record an answer of any kind."""
         with self._lock:
             self._is_silent = False
             self._heard_at_s = time.monotonic()
 
     def waited_since(self, asked_at_s: float) -> None:
-        """Note that a question got no answer until now: silence, if that is long and nobody else got one either."""
+        """Record that a request got no answer; the server is silent if no other request got one for long enough."""
         with self._lock:
             self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S

@@ -1,8 +1,7 @@
-"""Which arithmetic this processor should use: int8 where it has the instructions for it, float32 elsewhere.
+"""Chooses the arithmetic for this processor: int8 where it has the instructions, float32 elsewhere.
 
-int8 products are summed in 16 bits on x86 processors without VNNI: they saturate there, the vectors get worse, and the
-gain is 10 to 20 % instead of three times (onnxruntime issues 5849, 6004, 6695). What this file does not do: it loads
-nothing and measures nothing.
+x86 processors without VNNI sum int8 products in 16 bits: these saturate, the vectors get worse, and the speed-up is 10
+to 20 % instead of threefold (onnxruntime issues 5849, 6004, 6695).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class SchemeChoice:
-    """The scheme in use, why, and the kernel family whose rounding the int8 vectors carry."""
+    """The scheme, why, and the kernel family that determines how int8 vectors are rounded."""
 
     scheme: Scheme
     reason: str
@@ -32,9 +31,9 @@ class SchemeChoice:
 
 
 def choose_scheme(setting: str, *, machine: str | None = None, flags: frozenset[str] | None = None) -> SchemeChoice:
-    """Return what to use for the setting `auto`, `int8` or `float32`, on this processor unless another is described.
+    """Return the scheme for the setting `auto`, `int8` or `float32`, on this processor unless another is described.
 
-    Raises `SettingsError` for any other setting.
+    Raises `SettingsError` for another setting.
     """
     kernels, why = _kernels((machine or platform.machine()).lower(), _cpu_flags() if flags is None else flags)
     if setting == "float32":
@@ -58,7 +57,7 @@ def _kernels(machine: str, flags: frozenset[str]) -> tuple[str, str]:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Return the processor's feature names; empty where the system does not tell (then float32 is the safe choice)."""
+    """Return the processor's feature names; empty if unknown (float32 is then the safe choice)."""
     try:
         lines = _CPU_INFO.read_text().splitlines()
     except OSError:

@@ -1,10 +1,8 @@
-"""One embedder for all processes of a node, behind one socket.
+"""The node's embedder, behind one socket.
 
-Without a model it runs all the same and answers `ModelMissingError`; it looks again when it is asked, so that a model
-that arrives later is used without a restart. What it does not do: it never downloads while a question waits, keeps no
-queue on disk (a question lost in a crash is asked again), and knows no user.
-
-Rejected: a session in each actor (100 MB for each), and Ray's object store for vectors of 1.5 KB.
+Without a model it answers `ModelMissingError` and looks again on later requests, so a model that arrives later is used
+without a restart. It never downloads while a request waits; requests lost in a crash are repeated by the client.
+Rejected: a session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
 """
 
 from __future__ import annotations
@@ -30,17 +28,17 @@ from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
-_LOOK_AGAIN_REFUSED_S = 10.0  # a refused file of 90 MB is hashed at each look
+_LOOK_AGAIN_REFUSED_S = 10.0  # each look hashes a rejected file of 90 MB
 _MOST_TEXTS = 1024
 
 _log = structlog.get_logger()
 
 
 class ModelKeeper:
-    """The embedder, or the reason why there is none. Used by one thread."""
+    """Holds the embedder, or the reason why there is none. Not thread-safe."""
 
     def __init__(self, settings: EmbedderSettings, cache: Path, package: str) -> None:
-        """Raises `SettingsError` for a scheme that does not exist; looks for nothing yet."""
+        """Does not load the model yet. Raises `SettingsError` for an unknown scheme."""
         choose_scheme(settings.scheme)
         self._settings = msgspec.structs.replace(settings, allow_download=False)
         self._cache = cache
@@ -51,11 +49,11 @@ class ModelKeeper:
 
     @property
     def problem(self) -> ModelError | None:
-        """Why there is no model, as far as known."""
+        """Why there is no model, if known."""
         return self._problem
 
     def embedder(self) -> LanedEmbedder:
-        """Return the embedder; look for a model where there was none a moment ago. Raises what it finds wrong."""
+        """Return the embedder; look for a model again after a pause. Raises the `ModelError` that was found."""
         if self._embedder is None and time.monotonic() >= self._look_at:
             self._look()
         if self._embedder is None:
@@ -84,23 +82,23 @@ class ModelKeeper:
 
 
 class EmbedderServer:
-    """Answers questions of `wire` at one endpoint until it is told to stop."""
+    """Answers requests (`wire`) at one endpoint."""
 
     def __init__(self, endpoint: str, keeper: ModelKeeper) -> None:
-        """Bind, and load the model if there is one. Raises `UnavailableError` where the endpoint is taken."""
+        """Bind the endpoint. Raises `UnavailableError` if it is in use."""
         self._keeper = keeper
         self._socket = ReplySocket(endpoint)
         self.endpoint = self._socket.endpoint
 
     def load(self) -> EmbedderInfo | None:
-        """Load the model if there is one, and say what it is."""
+        """Load the model; return its origin, or None if there is no model."""
         try:
             return self._keeper.embedder().info
         except ModelError:
             return None
 
     def serve(self, go_on: Callable[[], bool]) -> None:
-        """Answer while `go_on()`, which is asked at least twice a second; then close."""
+        """Answer while `go_on()`, called at least twice a second; then close."""
         try:
             while go_on():
                 request = self._socket.receive(_POLL_S)
@@ -114,7 +112,7 @@ class EmbedderServer:
         try:
             question, texts = wire.decode_question(request.frames)
             self._answer(request, question, texts, self._keeper.embedder())
-        except Exception as error:  # noqa: BLE001 - one bad question must not end the others' embedder
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the server
             self._fail(request, error)
 
     def _answer(self, request: Message, question: wire.Question, texts: list[str], embedder: LanedEmbedder) -> None:
@@ -151,10 +149,10 @@ class EmbedderServer:
 
 
 def fetch_in_background(settings: EmbedderSettings, cache: Path, package: str) -> threading.Thread:
-    """Try once to get the model from the hub; the server finds it when it looks again."""
+    """Try once to download the model; the server finds it at its next look."""
 
     def fetch() -> None:
-        from memory_agent.embedders.cache import fetch_model  # beside the question path, so is what it loads
+        from memory_agent.embedders.cache import fetch_model  # loads what answering does not need
 
         try:
             fetch_model(settings, cache=cache, package=package)

@@ -1,13 +1,12 @@
-"""Where the model comes from: a folder that the settings name, the cache, an installed package, or the model hub.
+"""Finds the model: in the folder of the settings, the cache, an installed package, or the model hub, in this order.
 
-The first place that has a model decides. Every file is compared with its SHA-256 before it is used: pinned here for the
-default model, listed in the folder's own `SHA256SUMS` for any other. What this file does not do: it builds no graph.
+Every file is verified before use: the default model's against the SHA-256 pinned here, another's against the folder's
+`SHA256SUMS`, which holds the output of `sha256sum model.safetensors tokenizer.json config.json`. Known architecture: a
+BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM, BGE, GTE and E5 of the first
+generation). Anything else is refused: a wrong guess would embed nonsense.
 
-Rejected: trusting whatever has the right name (a swapped model would fill stores with vectors that compare with
-nothing), and importing the package that carries the weights (it declares torch).
-
-A folder of another model holds `model.safetensors`, `tokenizer.json`, `config.json` and `SHA256SUMS`, the last one as
-`sha256sum model.safetensors tokenizer.json config.json` prints it.
+Rejected: trusting file names (vectors of a swapped model compare with nothing), and importing the package that carries
+the weights (it declares torch).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import platformdirs
@@ -23,10 +22,10 @@ import platformdirs
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import ByteProgress
 from memory_agent.embedders.checksums import VerifiedFiles, verify_file
-from memory_agent.embedders.shape import ModelShape, read_shape
 from memory_agent.errors import ModelError, ModelMissingError
 
 Origin = Literal["folder", "cache", "package", "hub"]
+T = TypeVar("T")
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
@@ -41,6 +40,19 @@ PINNED = {
     WEIGHTS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What the weights do not say. `pooling` is mean or cls; `positions` bounds the tokens of a text."""
+
+    name: str
+    layers: int
+    heads: int
+    epsilon: float
+    positions: int
+    pooling: str = "mean"
+
+
 DEFAULT_SHAPE = ModelShape(name="all-MiniLM-L6-v2", layers=6, heads=12, epsilon=1e-12, positions=512)
 
 _CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
@@ -48,7 +60,7 @@ _VERIFIED = "verified.json"
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model whose files are known by their checksums; `folder` is None while only its graph is at hand."""
+    """A model and the checksums of its files; `folder` is None if only its graph is cached."""
 
     shape: ModelShape
     sums: dict[str, str]
@@ -57,16 +69,15 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is fetched and built: of this user, or named by MEMORY_AGENT_MODEL_CACHE."""
+    """Return the folder of downloads and built graphs: the user's cache, or $MEMORY_AGENT_MODEL_CACHE."""
     named = os.environ.get(_CACHE_VARIABLE)
     return Path(named) if named else Path(platformdirs.user_cache_dir("memory-agent")) / "models"
 
 
 def named_model(folder: Path, cache: Path) -> Model:
-    """Return the model in the folder that the settings name, its files checked.
+    """Return the model in the folder of the settings, verified; no other place is tried.
 
-    A named folder is binding: nothing else is looked for. Raises `ModelMissingError`, `ModelChecksumError`, and
-    `ModelError` for a make that is not known.
+    Raises `ModelMissingError`, `ModelChecksumError`, and `ModelError` for an unknown architecture.
     """
     if not (folder / WEIGHTS).is_file() or not (folder / TOKENIZER).is_file():
         raise ModelMissingError(f"{folder} (named by the settings) does not hold {WEIGHTS} and {TOKENIZER}")
@@ -79,14 +90,14 @@ def named_model(folder: Path, cache: Path) -> Model:
 
 
 def default_model() -> Model:
-    """Return the default model, known by its checksums; its weights may be anywhere."""
+    """Return the default model without looking for its weights."""
     return Model(shape=DEFAULT_SHAPE, sums=PINNED, origin="cache", folder=None)
 
 
 def find_default(cache: Path, package: str) -> Model:
-    """Return the default model with its weights, found on this machine and checked.
+    """Return the default model with its weights, found on this machine and verified.
 
-    Raises `ModelMissingError` with the places that were looked at, `ModelChecksumError` for a file that differs.
+    Raises `ModelMissingError` (with the places tried), `ModelChecksumError`.
     """
     places: tuple[tuple[Origin, Path | None], ...] = (
         ("cache", weights_folder(cache)),
@@ -106,9 +117,9 @@ def find_default(cache: Path, package: str) -> Model:
 def find_model(
     settings: EmbedderSettings, cache: Path, package: str = PACKAGE, *, progress: ByteProgress | None = None
 ) -> Model:
-    """Return the model with its weights: named folder, cache, package, and the hub where the settings allow it.
+    """Return the model with its weights: named folder, cache, package, and the hub if the settings allow it.
 
-    Raises as `named_model` and `find_default` do.
+    Raises as `named_model` and `find_default`.
     """
     if settings.folder:
         return named_model(Path(settings.folder).expanduser(), cache)
@@ -123,7 +134,7 @@ def find_model(
 
 
 def _download(cache: Path, progress: ByteProgress | None, missing: ModelMissingError) -> None:
-    from memory_agent.embedders.hub import download  # only a machine without a model needs it
+    from memory_agent.embedders.hub import download  # needed only without a model
 
     try:
         download(REPOSITORY, REVISION, PINNED, weights_folder(cache), progress)
@@ -132,12 +143,12 @@ def _download(cache: Path, progress: ByteProgress | None, missing: ModelMissingE
 
 
 def weights_folder(cache: Path) -> Path:
-    """Return where downloaded weights of the default model lie."""
+    """Return the folder of the default model's downloaded weights."""
     return cache / "weights" / PINNED[WEIGHTS][:16]
 
 
 def _package_folder(package: str) -> Path | None:
-    """Return where an installed distribution keeps the weights, without importing it."""
+    """Return the folder of the weights in an installed distribution, without importing it."""
     if not package:
         return None
     try:
@@ -148,7 +159,7 @@ def _package_folder(package: str) -> Path | None:
 
 
 def _listed_sums(folder: Path) -> dict[str, str]:
-    """Return the checksums that a folder declares for its own files."""
+    """Return the checksums in the folder's `SHA256SUMS`."""
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     pairs = (line.split(maxsplit=1) for line in lines if line.strip())
     sums = {pair[1].lstrip("*").strip(): pair[0].lower() for pair in pairs if len(pair) == 2}
@@ -157,3 +168,53 @@ def _listed_sums(folder: Path) -> dict[str, str]:
         if len(sums.get(name, "")) != 64:
             raise ModelError(f"{folder / SUMS} lists no SHA-256 of {name}")
     return {name: sums[name] for name in wanted}
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The fields of `config.json` that are used."""
+
+    num_hidden_layers: int
+    num_attention_heads: int
+    max_position_embeddings: int
+    model_type: str
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    position_embedding_type: str = "absolute"
+
+
+class _Pooling(msgspec.Struct, frozen=True):
+    pooling_mode_cls_token: bool = False
+    pooling_mode_mean_tokens: bool = False
+
+
+def read_shape(folder: Path, pooling_listed: bool) -> ModelShape:
+    """Return the shape in `config.json` and, if listed, `1_Pooling/config.json`.
+
+    Raises `ModelError` for an unknown architecture.
+    """
+    config = _decode(folder / "config.json", _Config)
+    make = (config.model_type, config.hidden_act, config.position_embedding_type)
+    if make != ("bert", "gelu", "absolute"):
+        raise ModelError(f"{folder}: model of make {'/'.join(make)}, known is bert/gelu/absolute")
+    return ModelShape(
+        name=folder.resolve().name,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        epsilon=config.layer_norm_eps,
+        positions=config.max_position_embeddings,
+        pooling=_read_pooling(folder) if pooling_listed else "mean",
+    )
+
+
+def _read_pooling(folder: Path) -> str:
+    modes = _decode(folder / "1_Pooling" / "config.json", _Pooling)
+    if modes.pooling_mode_cls_token == modes.pooling_mode_mean_tokens:
+        raise ModelError(f"{folder}: pooling must be either by mean or by the first token")
+    return "cls" if modes.pooling_mode_cls_token else "mean"
+
+
+def _decode(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ModelError(f"{path}: {error}") from error

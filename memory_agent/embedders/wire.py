@@ -1,8 +1,8 @@
-"""Questions to an embedder in another process, and its answers, as frames; pure, no sockets.
+"""Questions to the embedder process and its answers, as frames. Pure: no sockets.
 
-A question is `[header, text, ...]`, an answer `[header, vectors]`: headers are MessagePack, texts UTF-8, vectors the
-raw float32 of an (n, d) array, little end first. An answer with vectors says what they come from, so that a caller
-never files the vectors of a restarted embedder under the old stamp. New fields go last with defaults.
+A question is `[header, text, ...]`, an answer `[header, vectors]`: headers are MessagePack, texts UTF-8, vectors a
+little-endian float32 (n, d) array. Vectors come with their origin, so that the vectors of a restarted embedder are
+never stored under the former stamp. New fields go last, with defaults.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ Frames = list[bytes]
 
 
 class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
-    """What do your vectors come from?"""
+    """Asks for the origin of the vectors."""
 
 
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
-    """Embed the one text that follows, ahead of bulk work; not worth beginning `timeout_s` after `asked_at_s`.
+    """Embed the one text that follows, ahead of bulk work, unless `timeout_s` passed since `asked_at_s`.
 
-    The latter is this machine's monotonic clock, which its processes share: a question that lay in a socket while the
-    server was stopped is known to be late.
+    `asked_at_s` is the machine's monotonic clock, which its processes share, so time spent in a socket counts.
     """
 
     timeout_s: float
     asked_at_s: float | None = None
 
     def remaining_s(self, now_s: float) -> float:
-        """Return the seconds until it is not worth beginning any more; negative after that."""
+        """Return the seconds until the timeout; negative after it."""
         return self.timeout_s - (0.0 if self.asked_at_s is None else max(0.0, now_s - self.asked_at_s))
 
 
@@ -43,14 +42,14 @@ class BulkQuestion(msgspec.Struct, frozen=True, tag="bulk"):
 
 
 class TokensQuestion(msgspec.Struct, frozen=True, tag="tokens"):
-    """How many tokens has the one text that follows?"""
+    """Count the tokens of the one text that follows."""
 
 
 Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One of: vectors of `rows` rows and what they come from, a count of tokens, an error by its code and arguments."""
+    """One of: `rows` vectors and their origin, a count of tokens, an error's code and arguments."""
 
     info: EmbedderInfo | None = None
     rows: int = 0
@@ -75,9 +74,9 @@ def decode_question(frames: Sequence[bytes]) -> tuple[Question, list[str]]:
         question = _questions.decode(frames[0])
         texts = [frame.decode() for frame in frames[1:]]
     except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"no question to an embedder: {error}") from error
+        raise ProtocolError(f"not a question to an embedder: {error}") from error
     if isinstance(question, QueryQuestion | TokensQuestion) and len(texts) != 1:
-        raise ProtocolError(f"one text was to follow, {len(texts)} did")
+        raise ProtocolError(f"expected one text, got {len(texts)}")
     return question, texts
 
 
@@ -88,28 +87,28 @@ def encode_answer(answer: Answer, vectors: Embeddings | None = None) -> Frames:
 
 
 def encode_failure(error: Exception) -> Frames:
-    """Return the frames of an error: one of ours as itself, a bug as an internal error that names its type only."""
+    """Return the frames of an error: of this package as it is, of a bug only the type's name, as an internal error."""
     if isinstance(error, MemoryAgentError):
         return encode_answer(Answer(code=error.code, args=tuple(str(part) for part in error.args)))
     return encode_answer(Answer(code=MemoryAgentError.code, args=(f"embedder: {type(error).__name__}",)))
 
 
 def decode_answer(frames: Sequence[bytes]) -> Answer:
-    """Return an answer. Raises the error that it carries, or `ProtocolError`."""
+    """Return an answer. Raises the error that it holds, or `ProtocolError`."""
     try:
         answer = _answers.decode(frames[0])
     except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"no answer of an embedder: {error}") from error
+        raise ProtocolError(f"not an answer of an embedder: {error}") from error
     if answer.code:
         raise _rebuild(answer)
     return answer
 
 
 def decode_vectors(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, Embeddings]:
-    """Return what the vectors come from, and (rows, d) of them. Raises as `decode_answer` does."""
+    """Return the origin and the (rows, d) vectors. Raises as `decode_answer`."""
     answer = decode_answer(frames)
     if answer.info is None or answer.rows != rows or len(frames) != 2:
-        raise ProtocolError(f"{rows} vectors were to come")
+        raise ProtocolError(f"expected {rows} vectors")
     if len(frames[1]) != rows * answer.info.ndim * 4:
         raise ProtocolError(f"{len(frames[1])} bytes are not {rows} vectors of {answer.info.ndim} dimensions")
     return answer.info, np.frombuffer(frames[1], dtype="<f4").reshape(rows, answer.info.ndim).astype(np.float32)

@@ -1,4 +1,4 @@
-"""`python -m ops.documents`: writes pages from the code and `meanings.toml`, and the methods of the clients."""
+"""`python -m ops.documents`: write the pages made from the code and `meanings.toml`, and the clients' methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPS = Path(__file__).parents[1]
 
 
 def make_pages() -> dict[Path, str]:
-    """Return each page's text by its file."""
+    """Return the text of each page, by its file."""
     meanings = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text(encoding="utf-8"))
     return {
         OPS / "SETTINGS.md": settings_page(meanings["settings"], meanings["variables"]),

@@ -1,4 +1,4 @@
-"""`ops/ERRORS.md`: every error code with what it says, whether trying again may help, and what to do."""
+"""Makes `ops/ERRORS.md`: every error code, its meaning, whether it is retryable, and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory_agent.recall.deadline import REASONS
 
 
 def all_errors(root: type[Exception]) -> Iterator[Any]:
-    """Go over the errors of a package, the root first."""
+    """Yield the errors of a package, the root first."""
     yield root
     for child in root.__subclasses__():
         yield from all_errors(child)
@@ -27,25 +27,24 @@ PACKAGES: dict[str, list[Any]] = {
 
 
 def errors_page(meanings: Mapping[str, Any]) -> str:
-    """Return the page. Raises KeyError with the code that has no advice."""
+    """Return the page. Raises KeyError with a code that has no advice."""
     lines = [
         "# Errors",
         "",
         "Made by `python -m ops.documents`; change `ops/documents/meanings.toml`, not this page.",
         "",
-        "A code is stable: programs may rely on it (`error.code`, also in what `--json` prints).",
-        "*Again* says whether the same call may work later by itself. Messages name the field, file",
-        "or process; they never contain memory text.",
+        "Codes are stable: programs may rely on them (`error.code`, also with `--json`). *Retryable*: the",
+        "same call may succeed later. Messages name the field, file or process, and never contain memory text.",
     ]
     for package, classes in PACKAGES.items():
-        lines += ["", f"## `{package}`", "", "| code | what happened | again | what to do |", "|---|---|---|---|"]
+        lines += ["", f"## `{package}`", "", "| code | meaning | retryable | what to do |", "|---|---|---|---|"]
         for error in classes:
             what = (inspect.getdoc(error) or "").splitlines()[0]
             again = "yes" if error.retryable else "no"
             lines.append(f"| `{error.code}` | {what} | {again} | {meanings['errors'][package][error.code]} |")
-    lines += _words("Why an event is in quarantine", "code", meanings["quarantine"], list(meanings["quarantine"]))
-    lines += ["", "Any code above can stand there too, most often `malformed_event` and `unhandled_event`."]
-    lines += _words("What `degraded` says", "reason", meanings["degraded"], list(REASONS))
+    lines += _words("Codes of quarantined events", "code", meanings["quarantine"], list(meanings["quarantine"]))
+    lines += ["", "Besides these: any code above, most often `malformed_event` and `unhandled_event`."]
+    lines += _words("Reasons in `degraded`", "reason", meanings["degraded"], list(REASONS))
     return "\n".join(lines) + "\n"
 
 

@@ -50,10 +50,10 @@ def laned(int8_model: MiniLM) -> Iterator[LanedEmbedder]:
 
 @pytest.fixture(scope="session")
 def real_sentences() -> list[str]:
-    """400 turns of real dialogue, where they are at hand."""
+    """400 turns of real dialogue, if available."""
     path = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
     if not path.exists():
-        pytest.skip("the real dialogues are not beside this checkout")
+        pytest.skip("the real dialogues are not available")
     conversations = json.loads(path.read_text())
     sessions = [turns for c in conversations for turns in c["conversation"].values() if isinstance(turns, list)]
     return [f"{turn['speaker']}: {turn['text']}" for turns in sessions for turn in turns][::7][:400]
@@ -61,7 +61,7 @@ def real_sentences() -> list[str]:
 
 @pytest.fixture
 def start_server(tmp_path: Path, model_cache: Path) -> Iterator[StartServer]:
-    """Start servers at an ipc endpoint of this test; what is left of them is killed at its end."""
+    """Start servers at an ipc endpoint of this test, and kill them at its end."""
     started: list[ServerProcess] = []
 
     def start(*arguments: str, settings: EmbedderSettings = INT8, cache: Path = model_cache) -> ServerProcess:

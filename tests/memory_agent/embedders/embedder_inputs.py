@@ -1,4 +1,4 @@
-"""What the tests of the embedder share: settings, sentences, and an embedder as a process."""
+"""Settings, sentences and an embedder process for the tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SENTENCES = [
 
 
 class ServerProcess:
-    """An embedder in a process of its own."""
+    """An embedder process."""
 
     def __init__(self, endpoint: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "memory_agent.embedders", "--endpoint", endpoint, *arguments]

@@ -1,4 +1,4 @@
-"""What every embedder promises, for the one in this process and the one behind a socket."""
+"""The contract of every embedder, in this process and behind a socket."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_lone_surrogate_is_refused_and_named_before_anything_is_embedded(embed
     assert steps == []
 
 
-def test_what_is_no_text_is_refused(embedder: Embedder) -> None:
+def test_input_that_is_not_text_is_refused(embedder: Embedder) -> None:
     with pytest.raises(InvalidInputError, match="must be text, is bytes"):
         embedder.embed_query(b"bytes")  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_an_error_in_progress_reaches_the_caller_and_leaves_the_embedder_usable(
     assert embedder.embed_texts(["after"]).shape == (1, 384)
 
 
-def test_tokens_are_counted_without_the_special_ones_and_without_a_cut(embedder: Embedder) -> None:
+def test_tokens_are_counted_without_special_tokens_and_without_truncation(embedder: Embedder) -> None:
     assert embedder.count_tokens("") == 0
     assert embedder.count_tokens("hello world") == 2
     assert embedder.count_tokens("word " * 1000) == 1000
@@ -100,7 +100,7 @@ def test_a_caller_may_change_the_vectors_it_got(embedder: Embedder) -> None:
     assert np.array_equal(embedder.embed_query("kept"), before)
 
 
-def test_many_threads_get_the_bits_that_one_gets(embedder: Embedder) -> None:
+def test_many_threads_get_the_same_bits_as_one(embedder: Embedder) -> None:
     texts = [f"thread text {number}" for number in range(24)]
     expected = embedder.embed_texts(texts)
     wrong: list[str] = []
@@ -116,7 +116,7 @@ def test_many_threads_get_the_bits_that_one_gets(embedder: Embedder) -> None:
     assert wrong == []
 
 
-def test_after_closing_it_says_that_it_is_unavailable(embedder: Embedder) -> None:
+def test_a_closed_embedder_is_unavailable(embedder: Embedder) -> None:
     embedder.close()
     with pytest.raises(EmbedderUnavailableError):
         embedder.embed_query("too late")
@@ -139,7 +139,7 @@ def test_the_bits_are_the_same_in_another_process(int8_model: MiniLM, model_cach
     assert result.stdout.split("\n")[:2] == [int8_model.info.stamp, here]
 
 
-def test_stamps_tell_schemes_apart_and_know_what_can_be_compared(int8_model: MiniLM, float32_model: MiniLM) -> None:
+def test_stamps_distinguish_schemes_and_say_what_is_comparable(int8_model: MiniLM, float32_model: MiniLM) -> None:
     stamp, other = int8_model.info.stamp, float32_model.info.stamp
     assert stamp != other
     assert comparable(stamp, other)

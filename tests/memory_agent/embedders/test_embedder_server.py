@@ -1,4 +1,4 @@
-"""The embedder as a process: killed, restarted, without a model, orphaned, asked nonsense."""
+"""The embedder process: killed, restarted, without a model, orphaned, sent garbage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def poll(fact: Callable[[], bool]) -> None:
         threading.Event().wait(0.02)
 
 
-def test_it_says_when_it_is_ready_and_ends_on_sigterm(start_server: StartServer) -> None:
+def test_it_reports_ready_and_ends_on_sigterm(start_server: StartServer) -> None:
     server = start_server()
     assert server.ready["ready"] is True
     assert server.ready["pid"] == server.process.pid
@@ -43,7 +43,7 @@ def test_it_says_when_it_is_ready_and_ends_on_sigterm(start_server: StartServer)
     assert "Traceback" not in log
 
 
-def test_a_client_may_be_there_before_the_server(start_server: StartServer, tmp_path: Path, int8_model: MiniLM) -> None:
+def test_a_client_may_start_before_the_server(start_server: StartServer, tmp_path: Path, int8_model: MiniLM) -> None:
     embedder = RemoteEmbedder(f"ipc://{tmp_path}/e.sock", timeout_s=WAIT_S)
     answers: list[np.ndarray] = []
     asker = threading.Thread(target=lambda: answers.append(embedder.embed_query("early")))
@@ -85,7 +85,7 @@ def test_a_bulk_call_survives_the_death_of_its_server(start_server: StartServer,
     embedder.close()
 
 
-def test_vectors_of_a_restarted_server_are_never_filed_under_the_old_stamp(start_server: StartServer) -> None:
+def test_vectors_of_a_restarted_server_never_get_the_old_stamp(start_server: StartServer) -> None:
     server = start_server(settings=INT8)
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     assert embedder.info.scheme == "int8"
@@ -96,7 +96,7 @@ def test_vectors_of_a_restarted_server_are_never_filed_under_the_old_stamp(start
     embedder.close()
 
 
-def test_without_a_model_it_answers_so_and_uses_one_that_arrives_later(
+def test_without_a_model_it_reports_that_and_uses_one_that_arrives_later(
     start_server: StartServer, tmp_path: Path, official: Model, int8_model: MiniLM
 ) -> None:
     folder = tmp_path / "model"
@@ -122,9 +122,7 @@ def test_without_a_model_it_answers_so_and_uses_one_that_arrives_later(
     embedder.close()
 
 
-def test_a_model_that_was_refused_is_named_to_the_client(
-    start_server: StartServer, tmp_path: Path, official: Model
-) -> None:
+def test_the_client_learns_which_model_was_refused(start_server: StartServer, tmp_path: Path, official: Model) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     assert official.folder is not None
@@ -138,7 +136,7 @@ def test_a_model_that_was_refused_is_named_to_the_client(
     embedder.close()
 
 
-def test_it_ends_when_its_parent_was_killed(tmp_path: Path, model_cache: Path) -> None:
+def test_it_ends_when_its_parent_is_killed(tmp_path: Path, model_cache: Path) -> None:
     program = (
         "import os, subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-m', 'memory_agent.embedders', '--endpoint', sys.argv[1],\n"
@@ -186,7 +184,9 @@ def test_bulk_callers_and_queries_of_many_threads_get_their_own_vectors(
 @pytest.mark.parametrize(
     "frames", [[b""], [b"\xff\xff"], wire.encode_question(wire.QueryQuestion(1.0)), [b"\x80", b"\xff\xfe"]]
 )
-def test_nonsense_is_answered_with_an_error_and_disturbs_nobody(start_server: StartServer, frames: list[bytes]) -> None:
+def test_garbage_is_answered_with_an_error_and_disturbs_no_other_client(
+    start_server: StartServer, frames: list[bytes]
+) -> None:
     server = start_server()
     socket = RequestSocket(server.endpoint)
     with pytest.raises(ProtocolError):
@@ -197,7 +197,7 @@ def test_nonsense_is_answered_with_an_error_and_disturbs_nobody(start_server: St
     embedder.close()
 
 
-def test_too_many_texts_in_one_question_are_refused(start_server: StartServer) -> None:
+def test_too_many_texts_in_one_request_are_refused(start_server: StartServer) -> None:
     socket = RequestSocket(start_server().endpoint)
     with pytest.raises(InvalidInputError, match="at most 1024"):
         wire.decode_answer(socket.request(wire.encode_question(wire.BulkQuestion(), ["x"] * 1025), WAIT_S))

@@ -89,7 +89,7 @@ def test_another_model_in_a_named_folder_equals_its_reference(tmp_path: Path, of
     settings = msgspec.structs.replace(FLOAT32, folder=str(folder))
     model = MiniLM(obtain(settings, tmp_path / "cache"), settings.max_tokens)
     assert (model.info.model, model.info.ndim) == ("other-model", 64)
-    assert model.info.runtime.endswith("tokens-128")  # the model has no more places than that
+    assert model.info.runtime.endswith("tokens-128")  # the model has no more positions
     reference = Reference(folder / WEIGHTS, heads=4, epsilon=1e-12, pooling=pooling)
     wordpiece = WordPiece((folder / TOKENIZER).read_bytes(), 128)
     for text in SENTENCES:
@@ -122,7 +122,7 @@ def test_weights_of_another_shape_are_refused(official: Model) -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1), st.floats(1e-6, 1e6))
-def test_quantised_columns_give_the_matrix_back_within_half_a_step(
+def test_quantised_columns_restore_the_matrix_within_half_a_step(
     rows: int, columns: int, seed: int, scale: float
 ) -> None:
     matrix = (np.random.default_rng(seed).normal(0, scale, (rows, columns))).astype(np.float32)

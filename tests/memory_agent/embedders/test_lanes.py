@@ -1,4 +1,4 @@
-"""Queries before bulk work, by what happens in which order; the model is real, and a witness writes down its calls."""
+"""Queries go before bulk work, shown by the order of calls to the real model, which a recorder logs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lanes(witness: Witness) -> Iterator[Lanes]:
         embedder.close()
 
 
-def test_a_query_is_answered_while_a_bulk_text_is_still_at_work(witness: Witness, lanes: Lanes) -> None:
+def test_a_query_is_answered_while_a_bulk_text_is_being_embedded(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(bulk_threads=1)
     witness.hold("slow")
     bulk = embedder.submit_texts(["slow", "next"])
@@ -68,7 +68,7 @@ def test_while_a_query_waits_at_most_one_text_a_bulk_thread_is_begun(
     bulk.cancel()
 
 
-def test_queries_without_pause_do_not_stop_the_bulk_lane(witness: Witness, lanes: Lanes) -> None:
+def test_continuous_queries_do_not_stop_the_bulk_lane(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(bulk_threads=1, query_threads=1, starved_s=0.01)
     stop = threading.Event()
 
@@ -88,7 +88,7 @@ def test_queries_without_pause_do_not_stop_the_bulk_lane(witness: Witness, lanes
             asker.join()
 
 
-def test_while_the_nice_threads_do_not_get_on_others_work_at_normal_priority(witness: Witness, lanes: Lanes) -> None:
+def test_while_the_nice_threads_are_starved_others_work_at_normal_priority(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(bulk_threads=1, steady_threads=1)
     witness.hold("slow")
     witness.hold("last")
@@ -132,7 +132,7 @@ def test_the_same_text_is_embedded_once_within_and_across_calls(witness: Witness
     assert witness.begun("same") == 1
 
 
-def test_a_text_that_is_being_embedded_for_another_call_is_waited_for(witness: Witness, lanes: Lanes) -> None:
+def test_a_call_waits_for_a_text_that_another_call_is_embedding(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(bulk_threads=2)
     witness.hold("shared")
     first = embedder.submit_texts(["shared"])
@@ -181,9 +181,7 @@ def test_a_query_that_is_not_answered_in_time_fails_and_is_not_begun_later(witne
     assert witness.begun("impatient") == 0
 
 
-def test_a_query_that_comes_too_late_is_not_begun_and_answered_only_where_the_vector_is_known(
-    witness: Witness, lanes: Lanes
-) -> None:
+def test_an_expired_query_is_not_begun_and_answered_only_from_the_cache(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes()
     known = embedder.embed_query("known")
     assert np.array_equal(embedder.submit_query("known", timeout_s=-1.0).result(WAIT_S), known)
@@ -204,7 +202,7 @@ def test_a_cancelled_bulk_call_is_dropped(witness: Witness, lanes: Lanes) -> Non
     assert witness.begun("never 1") == witness.begun("never 2") == 0
 
 
-def test_closing_fails_those_who_wait(witness: Witness, lanes: Lanes) -> None:
+def test_closing_fails_waiting_callers(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(bulk_threads=1, query_threads=1)
     witness.hold("bulk held")
     witness.hold("query held")

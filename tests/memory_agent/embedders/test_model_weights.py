@@ -1,4 +1,4 @@
-"""Where the model is looked for, and that nothing with another checksum is used."""
+"""Where the model is found, and that files with another checksum are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def copy_model(official: Model, folder: Path) -> Path:
 
 
 def flip_a_bit(path: Path) -> None:
-    """Change one bit in the middle, and put the times back."""
+    """Flip a bit in the middle, and restore the file times."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(before.st_size // 2)
@@ -63,13 +63,13 @@ def test_weights_in_the_cache_come_before_the_package(tmp_path: Path, official: 
     assert find_model(OFFLINE, tmp_path).origin == "cache"
 
 
-def test_half_a_model_in_the_cache_is_passed_over(tmp_path: Path, official: Model) -> None:
+def test_half_a_model_in_the_cache_is_skipped(tmp_path: Path, official: Model) -> None:
     copy_model(official, weights_folder(tmp_path))
     (weights_folder(tmp_path) / TOKENIZER).unlink()
     assert find_model(OFFLINE, tmp_path).origin == "package"
 
 
-def test_a_named_folder_comes_before_all(tmp_path: Path, official: Model) -> None:
+def test_a_named_folder_comes_first(tmp_path: Path, official: Model) -> None:
     folder = copy_model(official, tmp_path / "mine")
     model = find_model(named(folder), tmp_path / "cache")
     assert (model.origin, model.folder) == ("folder", folder)
@@ -82,7 +82,7 @@ def test_without_a_model_anywhere_the_error_says_what_to_do(tmp_path: Path) -> N
     assert model_status(OFFLINE, cache=tmp_path, package="").state == "missing"
 
 
-def test_a_package_that_is_not_installed_is_no_error_of_its_own(tmp_path: Path) -> None:
+def test_a_package_that_is_not_installed_is_not_an_error_by_itself(tmp_path: Path) -> None:
     with pytest.raises(ModelMissingError):
         find_model(OFFLINE, tmp_path, "no-such-distribution-of-weights")
 
@@ -103,20 +103,20 @@ def test_one_flipped_bit_is_refused(tmp_path: Path, official: Model, name: str) 
     assert model_status(named(folder), cache=tmp_path / "cache").state == "refused"
 
 
-def test_damaged_weights_in_the_cache_are_refused_and_not_passed_over(tmp_path: Path, official: Model) -> None:
+def test_damaged_weights_in_the_cache_are_refused_and_not_skipped(tmp_path: Path, official: Model) -> None:
     folder = copy_model(official, weights_folder(tmp_path))
     flip_a_bit(folder / WEIGHTS)
     with pytest.raises(ModelChecksumError):
         open_embedder(OFFLINE, cache=tmp_path)
 
 
-def test_a_file_changed_after_it_was_verified_is_noticed_with_its_graph_at_hand(
+def test_a_file_changed_after_it_was_verified_is_noticed_even_with_a_cached_graph(
     tmp_path: Path, official: Model
 ) -> None:
     folder = copy_model(official, tmp_path / "mine")
     assert fetch_model(named(folder), cache=tmp_path / "cache").state == "ready"
     open_embedder(named(folder), cache=tmp_path / "cache").close()
-    flip_a_bit(folder / WEIGHTS)  # size, inode and modification time are what they were
+    flip_a_bit(folder / WEIGHTS)  # size, inode and mtime are unchanged
     with pytest.raises(ModelChecksumError):
         open_embedder(named(folder), cache=tmp_path / "cache")
 
@@ -162,7 +162,9 @@ def test_another_model_that_does_not_match_its_checksums_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("key", "value"), [("model_type", "mpnet"), ("hidden_act", "relu"), ("position_embedding_type", "relative_key")]
 )
-def test_a_model_of_another_make_is_refused_by_name(tmp_path: Path, official: Model, key: str, value: str) -> None:
+def test_a_model_of_an_unknown_architecture_is_refused_by_name(
+    tmp_path: Path, official: Model, key: str, value: str
+) -> None:
     folder = other_model(tmp_path, official)
     config = json.loads((folder / CONFIG).read_text()) | {key: value}
     (folder / CONFIG).write_text(json.dumps(config))
@@ -194,7 +196,7 @@ def test_auto_uses_int8_only_where_it_does_not_saturate(
     assert (choice.scheme, choice.kernels) == (scheme, kernels)
 
 
-def test_int8_can_be_forced_and_then_says_that_it_saturates() -> None:
+def test_int8_can_be_forced_and_reports_that_it_saturates() -> None:
     choice = choose_scheme("int8", machine="x86_64", flags=frozenset())
     assert (choice.scheme, choice.kernels) == ("int8", "saturating")
     assert "saturates" in choice.reason

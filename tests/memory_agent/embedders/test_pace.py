@@ -1,8 +1,8 @@
-"""When nice threads count as kept from the processor."""
+"""Detecting that other programs starve the nice threads."""
 
 from __future__ import annotations
 
-from memory_agent.embedders.pace import Pace
+from memory_agent.embedders.lanes import Pace
 
 
 def worked(pace: Pace, taken_s: float, processor_s: float) -> Pace:
@@ -11,22 +11,22 @@ def worked(pace: Pace, taken_s: float, processor_s: float) -> Pace:
     return pace
 
 
-def test_threads_that_share_a_core_with_one_another_are_not_slow() -> None:
+def test_threads_that_share_a_core_with_each_other_are_not_starved() -> None:
     assert not Pace().is_slow(0.0)
     assert not worked(Pace(), 0.064, 0.032).is_slow(11.0)
 
 
-def test_threads_that_wait_for_the_processor_most_of_the_time_are_slow_until_they_get_on_again() -> None:
+def test_threads_that_mostly_wait_for_the_processor_are_starved_until_they_progress_again() -> None:
     pace = worked(Pace(), 0.1, 0.005)
     assert pace.is_slow(11.0)
     assert not worked(pace, 0.006, 0.005).is_slow(12.0)
 
 
-def test_what_was_known_and_cost_nothing_says_nothing() -> None:
+def test_a_cached_text_that_took_no_time_changes_nothing() -> None:
     assert worked(worked(Pace(), 0.1, 0.005), 0.0, 0.0).is_slow(11.0)
 
 
-def test_a_thread_that_does_not_come_back_is_slow_before_it_does() -> None:
+def test_a_thread_that_hangs_is_starved_before_it_returns() -> None:
     pace = Pace()
     pace.began(1, 10.0)
     pace.began(2, 10.4)

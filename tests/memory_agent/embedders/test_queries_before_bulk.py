@@ -44,7 +44,7 @@ def embedder(witness: Witness) -> Iterator[LanedEmbedder]:
 
 
 def submit_held(embedder: LanedEmbedder, witness: Witness, callers: int) -> list[Future[Embeddings]]:
-    """Submit a bulk call for each caller while every bulk thread is in the midst of a text, and stays there."""
+    """Submit a bulk call for each caller while every bulk thread is held in a text."""
     firsts = [f"first {thread}" for thread in range(CORES)]
     for text in firsts:
         witness.hold(text)
@@ -73,7 +73,7 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
     for thread in range(CORES):
         witness.release(f"first {thread}")
     calls[0].result(WAIT_S)
-    for number in range(20):  # meanwhile the bulk threads have all the time in the world
+    for number in range(20):  # the bulk threads are idle meanwhile
         embedder.embed_query(f"query {number}", timeout_s=WAIT_S)
     assert not [text for what, text in witness.events if what == "begun" and text.startswith("bulk")]
     witness.release("long query")
@@ -82,7 +82,7 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
 
 
 @pytest.mark.parametrize("callers", [1, 12])
-def test_between_a_query_and_its_beginning_each_bulk_thread_ends_one_text_at_most(
+def test_before_a_query_begins_each_bulk_thread_ends_one_text_at_most(
     embedder: LanedEmbedder, witness: Witness, callers: int
 ) -> None:
     """Nothing is held here: texts of 256 tokens without end, and queries whenever all bulk threads are at a text."""
@@ -110,7 +110,7 @@ def at_work(witness: Witness) -> int:
 
 
 class WitnessServer:
-    """`witness_server.py` in a process of its own."""
+    """`witness_server.py` as a process."""
 
     def __init__(self, endpoint: str, cache: Path) -> None:
         command = [sys.executable, str(Path(__file__).with_name("witness_server.py")), endpoint, str(cache)]
@@ -124,7 +124,7 @@ class WitnessServer:
             self._await_line(f"begun {first_word}")
 
     def release(self) -> None:
-        """Let the held texts go on."""
+        """Release the held texts."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -177,7 +177,7 @@ def test_through_the_embedder_process_a_query_waits_for_no_bulk_text_either(
     embedder.close()
 
 
-def test_a_query_that_became_late_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
+def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
     """They lie in its socket when it goes on: a hundred callers who are gone would go before the one who waits."""
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
@@ -194,11 +194,13 @@ def test_a_query_that_became_late_while_the_server_was_stopped_is_not_embedded(s
 @pytest.mark.parametrize(
     ("asked_at_s", "remaining_s"), [(None, 2.0), (100.0, 2.0), (99.5, 1.5), (90.0, -8.0), (105.0, 2.0)]
 )
-def test_the_time_on_the_way_is_taken_off_a_query_and_never_added(asked_at_s: float | None, remaining_s: float) -> None:
+def test_time_in_transit_is_subtracted_from_a_query_and_never_added(
+    asked_at_s: float | None, remaining_s: float
+) -> None:
     assert wire.QueryQuestion(2.0, asked_at_s).remaining_s(now_s=100.0) == remaining_s
 
 
-def test_while_the_server_is_silent_one_query_waits_for_it_and_the_others_hardly(
+def test_while_the_server_is_silent_one_query_waits_and_the_others_fail_fast(
     server: WitnessServer, int8_model: MiniLM
 ) -> None:
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)

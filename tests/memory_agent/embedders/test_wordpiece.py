@@ -1,4 +1,4 @@
-"""Text to ids: cut, never padded, and safe for whatever a user pastes."""
+"""Text to ids: truncated, never padded, and safe for any text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_long_text_keeps_its_first_tokens_within_the_limit(wordpiece: WordPiec
     assert ids[1:4].tolist() == wordpiece.encode("one two three")[0][1:4].tolist()
 
 
-def test_a_short_text_is_not_padded_although_the_file_asks_for_it(wordpiece: WordPiece) -> None:
+def test_a_short_text_is_not_padded_even_if_the_file_says_so(wordpiece: WordPiece) -> None:
     assert wordpiece.encode("a").shape == (1, 3)
 
 
@@ -64,6 +64,6 @@ def test_any_text_with_a_surrogate_is_refused(wordpiece: WordPiece, before: str,
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"version":"1.0"}'])
-def test_a_file_that_is_no_tokenizer_is_refused(content: bytes) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_refused(content: bytes) -> None:
     with pytest.raises(ModelError, match="tokenizer"):
         WordPiece(content, 256)

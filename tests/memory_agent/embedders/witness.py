@@ -1,4 +1,4 @@
-"""The real model with somebody who writes down its calls: which text is begun and ended, in which order."""
+"""The real model, with a recorder of its calls: which text is begun and ended, in which order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 60.0
 
 
 class Witness:
-    """The real model; notes which text is begun and ended, and lets a test hold a text before it begins."""
+    """The real model; records which text is begun and ended, and lets a test hold a text before it begins."""
 
     def __init__(self, model: MiniLM) -> None:
         self._model = model

@@ -18,7 +18,7 @@ from memory_agent.records import Embedding
 
 
 class Teller:
-    """The real model; tells of its calls on standard output."""
+    """The real model; prints its calls to standard output."""
 
     def __init__(self, model: MiniLM, go: threading.Event) -> None:
         self._model = model
@@ -40,7 +40,7 @@ class Teller:
 
 
 class Keeper(ModelKeeper):
-    """Keeps an embedder that is there from the start."""
+    """Holds an embedder from the start."""
 
     def __init__(self, embedder: LanedEmbedder, cache: Path) -> None:
         super().__init__(INT8, cache, "")
