@@ -22,8 +22,9 @@ from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders import Embedder
 from memory_agent.layout import Layout
+from memory_agent.params import NoParams
 from memory_agent.protocol import DaemonStatus, HostAddress, IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport
+from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.owners import Owners
@@ -67,6 +68,7 @@ class HostsHere:
         yield
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
+        decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
         return HostAddress(actor=f"host-of-{user_id}", namespace="here")
 
 
@@ -78,6 +80,7 @@ class Served:
     gateway: str
     guarded: str
     relay: Endpoints
+    host: MemoryHost
 
 
 @contextmanager
@@ -124,7 +127,17 @@ async def _serve(
         dispatcher = Dispatcher(journal, hosts, owners, settings.daemon)
 
         async def describe() -> DaemonStatus:
-            raise AssertionError("the daemon is not asked here")
+            return DaemonStatus(
+                version="0",
+                uptime_s=0.0,
+                endpoints={"gateway": layout.gateway},
+                parts=(),
+                active_users=(),
+                journal={},
+                dispatched={},
+                recalls={},
+                model=None,
+            )
 
         eraser = DaemonEraser(hosts, dispatcher, journal, layout.data_dir, settings.encryption)
         absent = AbsentUsers(layout.data_dir, settings.recall, settings.learning)
@@ -135,7 +148,7 @@ async def _serve(
         rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, table)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
         tasks = [asyncio.create_task(work) for work in (dispatcher.run(), gateway.run(), rounds.run(), upkeep)]
-        listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay))
+        listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay, host))
         ready.set()
         await asyncio.to_thread(stop.wait)
         for task in tasks:

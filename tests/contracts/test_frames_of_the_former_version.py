@@ -1,0 +1,123 @@
+"""Requests and replies have the bytes they had before the table of verbs: clients and daemons of both versions mix.
+
+`frames.json` was recorded with the version before: its clients' requests with the arguments they were made of, and its
+hosts' replies.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "memory_agent"))
+
+from served_host import absent_embedder
+
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.doors.reception import permitted
+from memory_agent.protocol import decode, decode_reply, decode_request, encode_fields, encode_result
+from memory_agent.settings import Settings
+from memory_agent.verbs import BY_METHOD, BY_NAME, VERBS, Verb
+from relay import ALL_SCOPES, Principal
+
+EVERYBODY = Principal("local", None, ALL_SCOPES)
+
+
+class Recorded(NamedTuple):
+    """One request of the version before, the arguments it was made of, and the reply where a host answered."""
+
+    verb: Verb
+    arguments: dict[str, Any]
+    request: bytes
+    reply: bytes | None
+
+
+def _value(told: Any) -> Any:
+    if isinstance(told, dict) and told.keys() == {"time"}:
+        return datetime.fromisoformat(told["time"])
+    if isinstance(told, dict) and told.keys() == {"base64"}:
+        return base64.b64decode(told["base64"])
+    return sys.intern(told) if isinstance(told, str) else told  # a default is left out by identity
+
+
+def _recorded() -> list[Recorded]:
+    names = {
+        "remember": ("text", "kind", "source"),
+        "recall": ("query", "top_k", "filter", "mode", "deadline_ms"),
+        "get": ("ids",),
+        "forget": ("ids",),
+        "forget_session": ("session_id",),
+        "feedback": ("recall_id", "used", "quality", "comment"),
+        "runs.begin": ("objective", "run_id", "session_id", "recall_ids"),
+        "runs.step": ("run_id", "text", "memory_ids"),
+        "runs.end": ("run_id", "outcome", "summary", "quality", "memory_ids"),
+        "runs.get": ("run_id",),
+        "runs.list": ("state", "limit"),
+        "sona.load": ("data",),
+        "erasure.erase": ("record_ids",),
+        "wait": ("through", "timeout_s"),
+        "quarantined": ("after", "limit"),
+        "retry_quarantined": ("ids",),
+        "drop_quarantined": ("ids",),
+    }
+    found = []
+    document = json.loads(Path(__file__).with_name("frames.json").read_text(encoding="utf-8"))
+    for frame in document["frames"]:
+        places = dict(zip(names.get(frame["method"], ()), map(_value, frame["args"]), strict=False))
+        arguments = {**places, **{name: _value(value) for name, value in frame["kwargs"].items()}}
+        reply = None if frame["reply"] is None else base64.b64decode(frame["reply"])
+        found.append(Recorded(BY_METHOD[frame["method"]], arguments, base64.b64decode(frame["request"]), reply))
+    return found
+
+
+FRAMES = _recorded()
+IDS = [f"{number}-{frame.verb.method}" for number, frame in enumerate(FRAMES)]
+
+
+def test_every_verb_was_recorded() -> None:
+    assert {frame.verb.method for frame in FRAMES} == {verb.method for verb in VERBS if not verb.is_inner}
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=IDS)
+def test_a_client_sends_the_bytes_it_sent_before(frame: Recorded) -> None:
+    assert frame.verb.call(frame.arguments).encode("alice", "t") == frame.request
+
+
+@pytest.mark.parametrize("frame", FRAMES, ids=IDS)
+def test_a_daemon_understands_an_older_client(frame: Recorded) -> None:
+    request = decode_request(frame.request)
+    assert permitted(request, EVERYBODY) == request
+    kind = BY_NAME[request.method].params
+    params = decode(request.params, kind)
+    assert decode(encode_fields(params), kind) == params
+
+
+@pytest.mark.parametrize(
+    "frame", [frame for frame in FRAMES if frame.reply is not None], ids=lambda one: one.verb.method
+)
+def test_a_client_understands_an_older_daemon_whose_replies_had_these_bytes(frame: Recorded) -> None:
+    assert frame.reply is not None
+    assert encode_result(decode_reply(frame.reply, frame.verb.result)) == frame.reply
+
+
+def test_a_host_answers_what_an_older_client_asks(tmp_path: Path) -> None:
+    """All but the ids, which a new store gives anew; what names one of those is refused by name, or finds nothing."""
+    with absent_embedder(tmp_path) as embedder:
+        host = MemoryHost(tmp_path, Settings(), embedder)
+        faults = []
+        for frame in FRAMES:
+            if frame.reply is not None:
+                request = decode_request(frame.request)
+                reply = host.call("alice", request.method, bytes(request.params), request.deadline_ms)
+                try:
+                    decode_reply(reply, frame.verb.result)
+                except Exception as error:  # each is compared
+                    faults.append((frame.verb.method, str(error)))
+        host.close()
+        assert faults == [("feedback", "recall_id: is not known: it was never given, or is too old")]

@@ -1,0 +1,156 @@
+"""One user's story that uses every verb at least once, with the mistakes that each verb refuses.
+
+`asks` is whatever has the methods: a memory, or a client. The results of two stories are the same but for what differs
+from one store and one moment to another, which `normal` replaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+Ask = Callable[..., Any]
+"""Calls a method by its dotted name."""
+
+RACE = "the auth race needed a mutex"
+LUNCH = "lunch is at noon in the canteen"
+_ULID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_VARIES = (
+    "took_ms",
+    "filter_ms",
+    "disk_bytes",
+    "bytes_before",
+    "bytes_after",
+    "ids_sha256",
+    "state_bytes",
+    "uptime_s",
+    "cursor",
+)
+_FIRST = "f1rst-run"
+
+BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("recall", {"query": ""}, "query"),
+    ("recall", {"query": 7}, "query"),
+    ("recall", {"query": "x", "top_k": 0}, "top_k"),
+    ("recall", {"query": "x", "mode": "psychic"}, "mode"),
+    ("recall", {"query": "x", "deadline_ms": float("nan")}, "deadline_ms"),
+    ("recall", {"query": "x", "colour": "red"}, "colour"),
+    ("recall", {"query": "x", "filter": {"tags": "deploy"}}, "filter.tags"),
+    ("remember", {"text": ""}, "text"),
+    ("remember", {"text": "x", "kind": "story"}, "kind"),
+    ("remember", {"text": "x", "source": "hearsay"}, "source"),
+    ("remember", {"text": "x", "tags": "deploy"}, "tags"),
+    ("remember", {"text": "x", "metadata": "a word"}, "metadata"),
+    ("get", {"ids": "01JM0000000000000000000000"}, "ids"),
+    ("get", {"ids": 7}, "ids"),
+    ("forget", {"ids": "01JM0000000000000000000000"}, "ids"),
+    ("forget_session", {"session_id": 7}, "session_id"),
+    ("feedback", {"recall_id": "never", "quality": 1.0}, "recall_id"),
+    ("feedback", {"recall_id": "r", "used": "x"}, "used"),
+    ("feedback", {"recall_id": "r"}, "used"),
+    ("feedback", {"recall_id": "r", "quality": 2.0}, "quality"),
+    ("runs.begin", {"objective": " "}, "objective"),
+    ("runs.begin", {"objective": "x", "recall_ids": "x"}, "recall_ids"),
+    ("runs.begin", {"objective": "x", "event_id": ""}, "run_id"),
+    ("runs.step", {"run_id": "", "text": "x"}, "run_id"),
+    ("runs.step", {"run_id": "r", "text": "x", "memory_ids": "x"}, "memory_ids"),
+    ("runs.end", {"run_id": "r", "outcome": "won"}, "outcome"),
+    ("runs.end", {"run_id": "r", "quality": True}, "quality"),
+    ("runs.get", {"run_id": ""}, "run_id"),
+    ("runs.list", {"state": "closed"}, "state"),
+    ("runs.list", {"limit": 0}, "limit"),
+    ("sona.load", {"data": b"not an export"}, "data"),
+    ("erasure.erase", {}, "selection"),
+    ("erasure.erase", {"record_ids": "01JM0000000000000000000000"}, "ids"),
+    ("erasure.erase", {"filter": {}}, "filter"),
+    ("erasure.erase", {"session_id": " "}, "session_id"),
+)
+BAD_OF_DAEMON: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("retry_quarantined", {"ids": [7]}, "ids"),
+    ("drop_quarantined", {"ids": [7]}, "ids"),
+    ("drop_quarantined", {"ids": "7"}, "ids"),
+)
+
+
+class Story:
+    """What was asked, by which method, and what came back."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.told: list[tuple[str, Any]] = []
+
+    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        result = self._ask(method, *arguments, **named)
+        self.told.append((method, result))
+        return result
+
+    def tell(self) -> None:
+        """Use every verb that an embedded memory has."""
+        race = self.ask("remember", RACE)
+        lunch = self.ask(
+            "remember", LUNCH, "episode", "worker_result", ["food", "noon"], "Lunch", "verified", {"floor": 3}, "s-1"
+        )
+        found = self.ask("recall", "auth race", mode="lexical")
+        self.ask("recall", "lunch canteen", 3, {"kinds": ["episode"]}, "lexical", 5_000.0, dates="ignore")
+        self.ask("get", [lunch.id, "01ARZ3NDEKTSV4RRFFQ69G5FAV", race.id])
+        self.ask("get", ids=(race.id,), with_embedding=True)
+        self.ask("runs.begin", "Fix the auth race", _FIRST, "s-1", [found.recall_id], event_id="e-1")
+        self.ask("runs.begin", "Fix the auth race", _FIRST, "s-1", [found.recall_id], event_id="e-1")
+        self.ask("runs.step", _FIRST, "Put a mutex around the refresh", [race.id])
+        self.ask("runs.end", _FIRST, summary="It holds", quality=0.9, memory_ids=[race.id])
+        self.ask("runs.get", _FIRST)
+        self.ask("runs.get", "no such run")
+        self.ask("runs.list")
+        self.ask("runs.list", "open", limit=1)
+        self.ask("feedback", found.recall_id, [race.id], 1.0, "Held for a week")
+        self.ask("stats")
+        self.ask("sona.status")
+        data = self.ask("sona.export")
+        self.told.pop()  # its bytes have ids and times in them
+        self.told.append(("sona.export", type(data).__name__))
+        self.ask("sona.load", data)
+        self.ask("sona.reset")
+        self.ask("care.rebuild")
+        self.ask("care.compact")
+        self.ask("erasure.erase", [lunch.id, "unknown"], dry_run=True)
+        self.ask("erasure.erase", filter={"tags": ["food"]})
+        self.ask("erasure.erase_expired", dry_run=True)
+        self.ask("erasure.erase_expired")
+        self.ask("forget_session", "s-1")
+        self.ask("forget", [race.id, race.id, "unknown"])
+        self.ask("stats")
+
+    def tell_of_daemon(self, user_id: str) -> None:
+        """Use every verb that only a daemon answers."""
+        self.ask("status")
+        self.ask("address")
+        self.ask("wait", {user_id: 0}, 30.0)
+        self.ask("quarantined")
+        self.ask("quarantined", 3, limit=5)
+        self.ask("retry_quarantined")
+        self.ask("drop_quarantined", ())
+        self.ask("erasure.erase_user", dry_run=True)
+        self.ask("erasure.erase_user")
+
+    def normal(self, user_id: str) -> list[tuple[str, Any]]:
+        """Return the results as plain data, the same for the same story."""
+        seen: dict[str, str] = {}
+        return [(method, _normal(msgspec.to_builtins(result), user_id, seen)) for method, result in self.told]
+
+
+def _normal(value: Any, user_id: str, seen: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        kept = {key: one for key, one in value.items() if key not in _VARIES}
+        return {_normal(key, user_id, seen): _normal(one, user_id, seen) for key, one in kept.items()}
+    if isinstance(value, list | tuple):
+        return [_normal(one, user_id, seen) for one in value]
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, str):
+        value = _ULID.sub(lambda found: seen.setdefault(found[0], f"id-{len(seen)}"), value)
+        return _TIME.sub("TIME", value).replace(user_id, "USER")
+    return value
