@@ -26,8 +26,6 @@ from relay.access import (
     server_pair,
 )
 from relay.admission import publisher_of
-from relay.async_publisher import AsyncPublisher
-from relay.async_subscriber import AsyncSubscriber
 from relay.broker import Broker
 from relay.checkup import check_journal
 from relay.config import (
@@ -46,6 +44,8 @@ from relay.config import (
     relay_endpoints,
 )
 from relay.crypto import KeyRing, open_key_ring
+from relay.delivery import FlushReport, Progress, Rejection
+from relay.durable import write_private
 from relay.encrypting import encrypt_journal
 from relay.errors import (
     ERRORS,
@@ -81,10 +81,9 @@ from relay.journal import Appended, Journal
 from relay.journal_file import copy_journal, cursors, is_encrypted, read_mark, require_unused, rewind
 from relay.masking import Masker, masked_kinds
 from relay.net import CurveAuthenticator, curve_pair
-from relay.publisher import Publisher
-from relay.reports import FlushReport, Progress, Rejection
+from relay.publisher import AsyncPublisher, Publisher
 from relay.retention import RetentionReport
-from relay.subscriber import Subscriber
+from relay.subscriber import AsyncSubscriber, Subscriber
 from relay.topics import matches, matches_any
 from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry, RelayStats

@@ -9,6 +9,7 @@ what is only in the window over the death of this process; without a spool, wait
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -20,6 +21,7 @@ from uuid import uuid4
 
 from relay.access import Identity, check_endpoint, local_identity
 from relay.config import EventLimits, PublisherSettings
+from relay.delivery import FlushReport, Outgoing, Progress, Tally, Window
 from relay.errors import (
     ConsumerBehindError,
     EntryDamagedError,
@@ -36,9 +38,7 @@ from relay.errors import (
 )
 from relay.event import Event, encode_event, event_from_mapping
 from relay.net import ClientSocket
-from relay.reports import FlushReport, Progress, Tally
 from relay.spool import Spool
-from relay.window import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal, decode_receipt, encode
 
 _IDLE_WAIT_S = 1.0
@@ -337,7 +337,7 @@ class Publisher:
                 self._refused(message)
             self._changed.notify_all()
             waiting = self._waiting
-        self._tally.tell(*waiting)
+        self._tally.call_back(*waiting)
 
     def _settle(self, ack: Ack) -> None:
         self._away = False
@@ -367,6 +367,64 @@ class Publisher:
         if isinstance(error, (JournalPausedError, ConsumerBehindError)):
             self._pause_until_s = time.monotonic() + self._settings.full_pause_s
             self._go_away()
+
+
+class AsyncPublisher:
+    """One ordered stream of events to one relay, for one event loop. Arguments and errors as of `Publisher`."""
+
+    def __init__(
+        self,
+        ingest: str,
+        *,
+        settings: PublisherSettings | None = None,
+        limits: EventLimits | None = None,
+        spool: Path | None = None,
+        producer_id: str = "",
+        on_progress: Callable[[Progress], None] | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        """Connect to `ingest`. `on_progress` is called in another thread."""
+        self._publisher = Publisher(
+            ingest,
+            settings=settings,
+            limits=limits,
+            spool=spool,
+            producer_id=producer_id,
+            on_progress=on_progress,
+            identity=identity,
+        )
+        self._order = asyncio.Lock()
+
+    async def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
+        """Take an event and return its `event_id`; in the order in which this was called."""
+        async with self._order:
+            event_id = self._publisher.try_publish(event)
+            if event_id is None:
+                event_id = await asyncio.to_thread(self._publisher.publish, event, timeout_s)
+            return event_id
+
+    async def flush(self, timeout_s: float = 30.0) -> FlushReport:
+        """Wait until everything taken so far is acknowledged or rejected."""
+        return await asyncio.to_thread(self._publisher.flush, timeout_s)
+
+    @property
+    def acked_through(self) -> dict[str, int]:
+        """The highest journal number acknowledged, by user."""
+        return self._publisher.acked_through
+
+    async def close(self) -> None:
+        """Flush, put what has no ack into the spool, and stop."""
+        await asyncio.to_thread(self._publisher.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            await self.close()
+        except RelayError:
+            if kind is None:
+                raise
 
 
 def _mapping(event: Event) -> dict[str, Any]:

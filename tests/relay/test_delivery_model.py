@@ -19,8 +19,8 @@ from relays import LIMITS, NOW, event
 from relay import Journal, JournalSettings, encode_event, read_event
 from relay.access import everybody
 from relay.admission import Admission
+from relay.delivery import Outgoing, Window
 from relay.intake import Intake, Parcel
-from relay.window import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal
 
 CAPACITY = 6

@@ -1,0 +1,167 @@
+"""What a publisher has sent, what is waiting for an ack, and what became of it. Pure: no sockets, no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+
+from relay.wire import Ack, Receipt
+
+_MAX_REJECTIONS = 10_000
+
+
+@dataclass
+class Outgoing:
+    """An event without an ack. `spool_seq` is its number in the spool, 0 when it is only in memory."""
+
+    event_id: str
+    user_id: str
+    data: bytes = field(repr=False)
+    spool_seq: int = 0
+    receipt: Receipt | None = None
+
+
+class Window:
+    """The unacknowledged events of one producer, oldest first, numbered from 1.
+
+    Acks are cumulative, with a receipt for each event. An event leaves the window when it is the oldest and has its
+    receipt, so receipts come out in order.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._waiting: deque[Outgoing] = deque()
+        self._sent = 0
+        self.base_seq = 1
+        self.attempt = 1
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Outgoing]:
+        return iter(self._waiting)
+
+    @property
+    def room(self) -> int:
+        """How many more events fit."""
+        return max(0, self._capacity - len(self._waiting))
+
+    @property
+    def in_flight(self) -> int:
+        """How many events were sent in this attempt and have no ack yet."""
+        return self._sent
+
+    def add(self, outgoing: Outgoing) -> None:
+        self._waiting.append(outgoing)
+
+    def unsent(self, max_bytes: int) -> tuple[int, list[bytes]]:
+        """Return the number of the next event to send, and events up to `max_bytes`, at least one if there is any."""
+        events: list[bytes] = []
+        size_bytes = 0
+        for outgoing in islice(self._waiting, self._sent, None):
+            size_bytes += len(outgoing.data)
+            if events and size_bytes > max_bytes:
+                break
+            events.append(outgoing.data)
+        return self.base_seq + self._sent, events
+
+    def mark_sent(self, count: int) -> None:
+        self._sent += count
+
+    def rewind(self) -> None:
+        """Start a new attempt, which sends every event again."""
+        self._sent = 0
+        self.attempt += 1
+
+    def receive(self, ack: Ack) -> list[tuple[Outgoing, Receipt]]:
+        """Apply an ack; return the events that leave the window, with their receipts, in order."""
+        for position, receipt in enumerate(ack.receipts, ack.first_seq - self.base_seq):
+            if 0 <= position < len(self._waiting):
+                self._waiting[position].receipt = receipt
+        done: list[tuple[Outgoing, Receipt]] = []
+        while self._waiting and self._waiting[0].receipt is not None:
+            outgoing = self._waiting.popleft()
+            done.append((outgoing, outgoing.receipt))  # type: ignore[arg-type]
+        self.base_seq += len(done)
+        self._sent = max(0, self._sent - len(done))
+        return done
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """An event that the relay refused for good, and the field at fault."""
+
+    event_id: str
+    code: str
+    field: str
+    reason: str
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals of a publisher. `acked` counts new events, `duplicates` those the relay already had; both are durable there.
+
+    `spooled` events are in the local spool, `pending` ones only in memory.
+    """
+
+    published: int
+    acked: int
+    duplicates: int
+    rejected: int
+    spooled: int
+    pending: int
+
+
+class FlushReport(Progress, frozen=True, kw_only=True):
+    """Totals, the newest 10,000 rejections, and the highest journal number acknowledged for each user."""
+
+    rejections: tuple[Rejection, ...]
+    acked_through: dict[str, int]
+
+
+class Tally:
+    """Counts what became of one publisher's events."""
+
+    def __init__(self, on_progress: Callable[[Progress], None] | None) -> None:
+        self._on_progress = on_progress
+        self.published = self.acked = self.duplicates = self.rejected = 0
+        self._rejections: deque[Rejection] = deque(maxlen=_MAX_REJECTIONS)
+        self.acked_through: dict[str, int] = {}
+
+    def settle(self, outgoing: Outgoing, receipt: Receipt) -> None:
+        """Count an event by its receipt."""
+        if receipt.code:
+            self.reject(outgoing.event_id, receipt.code, receipt.field, receipt.reason)
+            return
+        self.acked += not receipt.duplicate
+        self.duplicates += receipt.duplicate
+        through = self.acked_through.get(outgoing.user_id, 0)
+        self.acked_through[outgoing.user_id] = max(through, receipt.seq)
+
+    def reject(self, event_id: str, code: str, field: str, reason: str) -> None:
+        self.rejected += 1
+        self._rejections.append(Rejection(event_id, code, field, reason))
+
+    def call_back(self, spooled: int, pending: int) -> None:
+        """Call `on_progress` with the totals."""
+        if self._on_progress is not None:
+            self._on_progress(Progress(**self._totals(spooled, pending)))
+
+    def report(self, spooled: int, pending: int) -> FlushReport:
+        return FlushReport(
+            **self._totals(spooled, pending),
+            rejections=tuple(self._rejections),
+            acked_through=dict(self.acked_through),
+        )
+
+    def _totals(self, spooled: int, pending: int) -> dict[str, int]:
+        return {
+            "published": self.published,
+            "acked": self.acked,
+            "duplicates": self.duplicates,
+            "rejected": self.rejected,
+            "spooled": spooled,
+            "pending": pending,
+        }
