@@ -45,7 +45,6 @@ from relay.config import (
 )
 from relay.crypto import KeyRing, open_key_ring
 from relay.delivery import FlushReport, Progress, Rejection
-from relay.durable import write_private
 from relay.encrypting import encrypt_journal
 from relay.errors import (
     ERRORS,

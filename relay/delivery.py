@@ -101,7 +101,7 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals of a publisher. `acked` counts new events, `duplicates` those the relay already had; both are durable there.
+    """Totals of a publisher. `acked` counts new events, `duplicates` known ones; both are durable in the relay.
 
     `spooled` events are in the local spool, `pending` ones only in memory.
     """

@@ -19,12 +19,13 @@ import xxhash
 from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
 from target import Target, refused
 
-from memory_agent.care import export
+from memory_agent.care import export as memory_export
 from memory_agent.care.backup import read_manifest
 from memory_agent.cli.event_lines import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
+from memory_agent.learning import export as runs_export
 from memory_agent.learning import learner_file
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
@@ -86,7 +87,7 @@ HISTORIES = (
 )
 NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z","looked_at":null}',)
 LINES = (
-    export.encode_line(
+    memory_export.encode_line(
         MemoryRecord(id="m", text="t", source="user_input", kind="episode", timestamp=NOW, metadata={"a": [1]}),
         np.asarray([1, 0, 0, 0], "<f2").tobytes(),
         [b"e-1", b"\xff" * 17],
@@ -258,12 +259,12 @@ def _checkpoint(data: bytes) -> None:
 
 
 def _learned(data: bytes) -> None:
-    refused(export.read_export, data)
-    refused(export.read_export, b"memory-agent runs 1\n" + export._digest(data) + data)
+    refused(runs_export.read_export, data)
+    refused(runs_export.read_export, b"memory-agent runs 1\n" + runs_export._digest(data) + data)
 
 
 def _parcel() -> bytes:
-    return msgspec.msgpack.encode(export.RunsExport({3: "m-3", 4: "m-4"}, [RUN], [NOTE]))
+    return msgspec.msgpack.encode(runs_export.RunsExport({3: "m-3", 4: "m-4"}, [RUN], [NOTE]))
 
 
 def _lines(data: bytes) -> None:
@@ -273,8 +274,8 @@ def _lines(data: bytes) -> None:
 
 
 def _memory_lines(data: bytes) -> None:
-    refused(export.decode_head, data)
-    refused(export.decode_line, 2, data, 4)
+    refused(memory_export.decode_head, data)
+    refused(memory_export.decode_line, 2, data, 4)
 
 
 def _decode_vector(value: bytes) -> object:
