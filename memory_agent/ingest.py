@@ -39,10 +39,8 @@ from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
+from relay import Event, Masker, masked_kinds, validate_object
 from relay.errors import MalformedEventError
-from relay.event import Event
-from relay.masking import Masker, masked_kinds
-from relay.validation import validate_object
 
 _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"

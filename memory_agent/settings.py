@@ -25,7 +25,7 @@ from memory_agent.config import (
 )
 from memory_agent.errors import SettingsError
 from memory_agent.log import Level
-from relay.config import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
+from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,8 +22,7 @@ from memory_agent.storage.lexicon import LexiconContents, read_contents
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_index import VectorIndex
-from relay.checkup import check_journal
-from relay.config import JournalSettings
+from relay import JournalSettings, check_journal
 from relay.disk import Transaction
 
 PAGES = f"{RECORDS_FOLDER}/data.mdb"

@@ -23,8 +23,8 @@ from memory_agent.records import MemoryRecord
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.environment import has_records, last_epoch
 from memory_agent.storage.store import Store
+from relay import matches_any
 from relay.disk import add_checksum, verify_checksum
-from relay.topics import matches_any
 
 RETENTION_FILE = "retention.json"
 
