@@ -1,6 +1,5 @@
-"""Looking after a data folder: checked, built anew, compacted, copied, carried elsewhere.
+"""Looks after a data folder: checks, rebuilds, compacts, encrypts, copies and exports it.
 
-`findings` is what a check found; `records_check`, `derived_check` and `checkup` check one store; `relay.checkup` does
-the journal. Whatever only reads takes snapshots of the files, which their owner may be writing meanwhile: LMDB lets
-other processes read, so a daemon need not be asked.
+Parts that only read work on snapshots of the files while their owner writes: LMDB lets other processes read, so they do
+not need the daemon.
 """

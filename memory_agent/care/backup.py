@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 
 from memory_agent.care.checkup import check_user
-from memory_agent.care.findings import Report
 from memory_agent.care.manifest import FORMAT, Manifest, Part, describe, write_manifest
 from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
@@ -24,7 +23,7 @@ from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
 from relay import copy_journal, cursors, journal_folder, rewind
-from relay.disk import DATA_FILE, flush, flush_tree, opening
+from relay.disk import DATA_FILE, Report, flush, flush_tree, opening
 
 OWNERS = "owners"
 JOURNAL = "journal"

@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 import msgspec
 
-from memory_agent.care.findings import Report
 from memory_agent.care.lines import FORMAT, LONGEST_LINE_BYTES, Head, decode_head, decode_line, encode_line
 from memory_agent.config import StoreSettings
 from memory_agent.errors import InvalidInputError
@@ -26,7 +25,7 @@ from memory_agent.storage.codec import row_key, row_number, unseal_vector
 from memory_agent.storage.environment import open_records
 from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
 from memory_agent.storage.user_key import UserKey
-from relay.disk import Transaction
+from relay.disk import Report, Transaction
 
 _STEP = 1_000
 _MOST_NAMED = 5  # lines that are wrong

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_agent.care.findings import Findings, Report
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning.kept_learner import LEARNER_FILE, look_at_learner
 from memory_agent.records import Embedding
@@ -20,6 +19,7 @@ from memory_agent.storage.lexicon_look import HeldWords
 from memory_agent.storage.lexicon_rows import record_fingerprint
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey
+from relay.disk import Findings, Report
 from sona.errors import DamagedStateError
 
 _LEAST_COSINE = 0.99  # of a vector and its int8 form; .9995 and more is usual

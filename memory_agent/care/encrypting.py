@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.findings import Report
 from memory_agent.config import StoreSettings
 from memory_agent.erasure.ledger import encrypt_intent
 from memory_agent.erasure.users import finish_removals
@@ -28,7 +27,7 @@ from memory_agent.storage.folders import STAGE
 from memory_agent.storage.snapshot import DATABASES
 from memory_agent.storage.user_key import UserKey
 from relay.crypto import Put, encrypt_in_place
-from relay.disk import DATA_FILE, Transaction
+from relay.disk import DATA_FILE, Report, Transaction
 
 
 class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):

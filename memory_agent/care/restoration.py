@@ -21,7 +21,6 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.care.backup import JOURNAL, OWNERS
-from memory_agent.care.findings import Report
 from memory_agent.care.manifest import Part, digest, read_manifest
 from memory_agent.erasure.history import HISTORY_FOLDER
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
@@ -33,7 +32,7 @@ from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
 from relay import journal_folder, require_unused, rewind
-from relay.disk import DATA_FILE, find_fault, flush_tree
+from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 
 USERS = "users"
 NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"

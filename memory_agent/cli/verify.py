@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memory_agent.care.findings import Report
 from memory_agent.cli.each_user import passing_without_key
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import ONLY, Target, options_where_user
@@ -19,6 +18,7 @@ from memory_agent.errors import BackupDamagedError
 from memory_agent.layout import Layout
 from memory_agent.storage.folders import known_users, user_folder
 from relay import SYSTEM_USER, journal_folder
+from relay.disk import Report
 
 if TYPE_CHECKING:
     from memory_agent.care.checkup import PartReport
@@ -69,8 +69,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
 def _checked_backup(target: Target, backup: Path, report: Report, unchecked: list[str]) -> Iterator[PartReport]:
     """Check the manifest, and then what it speaks of. Raises `BackupDamagedError` for a folder that is no backup."""
     from memory_agent.care.checkup import PartReport
-    from memory_agent.care.findings import Finding
     from memory_agent.care.manifest import MANIFEST_FILE, read_manifest
+    from relay.disk import Finding
 
     report(MANIFEST_FILE, 0, 1)
     try:

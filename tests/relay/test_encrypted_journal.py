@@ -32,6 +32,7 @@ from relay import (
 )
 from relay.checkup import check_journal
 from relay.crypto import KeyRing
+from relay.disk import Findings
 from relay.entries import SealedEvent, number_key, open_event, seal
 from relay.quarantine import Suspect
 from relay.wire import Erasable
@@ -93,9 +94,9 @@ def found_below(folder: Path) -> set[bytes]:
 
 
 def faults(folder: Path) -> list[object]:
-    found: list[object] = []
-    check_journal(folder, JournalSettings(), lambda *fault: found.append(fault), lambda *_: None)  # type: ignore[arg-type]
-    return found
+    found = Findings()
+    check_journal(folder, JournalSettings(), found, lambda *_: None)
+    return list(found.listed())
 
 
 def ids(journal: Journal, user_id: str | None = None) -> list[str]:
