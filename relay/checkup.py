@@ -12,7 +12,7 @@ from pathlib import Path
 
 from relay.config import JournalSettings
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Findings, Report, Transaction
-from relay.entries import counter, number, number_key, open_event, open_quarantine, user_key
+from relay.entries import counter, load_event, load_quarantine, number, number_key, user_key
 from relay.errors import JournalDamagedError
 from relay.journal_file import open_file
 
@@ -47,7 +47,7 @@ class _JournalCheckup(Checkup):
         require, get = self.findings.require, self.transaction.get
         size_bytes, before = 0, 0
         for key, value in self.walk("events"):
-            seq, stored = number(key), open_event(key, value)
+            seq, stored = number(key), load_event(key, value)
             require(len(key) == 8 and before < seq <= self._last_seq, "events", "lies beyond the last number")
             before = seq
             if stored is None:
@@ -70,7 +70,7 @@ class _JournalCheckup(Checkup):
     def _reference(self, database: str, key: bytes, seq: int) -> None:
         """Require that a reference leads to an event that leads back, or to one that is known to be gone."""
         found = self.transaction.get("events", number_key(seq))
-        stored = None if found is None else open_event(number_key(seq), found)
+        stored = None if found is None else load_event(number_key(seq), found)
         if stored is not None:
             back = user_key(stored.user_id, seq) if database == "users" else stored.id_key
             self.findings.require(back == key, database, "leads to an event of another name")
@@ -85,7 +85,7 @@ class _JournalCheckup(Checkup):
     def _quarantine(self) -> None:
         require, last_id = self.findings.require, counter(self.transaction, "quarantine_last_id")
         for key, value in self.walk("quarantine"):
-            stored = open_quarantine(key, value)
+            stored = load_quarantine(key, value)
             require(number(key) <= last_id, "quarantine", "lies beyond the last number")
             if stored is None:
                 self.findings.add("quarantine", UNREADABLE)

@@ -15,10 +15,10 @@ from relay.entries import (
     COUNTERS,
     StoredEvent,
     StoredQuarantine,
+    dump_entry,
+    load_event,
+    load_quarantine,
     number_key,
-    open_event,
-    open_quarantine,
-    seal,
 )
 from relay.errors import EntryDamagedError
 from relay.journal import Journal
@@ -85,18 +85,18 @@ class _Encrypted:
     def _events(self) -> Iterator[Put]:
         size_bytes = 0
         for key, value in self._items("events"):
-            plain = open_event(key, value)
+            plain = load_event(key, value)
             assert isinstance(plain, StoredEvent), "damaged entries were set aside"
             event_key = self._sealing.id_key(plain.user_id, plain.event_id)
             stored = self._sealing.event(key, plain, event_key)
             size_bytes += stored.size_bytes
-            yield "events", key, seal(key, stored)
+            yield "events", key, dump_entry(key, stored)
         yield COUNTERS, _SIZES[0], number_key(size_bytes)
 
     def _quarantine(self) -> Iterator[Put]:
         size_bytes, digests = 0, set()
         for key, value in self._items("quarantine"):
-            plain = open_quarantine(key, value)
+            plain = load_quarantine(key, value)
             if not isinstance(plain, StoredQuarantine):
                 reason = "the quarantine entry does not match its checksum"
                 plain = StoredQuarantine(value, EntryDamagedError.code, reason, "quarantine", 0, None, key)
@@ -107,7 +107,7 @@ class _Encrypted:
             )
             stored = self._sealing.quarantine(key, user_id, plain)
             size_bytes += stored.size_bytes
-            yield "quarantine", key, seal(key, stored)
+            yield "quarantine", key, dump_entry(key, stored)
             if digest not in digests:
                 digests.add(digest)
                 yield "unread", digest, key

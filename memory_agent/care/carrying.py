@@ -21,7 +21,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.codec import row_key, row_number, unseal_vector
+from memory_agent.storage.codec import row_key, row_number, vector_body
 from memory_agent.storage.environment import open_records
 from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
 from memory_agent.storage.user_key import UserKey
@@ -84,7 +84,7 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report) -> Iterato
         if done % _STEP == 0:
             report("memories", done, total)
         kept = transaction.get(VECTORS, row_key(row))
-        vector = None if kept is None else unseal_vector(row, kept, state.ndim or 0)
+        vector = None if kept is None else vector_body(row, kept, state.ndim or 0)
         yield encode_line(record, vector, events.pop(row, []))
     report("memories", total, total)
     for row in sorted(events):

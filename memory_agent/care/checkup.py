@@ -18,7 +18,7 @@ from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE, index_cipher,
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
 from memory_agent.storage.index import VectorIndex
 from memory_agent.storage.lexicon_look import HeldWords, look
-from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, opened_owner, owners_encryption
+from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.user_key import UserKey
 from relay import JournalSettings, check_journal
@@ -89,7 +89,7 @@ def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
             pairs = dict(transaction.scan(PAIRS))
             ordered = {key for _, key in transaction.scan(ORDER)}
             entries = len(pairs)
-        damaged = sum(opened_owner(key, value) is None for key, value in pairs.items())
+        damaged = sum(decode_owner(key, value) is None for key, value in pairs.items())
         findings.add(PAIRS, "do not match their checksum", damaged)
         findings.add(ORDER, "does not hold each pair once", len(ordered ^ set(pairs)))
     except StoreDamagedError as error:

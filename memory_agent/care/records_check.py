@@ -20,9 +20,9 @@ from memory_agent.storage.codec import (
     name_key,
     row_key,
     row_number,
-    unseal,
-    unseal_vector,
+    vector_body,
     vectors_of,
+    without_checksum,
 )
 from memory_agent.storage.recall_notes import decode_note, note_entries
 from memory_agent.storage.snapshot import (
@@ -99,7 +99,7 @@ class RecordsCheckup(Checkup):
         for row, value in self._rows(VECTORS):
             self._require_record(VECTORS, row)
             try:
-                vector = vectors_of([unseal_vector(row, value, ndim)], ndim)[0]
+                vector = vectors_of([vector_body(row, value, ndim)], ndim)[0]
             except StoreDamagedError:
                 self.findings.add(VECTORS, UNREADABLE)
                 continue
@@ -110,7 +110,7 @@ class RecordsCheckup(Checkup):
         for row, value in self._rows(USAGE):
             self._require_record(USAGE, row)
             try:
-                unseal(row, value, USAGE)
+                without_checksum(row, value, USAGE)
             except StoreDamagedError:
                 self.findings.add(USAGE, UNREADABLE)
 
@@ -145,7 +145,7 @@ class RecordsCheckup(Checkup):
     def _blobs(self) -> None:
         for _, value in self.transaction.scan(META, BLOB_PREFIX, BLOB_PREFIX[:-1] + b";"):
             try:
-                unseal(0, value, "blob")
+                without_checksum(0, value, "blob")
             except StoreDamagedError:
                 self.findings.add(META, "a blob " + UNREADABLE)
 

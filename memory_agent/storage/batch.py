@@ -18,18 +18,18 @@ from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.changes import Changes, IndexedText, LogEntry, Op, indexed_text
 from memory_agent.storage.codec import (
     Usage,
+    encode_checked,
     encode_entry,
     encode_record,
-    encode_sealed,
     encode_vector,
     microseconds,
     name_key,
     row_key,
     row_number,
-    seal,
     short_row,
     unit_vector,
     usage_of,
+    with_checksum,
 )
 from memory_agent.storage.recall_notes import RecallNote, decode_note, encode_note, note_entries, recall_key
 from memory_agent.storage.snapshot import (
@@ -103,7 +103,7 @@ class Batch(Snapshot):
         if body is not None:
             self.state.ndim = len(body) // 2
             self._transaction.delete(PENDING, row_key(row))
-            self._write(VECTORS, row, seal(row, body))
+            self._write(VECTORS, row, with_checksum(row, body))
         return row
 
     def allot_row(self) -> int:
@@ -195,7 +195,7 @@ class Batch(Snapshot):
         if value is None:
             self._transaction.delete(META, key)
         else:
-            self._transaction.put(META, key, seal(0, value))
+            self._transaction.put(META, key, with_checksum(0, value))
 
     def set_stamp(self, stamp: str) -> None:
         """Say which embedder the vectors of this store come from.
@@ -300,7 +300,7 @@ class Batch(Snapshot):
 
     def finish(self) -> None:
         """Write the state and settle the changes; the store calls it before the commit."""
-        self._transaction.put(META, STATE_KEY, encode_sealed(0, self.state))
+        self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
         after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
         self.changes = Changes(after, self.state.last_change, tuple(self.resolve(self._entries)))
 
@@ -338,7 +338,7 @@ class Batch(Snapshot):
         self._write(VECTORS, row, encode_vector(row, unit))
 
     def _write_usage(self, row: int, usage: Usage) -> None:
-        self._transaction.put(USAGE, row_key(row), encode_sealed(row, usage))
+        self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
 
     def _drop_vectors(self) -> None:
         self._transaction.clear(VECTORS)

@@ -95,12 +95,12 @@ _records = msgspec.msgpack.Decoder(_StoredRecord)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def seal(number: int, body: bytes) -> bytes:
+def with_checksum(number: int, body: bytes) -> bytes:
     """Return `body` with a checksum in front that also covers `number`."""
     return checksum(number, body) + body
 
 
-def unseal(number: int, value: bytes, what: str) -> bytes:
+def without_checksum(number: int, value: bytes, what: str) -> bytes:
     """Return the body of a sealed value. Raises `StoreDamagedError`, naming `what`, when it does not match."""
     body = value[CHECKSUM_BYTES:]
     if checksum(number, body) != value[:CHECKSUM_BYTES]:
@@ -188,12 +188,12 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
         provenance=None if record.provenance is None else _place(_PROVENANCES, record.provenance, "provenance"),
         metadata=record.metadata,
     )
-    return seal(row, _deflate(_encode(stored)))
+    return with_checksum(row, _deflate(_encode(stored)))
 
 
 def decode_record(row: int, value: bytes, usage: Usage, vector: Embedding | None = None) -> MemoryRecord:
     """Return the memory. Raises `StoreDamagedError`."""
-    stored = decode(_records, row, _inflate(row, unseal(row, value, "record")), "record")
+    stored = decode(_records, row, _inflate(row, without_checksum(row, value, "record")), "record")
     try:
         return _memory(stored, usage, vector)
     except (IndexError, OverflowError) as error:
@@ -256,12 +256,12 @@ def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
 
 def encode_vector(row: int, vector: Embedding) -> bytes:
     """Return the stored form of a unit vector."""
-    return seal(row, vector.astype("<f2").tobytes())
+    return with_checksum(row, vector.astype("<f2").tobytes())
 
 
-def unseal_vector(row: int, value: bytes, ndim: int) -> bytes:
+def vector_body(row: int, value: bytes, ndim: int) -> bytes:
     """Return the bytes of a stored vector. Raises `StoreDamagedError`."""
-    body = unseal(row, value, "vector")
+    body = without_checksum(row, value, "vector")
     if len(body) != vector_bytes(ndim):
         raise StoreDamagedError(f"vector {row} has {len(body)} bytes, expected {vector_bytes(ndim)}")
     return body
@@ -280,31 +280,31 @@ def vector_bytes(ndim: int) -> int:
 def encode_entry(change: int, entry: LogEntry) -> bytes:
     """Return the stored form of a line of the change log; that of a deletion is smaller than what it deletes."""
     before = b"" if entry.before is None else _deflate(_encode(entry.before))
-    return seal(change, bytes([OPS.index(entry.op)]) + row_key(entry.row) + before)
+    return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row) + before)
 
 
 def decode_entry(change: int, value: bytes) -> LogEntry:
     """Return the line of the change log. Raises `StoreDamagedError`."""
-    body = unseal(change, value, "change")
+    body = without_checksum(change, value, "change")
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
         raise StoreDamagedError(f"change {change}: is no line of the log")
     before = decode(_texts, change, _inflate(change, body[9:]), "change") if len(body) > 9 else None
     return LogEntry(OPS[body[0]], row_number(body[1:9]), before)
 
 
-def encode_sealed(number: int, value: object) -> bytes:
+def encode_checked(number: int, value: object) -> bytes:
     """Return any plain value, sealed."""
-    return seal(number, _encode(value))
+    return with_checksum(number, _encode(value))
 
 
 def encode_packed(number: int, value: object) -> bytes:
     """Return any plain value, packed where that saves room, and sealed."""
-    return seal(number, _deflate(_encode(value)))
+    return with_checksum(number, _deflate(_encode(value)))
 
 
 def decode_packed(decoder: msgspec.msgpack.Decoder[T], number: int, value: bytes, what: str) -> T:
     """Return a value that was packed and sealed. Raises `StoreDamagedError`."""
-    return decode(decoder, number, _inflate(number, unseal(number, value, what)), what)
+    return decode(decoder, number, _inflate(number, without_checksum(number, value, what)), what)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], number: int, body: bytes, what: str) -> T:

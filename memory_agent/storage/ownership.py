@@ -16,7 +16,7 @@ from relay.crypto import Encryption, Form
 PAIRS = "pairs"
 ORDER = "order"
 """The two databases: key -> sealed user, and a number that grows -> the key that was learnt then."""
-UNSEALED = "owners"
+UNCHECKED = "owners"
 """Of a map from before pairs had a checksum."""
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
@@ -26,24 +26,24 @@ _PURPOSE = "owners"
 _AS_IT_IS = Form(None, is_sealed=False)
 
 
-def seal_owner(key: bytes, user: bytes) -> bytes:
+def encode_owner(key: bytes, user: bytes) -> bytes:
     """Return what is kept of an owner: a checksum over both, and the user."""
     return xxhash.xxh3_64_digest(key + b"\0" + user) + user
 
 
-def opened_owner(key: bytes, value: bytes) -> bytes | None:
+def decode_owner(key: bytes, value: bytes) -> bytes | None:
     """Return the user of a kept pair; None for a damaged one: also one that was sealed as it was, by an upgrade."""
     user = value[_CHECKSUM_BYTES:]
     try:
         user.decode()
     except UnicodeDecodeError:
         return None
-    return user if seal_owner(key, user) == value else None
+    return user if encode_owner(key, user) == value else None
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
     """Return how the map is encrypted with the system's key: its keys are digests, users stay readable."""
-    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNSEALED), _AS_IT_IS))
+    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
 
 
 def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:

@@ -26,10 +26,10 @@ from memory_agent.storage.codec import (
     place,
     row_key,
     row_number,
-    unseal,
-    unseal_vector,
+    vector_body,
     vector_bytes,
     vectors_of,
+    without_checksum,
 )
 from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
@@ -87,12 +87,12 @@ class Snapshot:
     def usage(self, row: int) -> Usage:
         """Return how often the memory was recalled and used."""
         value = self._transaction.get(USAGE, row_key(row))
-        return Usage() if value is None else decode(_usages, row, unseal(row, value, "usage"), "usage")
+        return Usage() if value is None else decode(_usages, row, without_checksum(row, value, "usage"), "usage")
 
     def vector(self, row: int) -> Embedding | None:
         """Return (d,) float32 of unit length, or None when the row has no vector."""
         value = self._transaction.get(VECTORS, row_key(row))
-        return None if value is None else vectors_of([unseal_vector(row, value, self._ndim)], self._ndim)[0]
+        return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
         """Return (n, d) float32, each of unit length; all zeros where a row has no vector."""
@@ -100,7 +100,7 @@ class Snapshot:
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():
             value = self._transaction.get(VECTORS, row_key(row))
-            bodies.append(absent if value is None else unseal_vector(row, value, self._ndim))
+            bodies.append(absent if value is None else vector_body(row, value, self._ndim))
         return vectors_of(bodies, self._ndim)
 
     def row_of_id(self, record_id: str) -> int | None:
@@ -131,7 +131,7 @@ class Snapshot:
         pairs = self._transaction.scan(VECTORS)
         while part := list(islice(pairs, chunk)):
             rows = [row_number(key) for key, _ in part]
-            bodies = [unseal_vector(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
+            bodies = [vector_body(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
             yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
 
     def pending_rows(self, limit: int) -> list[int]:
@@ -146,7 +146,7 @@ class Snapshot:
     def blob(self, name: str) -> bytes | None:
         """Return the blob that was set under `name`, or None."""
         value = self._transaction.get(META, BLOB_PREFIX + name_key(name, "name"))
-        return None if value is None else unseal(0, value, f"blob {name}")
+        return None if value is None else without_checksum(0, value, f"blob {name}")
 
     def trajectory(self, run_id: str) -> StoredTrajectory | None:
         """Return what is known of a run; one that was forgotten is not known."""
@@ -297,4 +297,4 @@ def _read_state(transaction: Transaction) -> StoreState:
     value = transaction.get(META, STATE_KEY)
     if value is None:
         return StoreState()
-    return decode(_states, 0, unseal(0, value, "state"), "state")
+    return decode(_states, 0, without_checksum(0, value, "state"), "state")

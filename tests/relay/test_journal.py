@@ -24,7 +24,7 @@ from relay import (
     QuarantineEntryError,
     read_event,
 )
-from relay.entries import StoredEvent, number_key, open_event, seal
+from relay.entries import StoredEvent, dump_entry, load_event, number_key
 from relay.principal import Origin
 
 
@@ -254,5 +254,5 @@ def test_an_entry_from_before_origins_were_kept_is_read() -> None:
         data: bytes
 
     key = number_key(7)
-    stored = open_event(key, seal(key, Former(1, "alice", "e", "a.b", b"\x80")))  # type: ignore[arg-type]
+    stored = load_event(key, dump_entry(key, Former(1, "alice", "e", "a.b", b"\x80")))  # type: ignore[arg-type]
     assert stored == StoredEvent(1, "alice", "e", "a.b", b"\x80", None)
