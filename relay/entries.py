@@ -19,8 +19,8 @@ from relay.principal import Origin
 T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
-"""`users`: user and seq, for reading one user alone. `ids`: user and event_id to seq. `forgotten`: ids of deleted events
-that are still recognised. `sources`: how far each table was read. `unread`: the digest of each quarantine entry."""
+"""`users`: user and seq, for reading one user alone. `ids`: user and event_id to seq. `forgotten`: ids of deleted
+events that are still recognised. `sources`: how far each table was read. `unread`: digests of quarantine entries."""
 
 
 class StoredEvent(msgspec.Struct, frozen=True, array_like=True):

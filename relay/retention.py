@@ -40,7 +40,7 @@ class Retention:
         self._settings = settings
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete what the settings do not keep. Durable on return. Raises `JournalFullError` if deleting finds no room."""
+        """Delete what the settings do not keep. Durable. Raises `JournalFullError` if deleting finds no room."""
         deleted, deleted_bytes = 0, 0
         target, held_by, passed = self._plan(now)
         while chunk := self._delete_chunk(target, now):

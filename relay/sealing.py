@@ -187,7 +187,7 @@ def _owner_of(stored: StoredEvent) -> str:
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts bytes that are no event: the one their source names, else they, else `system`."""
+    """Return the user whose key encrypts bytes that are no event: from their source, else from them, else `system`."""
     named = source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
     try:
         told = named or decode_mapping(data, _LIMITS)

@@ -1,7 +1,7 @@
-"""The files of the vector index, the lexicon and the learner against the records that they are derived from.
+"""Checks the files of the vector index, the lexicon and the learner against the records.
 
-Each may be behind, by changes that the change log still holds; rows that changed since are left out. A fault here costs
-nobody a memory: the file is built anew from the records, at the next open, or now by `memory-agent rebuild`.
+Each file may be behind, by changes that the change log still holds; rows that changed since are skipped. A fault here
+loses no memory: the file is rebuilt from the records at the next open, or now by `memory-agent rebuild`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BEHIND = "is further behind than the change log reaches"
 
 
 def check_index(snapshot: Snapshot, index: VectorIndex, findings: Findings, report: Report) -> None:
-    """Compare the saved graph, which was loaded from its file, with the vectors of the store."""
+    """Compare a vector index loaded from its file with the vectors of the store."""
     if not _is_of_store(snapshot, index.lineage, INDEX_FILE, findings):
         return
     changed = _changed_since(snapshot, index.applied)
@@ -52,7 +52,7 @@ def check_index(snapshot: Snapshot, index: VectorIndex, findings: Findings, repo
 
 
 def check_lexicon(snapshot: Snapshot, held: HeldWords, findings: Findings, report: Report) -> None:
-    """Compare the lexicon's rows, and what they say, with the records."""
+    """Compare the rows of the lexicon with the records."""
     if not _is_of_store(snapshot, held.lineage, LEXICON_FILE, findings):
         return
     changed = _changed_since(snapshot, held.applied)
@@ -75,7 +75,7 @@ def check_lexicon(snapshot: Snapshot, held: HeldWords, findings: Findings, repor
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
-    """Hold the saved learner against its checksum, and against whose it should be. Of an older moment it may be."""
+    """Check the checksum of the saved learner, and that it belongs to this store. It may be older than the records."""
     try:
         lineage = look_at_learner(folder, key)
     except DamagedStateError as error:

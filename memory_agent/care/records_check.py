@@ -1,7 +1,7 @@
-"""Every value of one store against its checksum, and whatever points to something against what points back.
+"""Checks one store: every value against its checksum, and every reference both ways.
 
-LMDB sees no flipped bit inside a value or a key, so keys are checked by what they lead to: an id to its record and the
-record to its id, and so on. What this does not do: mend. What is damaged here is the truth, and comes from a backup.
+LMDB does not notice a flipped bit in a value or a key, so keys are checked by what they refer to: an id to its record,
+the record to its id, and so on. Nothing is repaired: records are the source of truth, and come back from a backup.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LENGTH_ERROR = 0.01  # of a unit vector in float16; .0005 is usual
 
 
 class RecordsCheckup(Checkup):
-    """One look at one store, through one read transaction."""
+    """Checks the databases of one store."""
 
     def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
         super().__init__(transaction, findings, report)
@@ -150,14 +150,14 @@ class RecordsCheckup(Checkup):
                 self.findings.add(META, "a blob " + UNREADABLE)
 
     def _runs(self) -> None:
-        """Require that runs name memories that are there, or were and are forgotten."""
+        """Require that runs refer to memories that exist, or existed and are forgotten."""
         for key, value in self.walk(RUNS):
-            with suppress(StoreDamagedError, InvalidInputError):  # named where the index is made of it
+            with suppress(StoreDamagedError, InvalidInputError):  # reported by the check of the index
                 for row in decode_trajectory(key, value).named_rows:
                     self.findings.require(0 < row < self._state.next_row, RUNS, "names a row that never was")
 
     def _index_of(self, index: str, sources: Mapping[str, Callable[[bytes, bytes], dict[bytes, bytes]]]) -> None:
-        """Compare an index with what it should hold, both ways."""
+        """Compare an index with its source, both ways."""
         expected: dict[bytes, bytes] = {}
         for database, entries in sources.items():
             for key, value in self.walk(database):
@@ -195,5 +195,5 @@ class RecordsCheckup(Checkup):
 
 
 def _row_of(value: bytes) -> int:
-    """Return the row that a value names; 0, which is no row, for what can be none."""
+    """Return the row in a value; 0, which is no row, for a value that is too long."""
     return row_number(value) if len(value) <= _ROW_BYTES else 0
