@@ -10,15 +10,15 @@ from pathlib import Path
 
 from relay.config import JournalSettings
 from relay.crypto import KeyRing, Put, encrypt_in_place
-from relay.disk import Pair, Transaction
+from relay.disk import Transaction
 from relay.entries import (
     COUNTERS,
     StoredEvent,
     StoredQuarantine,
+    dump_entry,
+    load_event,
+    load_quarantine,
     number_key,
-    open_event,
-    open_quarantine,
-    seal,
 )
 from relay.errors import EntryDamagedError
 from relay.journal import Journal
@@ -74,29 +74,32 @@ class _Encrypted:
     def puts(self) -> Iterator[Put]:
         """Yield everything that the new file holds."""
         for database in _AS_THEY_ARE:
-            yield from ((database, key, value) for key, value in self._items(database))
-        yield from ((COUNTERS, key, value) for key, value in self._items(COUNTERS) if key not in _SIZES)
+            yield from ((database, key, value) for key, value in self._transaction.scan(database))
+        yield from ((COUNTERS, key, value) for key, value in self._transaction.scan(COUNTERS) if key not in _SIZES)
         yield COUNTERS, MARK, self._mark
-        yield from (("ids", self._id_key(key), value) for key, value in self._items("ids"))
-        yield from (("forgotten", key, value[:8] + self._id_key(value[8:])) for key, value in self._items("forgotten"))
+        yield from (("ids", self._id_key(key), value) for key, value in self._transaction.scan("ids"))
+        yield from (
+            ("forgotten", key, value[:8] + self._id_key(value[8:]))
+            for key, value in self._transaction.scan("forgotten")
+        )
         yield from self._events()
         yield from self._quarantine()
 
     def _events(self) -> Iterator[Put]:
         size_bytes = 0
-        for key, value in self._items("events"):
-            plain = open_event(key, value)
+        for key, value in self._transaction.scan("events"):
+            plain = load_event(key, value)
             assert isinstance(plain, StoredEvent), "damaged entries were set aside"
             event_key = self._sealing.id_key(plain.user_id, plain.event_id)
             stored = self._sealing.event(key, plain, event_key)
             size_bytes += stored.size_bytes
-            yield "events", key, seal(key, stored)
+            yield "events", key, dump_entry(key, stored)
         yield COUNTERS, _SIZES[0], number_key(size_bytes)
 
     def _quarantine(self) -> Iterator[Put]:
         size_bytes, digests = 0, set()
-        for key, value in self._items("quarantine"):
-            plain = open_quarantine(key, value)
+        for key, value in self._transaction.scan("quarantine"):
+            plain = load_quarantine(key, value)
             if not isinstance(plain, StoredQuarantine):
                 reason = "the quarantine entry does not match its checksum"
                 plain = StoredQuarantine(value, EntryDamagedError.code, reason, "quarantine", 0, None, key)
@@ -107,7 +110,7 @@ class _Encrypted:
             )
             stored = self._sealing.quarantine(key, user_id, plain)
             size_bytes += stored.size_bytes
-            yield "quarantine", key, seal(key, stored)
+            yield "quarantine", key, dump_entry(key, stored)
             if digest not in digests:
                 digests.add(digest)
                 yield "unread", digest, key
@@ -116,6 +119,3 @@ class _Encrypted:
     def _id_key(self, plain: bytes) -> bytes:
         user_id, _, event_id = plain.partition(b"\0")
         return self._sealing.id_key(user_id.decode(), event_id.decode())
-
-    def _items(self, database: str) -> Iterator[Pair]:
-        return self._transaction.scan(database)

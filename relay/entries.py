@@ -1,8 +1,8 @@
-"""How entries, counters and times lie in the journal's databases: keys, values, checksums. Pure.
+"""The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
 
-A value is 8 bytes of XXH3 over key and content, then the content: a bit that flips in either, or an entry that turns
-up under another number, is noticed. Numbers are 8 bytes, big end first, so that LMDB sorts them. What is encrypted
-(`sealing`) has its checksum outside, so that damage is told from a missing key.
+A value is 8 bytes of XXH3 over key and content, then the content; so a flipped bit in either, or an entry under another
+number, is noticed. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an encrypted entry
+(`sealing`) is outside of the encryption, which tells damage from a missing key.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from relay.disk import Transaction
 T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
-"""`users`: user and seq, so that one user can be read alone. `ids`: user and event_id to seq. `forgotten`: ids whose
-event was deleted and that are still recognised. `sources`: how far each table was read. `unread`: what is already in
-quarantine, by its digest."""
+"""`users`: user and seq, for reading one user alone. `ids`: user and event_id to seq. `forgotten`: ids of deleted
+events that are still recognised. `sources`: how far each table was read. `unread`: digests of quarantine entries."""
 
 
 class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event with what the journal needs to know without decoding it."""
+    """An encoded event with the fields that the journal needs without decoding it."""
 
     received_ms: int
     user_id: str
@@ -33,7 +32,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     event_type: str
     data: bytes
     origin: Origin | None = None
-    """None: from before it was kept, or from a journal that no relay wrote, as a spool."""
+    """None in entries from before it was stored, and where no relay wrote the journal, as in a spool."""
 
     @property
     def id_key(self) -> bytes:
@@ -45,9 +44,9 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event encrypted: `name` is its id, `sealed` all of it. The rest is what deleting needs without a key.
+    """An encrypted event: `name` is its id, `sealed` all of it. Deleting needs only the rest, and no key.
 
-    `owner` is whose key encrypts it, where that is not `user_id`.
+    `owner` is the user whose key encrypts it, if that is not `user_id`.
     """
 
     received_ms: int
@@ -67,7 +66,7 @@ class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
-    """An entry of the quarantine; `digest` is the key under which a repeat of it is recognised."""
+    """A quarantine entry; `digest` is the key by which a repetition is recognised."""
 
     data: bytes
     code: str
@@ -83,7 +82,7 @@ class StoredQuarantine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedQuarantine(msgspec.Struct, frozen=True, array_like=True):
-    """An entry of the quarantine encrypted with the key of `user_id`."""
+    """A quarantine entry encrypted with the key of `user_id`."""
 
     user_id: str
     key_id: bytes
@@ -101,7 +100,7 @@ AnyEvent = StoredEvent | SealedEvent
 AnyQuarantine = StoredQuarantine | SealedQuarantine
 
 _SEALED = b"\xc1"
-"""Comes before what is encrypted; no MessagePack begins with it."""
+"""The first byte of encrypted content; MessagePack never begins with it."""
 _encoder = msgspec.msgpack.Encoder()
 _event_decoder = msgspec.msgpack.Decoder(StoredEvent)
 _sealed_event_decoder = msgspec.msgpack.Decoder(SealedEvent)
@@ -110,7 +109,7 @@ _sealed_quarantine_decoder = msgspec.msgpack.Decoder(SealedQuarantine)
 
 
 def id_key(user_id: str, event_id: str) -> bytes:
-    """Return the key of an event's id. An id is its user's: nobody else can claim it, or lose an event to it."""
+    """Return the key of an event's id. Ids of different users are different."""
     return user_key(user_id) + event_id.encode()
 
 
@@ -124,43 +123,43 @@ def number_key(number: int) -> bytes:
 
 
 def number(key: bytes) -> int:
-    """Return the number that a key or a value holds, or ends with."""
+    """Return the number that a key or value is, or ends with."""
     return int.from_bytes(key[-8:], "big")
 
 
 def pack(content: AnyEvent | AnyQuarantine) -> bytes:
-    """Return what `open_event` and `open_quarantine` read, without a checksum."""
+    """Return the content of a value, without its checksum."""
     encoded = _encoder.encode(content)
     return _SEALED + encoded if isinstance(content, (SealedEvent, SealedQuarantine)) else encoded
 
 
-def seal(key: bytes, content: AnyEvent | AnyQuarantine) -> bytes:
+def dump_entry(key: bytes, content: AnyEvent | AnyQuarantine) -> bytes:
     """Return the value to store under `key`."""
     packed = pack(content)
     return xxhash.xxh3_64_digest(key + packed) + packed
 
 
-def open_event(key: bytes, value: bytes) -> AnyEvent | None:
-    """Return the event stored under `key`, or None when it does not match its checksum, or is no event behind it."""
+def load_event(key: bytes, value: bytes) -> AnyEvent | None:
+    """Return the event stored under `key`; None when it does not match its checksum or is no event."""
     packed = _checked(key, value)
     return None if packed is None else unpack_event(packed)
 
 
-def open_quarantine(key: bytes, value: bytes) -> AnyQuarantine | None:
-    """Return the quarantine entry stored under `key`, or None when it is damaged, as `open_event` does."""
+def load_quarantine(key: bytes, value: bytes) -> AnyQuarantine | None:
+    """Return the quarantine entry stored under `key`; None when it is damaged."""
     packed = _checked(key, value)
     return None if packed is None else unpack_quarantine(packed)
 
 
 def unpack_event(packed: bytes) -> AnyEvent | None:
-    """Return what `pack` packed, None when it is something else."""
+    """Return the entry that `pack` encoded; None when it is something else."""
     if packed[:1] == _SEALED:
         return _decoded(_sealed_event_decoder, packed[1:])
     return _decoded(_event_decoder, packed)
 
 
 def unpack_quarantine(packed: bytes) -> AnyQuarantine | None:
-    """Return what `pack` packed, None when it is something else."""
+    """Return the entry that `pack` encoded; None when it is something else."""
     if packed[:1] == _SEALED:
         return _decoded(_sealed_quarantine_decoder, packed[1:])
     return _decoded(_quarantine_decoder, packed)

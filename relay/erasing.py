@@ -1,9 +1,8 @@
-"""Erasing events out of order: of a user, a session, or by id. Their numbers stay as holes that readers pass.
+"""Erases events out of order: of a user, a session, a run, or by id. Readers pass the numbers that are missing.
 
-An erased entry is like one that retention deleted: gone, with its id known until the horizon of repeats, so whoever
-sends it again finds it known. `JournalSettings.repeat_horizon_s` bounds that. What lies in pages that were given up is
-gone with `Journal.compact`. An event whose key is gone is erased with all of its user's, and by its number. What this
-does not do: reach what an emitter keeps, or backups.
+The id of an erased event is recognised until `JournalSettings.repeat_horizon_s`, as after retention, so that sending it
+again has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is gone is erased with all
+of its user's, or by its number. Copies at the emitter and in backups are not reached.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 from relay.admission import publisher_of
 from relay.config import EventLimits
 from relay.disk import Environment, Transaction
-from relay.entries import AnyEvent, StoredEvent, add_to_counter, number_key, open_event
+from relay.entries import AnyEvent, StoredEvent, add_to_counter, load_event, number_key
 from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
 from relay.quarantine import Quarantine
@@ -39,7 +38,7 @@ _traces = msgspec.msgpack.Decoder(_Traces)
 
 
 class Erasing:
-    """Works on the databases of one journal."""
+    """Erases in one journal."""
 
     def __init__(
         self,
@@ -56,9 +55,9 @@ class Erasing:
         self._reading = reading
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
-        """Erase what is wanted among the next `limit` events, in one transaction; durable on return.
+        """Erase what is wanted among the next `limit` events, in one transaction. Durable on return.
 
-        Ask again from `next_after` on until it is None; the quarantine is gone through with the last part.
+        Repeat with `after_seq` set to `next_after` until that is None; the quarantine is erased with the last part.
         """
         if dry_run:
             with self._environment.read() as transaction:
@@ -75,7 +74,7 @@ class Erasing:
             looked_at, after = looked_at + 1, seq
             key = number_key(seq)
             value = transaction.get("events", key)
-            stored = None if value is None else open_event(key, value)
+            stored = None if value is None else load_event(key, value)
             if stored is not None and self._is_wanted(seq, stored, wanted):
                 found.append((seq, stored))
         else:
@@ -109,7 +108,7 @@ class Erasing:
             add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
 
     def _candidates(self, transaction: Transaction, wanted: Erasable) -> Iterator[int]:
-        """Go over the numbers of the user's events and of the named ones of `system`, in order."""
+        """Yield the numbers of the user's events and of the named ones of `system`, in order."""
         seqs = {seq for seq in wanted.system_seqs if seq > wanted.after_seq}
         yield from sorted(seqs.union(self._reading.seqs_of(transaction, wanted.user_id, wanted.after_seq)))
 
@@ -131,7 +130,7 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
 
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
-    """Whether quarantined bytes are of what is wanted; what cannot be read is known by its source alone."""
+    """Whether quarantined bytes belong to what is wanted; unreadable ones are known by their source alone."""
     is_users = entry.source == f"memory:{wanted.user_id}" or publisher_of(entry.source).user_id == wanted.user_id
     is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
     if (is_users and wanted.everything) or is_named:
@@ -157,5 +156,5 @@ def _is_of(session_id: object, run_id: object, actor_id: object, wanted: Erasabl
 
 
 def _is_among(told: object, ids: frozenset[str]) -> bool:
-    """Whether what a publisher told is one of the ids; it may be of any type, and of one that has no hash."""
+    """Whether a publisher's value is one of the ids; it may be of any type, also of one without a hash."""
     return isinstance(told, str) and told in ids

@@ -1,9 +1,9 @@
 """The durable log of events: in order (`seq`, from 1), once per user and `event_id`, with durable consumers.
 
-What `append` returned is on the disk: the commit returned with sync and metasync on. That does not cover a lost disk,
-or a disk that says it wrote and did not. One process writes; others may open it `readonly`. What this does not do:
-sockets, or deciding what an event means. Rejected: a file of appended records, which needs its own index, recovery and
-de-duplication, each of which LMDB's one transaction gives (`ops/decisions/0001-journal-and-acks.md`).
+Events are on the disk when `append` returns (sync and metasync are on), unless the disk is lost or lies about its
+writes. One process writes; others may open the journal `readonly`. Rejected: a file of appended records, which needs
+its own index, recovery and de-duplication; LMDB's transactions give all three
+(`ops/decisions/0001-journal-and-acks.md`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from relay.entries import (
     StoredEvent,
     add_to_counter,
     counter,
+    dump_entry,
     milliseconds,
     number,
     number_key,
-    seal,
     set_counter,
     user_key,
 )
@@ -53,7 +53,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Appended(NamedTuple):
-    """The number of an event in the journal; `duplicate` when it was there already, under that number."""
+    """The number of an event in the journal; `duplicate` if it was there already."""
 
     seq: int
     duplicate: bool
@@ -69,7 +69,7 @@ class Journal:
         keys: KeyRing | None = None,
         ring: bytes | None = None,
     ) -> None:
-        """`ring`: the id of the system's key among `keys`, by which the journal is encrypted."""
+        """`ring`: the id of the system's key in the ring that encrypts the journal."""
         self._environment = environment
         self._settings = settings
         self._sealing = Sealing(keys, ring)
@@ -88,7 +88,7 @@ class Journal:
         readonly: bool = False,
         keys: KeyRing | None = None,
     ) -> Self:
-        """Open the journal in folder `path`; a writer creates it and holds it alone. With `keys` it is encrypted.
+        """Open the journal in folder `path`; a writer creates it and owns it. With `keys` it is encrypted.
 
         Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`,
         `EncryptionMismatchError`, `EncryptionKeyMissingError`.
@@ -113,10 +113,10 @@ class Journal:
         suspects: Sequence[Suspect] = (),
         source: tuple[str, int] | None = None,
     ) -> list[Appended]:
-        """Append events in order, in one transaction, and say under which number each is. Durable on return.
+        """Append events in order, in one transaction; return the number of each. Durable on return.
 
-        `origins` are those of the events, one for each where they are known. In the same transaction `suspects` go to
-        quarantine, and `source` (a name and how far it was read) is noted.
+        `origins` holds the origin of each event, if they are known. The same transaction quarantines `suspects`, and
+        stores `source`: a name and how far it was read.
         Raises `JournalPausedError` (nothing was written), `JournalError`.
         """
         with self._writing() as transaction:
@@ -132,15 +132,15 @@ class Journal:
     def read(
         self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
     ) -> list[JournalEntry]:
-        """Return the entries after `after_seq` in order, of one user when asked; as `fetch` without the rest."""
+        """Return the entries that `fetch` returns."""
         return self.fetch(after_seq, limit, max_bytes, user_id).entries
 
     def fetch(self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None) -> Batch:
-        """Return at most `limit` entries after `after_seq`, and where the journal ends, from one snapshot.
+        """Return at most `limit` entries after `after_seq` in order, of one user if given, from one snapshot.
 
-        Stops before `max_bytes` of event data, except that the first entry always fits; passes what no key is left for.
-        Raises `EntryDamagedError` when the first entry is damaged; a later one ends the batch before it;
-        `KeysUnavailableError` when no key can be had.
+        Stops before `max_bytes` of event data, but the first entry always fits. Entries whose key is gone are passed.
+        Raises `EntryDamagedError` when the first entry is damaged (a later one ends the batch before it), and
+        `KeysUnavailableError` when the folder of keys is gone.
         """
         self._sealing.require_keys()
         entries: list[JournalEntry] = []
@@ -155,31 +155,31 @@ class Journal:
                 entries.append(entry)
                 if len(entries) >= limit:
                     break
-        self._sealing.require_keys()  # else keys that went away meanwhile would look destroyed
+        self._sealing.require_keys()  # else keys that went away meanwhile would seem destroyed
         return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq)
 
     @property
     def last_seq(self) -> int:
-        """The greatest number ever given, 0 in a new journal."""
+        """The last number that was assigned, 0 in a new journal."""
         with self._environment.read() as transaction:
             return counter(transaction, "last_seq")
 
     @property
     def first_seq(self) -> int:
-        """The number of the oldest entry that is kept; `last_seq + 1` when none is."""
+        """The number of the oldest entry; `last_seq + 1` when there is none."""
         with self._environment.read() as transaction:
             return self._first_seq(transaction, counter(transaction, "last_seq"))
 
     def cursor(self, name: str) -> int:
-        """Return how far the consumer `name` is, 0 when it is unknown."""
+        """Return the cursor of the consumer `name`, 0 when it is unknown."""
         with self._environment.read() as transaction:
             return self._cursor(transaction, name) or 0
 
     def commit(self, name: str, seq: int) -> int:
-        """Note that the consumer `name` is done with everything up to `seq`, and return its cursor. Durable on return.
+        """Move the cursor of the consumer `name` to `seq`, and return it. Durable on return.
 
         A cursor never goes back. A commit of 0 registers a consumer, so that retention waits for it.
-        Raises `CursorError` for a number that was never given or an unusable name.
+        Raises `CursorError` for a number that was never assigned, or an unusable name.
         """
         key = _consumer_key(name)
         with self._environment.write() as transaction:
@@ -203,12 +203,12 @@ class Journal:
             raise ConsumerBehindError(behind.name, behind.lag, max_lag)
 
     def remove_consumer(self, name: str) -> bool:
-        """Forget a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return."""
+        """Remove a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return."""
         with self._environment.write() as transaction:
             return transaction.delete("consumers", _consumer_key(name))
 
     def source_cursor(self, name: str) -> int | None:
-        """Return how far a source was read (`append`), or None when it is new."""
+        """Return how far a source was read (`append`); None when it is new."""
         with self._environment.read() as transaction:
             value = transaction.get("sources", name.encode())
         return None if value is None else number(value)
@@ -216,7 +216,7 @@ class Journal:
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
-        """Keep something that could not be handled, with the reason; return its id (0: no room). Durable on return."""
+        """Quarantine something that could not be handled; return its id (0: no room). Durable on return."""
         with self._writing() as transaction:
             return self._quarantine.add(transaction, Suspect(data, code, reason, source, seq), now)
 
@@ -226,7 +226,7 @@ class Journal:
             return self._quarantine.after(transaction, after, limit)
 
     def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
-        """Return one quarantined entry. Raises `QuarantineEntryError` when it is not there."""
+        """Return one quarantined entry. Raises `QuarantineEntryError` when there is none."""
         with self._environment.read() as transaction:
             entry = self._quarantine.get(transaction, entry_id)
         if entry is None:
@@ -240,7 +240,7 @@ class Journal:
                 raise QuarantineEntryError(entry_id, "there is no such entry")
 
     def release(self, entry_id: int, event: Event, origin: Origin, now: datetime) -> Appended:
-        """Append the event that a quarantined entry turned out to be, and remove the entry, in one transaction."""
+        """Append the event of a quarantined entry, and remove the entry, in one transaction. Durable on return."""
         with self._writing() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
                 raise QuarantineEntryError(entry_id, "there is no such entry")
@@ -255,7 +255,7 @@ class Journal:
             return self._quarantine.add(transaction, suspect, now)
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete what is older or more than the settings keep, as far as the consumers allow. Durable on return."""
+        """Delete what is older or more than the settings allow, as far as consumers have read. Durable on return."""
         return self._retention.retain(now)
 
     def discard(self, through_seq: int, consumer: str, now: datetime) -> None:
@@ -265,9 +265,9 @@ class Journal:
             self._retention.delete_through(transaction, through_seq, now)
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase a part of what is wanted; ask again from `next_after` on. Durable on return.
+        """Erase the next part of what is wanted (`Erasing.erase`). Durable on return.
 
-        The bytes lie in pages that were given up until `compact`. Raises `KeysUnavailableError`.
+        The bytes stay in free pages until `compact`. Raises `KeysUnavailableError`.
         """
         self._sealing.require_keys()
         return self._erasing.erase(wanted, now, dry_run=dry_run)
@@ -283,7 +283,7 @@ class Journal:
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     def compact(self) -> None:
-        """Leave nothing of what was deleted in the file. Everybody waits meanwhile (.1 s per 100 MB). Durable.
+        """Rewrite the file without deleted data. Writers wait meanwhile (.1 s per 100 MB). Durable on return.
 
         Raises `JournalFullError` when the disk has no room for the copy, `TimeoutError` when a reader does not end.
         """
@@ -293,12 +293,12 @@ class Journal:
 
     @property
     def uncompacted(self) -> int:
-        """How many entries were erased whose bytes may still lie in the file."""
+        """Number of erased entries whose bytes may still lie in the file."""
         with self._environment.read() as transaction:
             return counter(transaction, "uncompacted")
 
     def clear_dead_readers(self) -> int:
-        """Free what readers that died keep alive; to be called now and then. Returns how many."""
+        """Free the slots of readers whose process died; call it now and then. Returns how many."""
         return self._environment.clear_dead_readers()
 
     def stats(self) -> JournalStats:
@@ -321,7 +321,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Close, and let another writer in. No other thread may be using the journal. Twice does no harm."""
+        """Close, and release the lock. No other thread may be using the journal. Idempotent."""
         self._environment.close()
 
     def __enter__(self) -> Self:
@@ -332,14 +332,14 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Write what is to be encrypted: not without keys, nor when they went away meanwhile and others were made."""
+        """Begin a write that may encrypt; undone when the folder of keys went away or was replaced meanwhile."""
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction
             self._sealing.require_keys()
 
     def _require_room(self, transaction: Transaction) -> None:
-        """Stop before the map is full to the brim: deleting takes pages too."""
+        """Raise `JournalFullError` before the map is completely full: deleting takes pages too."""
         limit = self._settings.map_size_bytes - self._reserve_bytes
         if transaction.used_bytes() > limit:
             raise JournalFullError(str(self._environment.path), limit)
@@ -370,7 +370,7 @@ class Journal:
     def _put(self, transaction: Transaction, seq: int, event_key: bytes, stored: StoredEvent, sealing: Sealing) -> int:
         key = number_key(seq)
         kept = sealing.event(key, stored, event_key)
-        transaction.append("events", key, seal(key, kept))
+        transaction.append("events", key, dump_entry(key, kept))
         transaction.put("users", user_key(stored.user_id, seq), b"")
         transaction.put("ids", event_key, key)
         return kept.size_bytes

@@ -1,8 +1,8 @@
-"""The quarantine of a journal: bytes that never became events, and events that nobody could handle, with the reason.
+"""The quarantine of a journal: bytes that are no event, and events that could not be handled, with the reason.
 
-Nothing is evicted. When it is full, further unread bytes are refused and counted, so a broken emitter cannot fill the
-disk; events of the journal (`seq`) always find room, because the journal bounds their number. The same bytes from the
-same source are kept once. What this does not do: retry (`answers`).
+Nothing is evicted. When it is full, further bytes are refused and counted, so that a broken emitter cannot fill the
+disk; events of the journal (`seq`) always fit, because the journal bounds their number. Equal bytes from one source are
+stored once. Retries are in `answers`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from relay.entries import (
     StoredQuarantine,
     add_to_counter,
     counter,
+    dump_entry,
+    load_quarantine,
     milliseconds,
     moment,
     number,
     number_key,
-    open_quarantine,
-    seal,
 )
 from relay.errors import EncryptionKeyMissingError
 from relay.sealing import Sealing, user_of
 from relay.wire import QuarantineEntry
 
 REFUSED = 0
-"""The id of an entry that found no room."""
+"""The id of an entry that did not fit."""
 
 
 class Suspect(NamedTuple):
-    """What is to be quarantined. `seq` is set for an event of the journal."""
+    """Something to quarantine. `seq` is set for an event of the journal."""
 
     data: bytes
     code: str
@@ -54,7 +54,7 @@ class Quarantine:
         self._sealing = sealing
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
-        """Store `suspect` and return its id, the old one when it is there already, or `REFUSED`."""
+        """Store `suspect` and return its id: its old one if it is stored already, `REFUSED` if it does not fit."""
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))
         known = transaction.get("unread", digest)
@@ -67,7 +67,7 @@ class Quarantine:
         key = number_key(entry_id)
         plain = StoredQuarantine(*suspect[:4], milliseconds(now), suspect.seq, digest)
         stored = self._sealing.quarantine(key, user_id, plain)
-        transaction.append("quarantine", key, seal(key, stored))
+        transaction.append("quarantine", key, dump_entry(key, stored))
         transaction.put("unread", digest, key)
         add_to_counter(transaction, "quarantine_bytes", stored.size_bytes)
         return entry_id
@@ -88,7 +88,7 @@ class Quarantine:
         if value is None:
             return False
         transaction.delete("quarantine", key)
-        stored = open_quarantine(key, value)
+        stored = load_quarantine(key, value)
         if stored is not None:
             transaction.delete("unread", stored.digest)
             add_to_counter(transaction, "quarantine_bytes", -stored.size_bytes)
@@ -108,7 +108,7 @@ class Quarantine:
             yield self._opened(key, value)
 
     def _opened(self, key: bytes, value: bytes) -> QuarantineEntry:
-        kept = open_quarantine(key, value)
+        kept = load_quarantine(key, value)
         try:
             stored = None if kept is None else self._sealing.open_quarantine(key, kept)
         except EncryptionKeyMissingError as error:
@@ -145,7 +145,7 @@ def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
 
 
 def _locked(entry_id: int, kept: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
-    """Return what may be told of an entry without its key: whose it is, so that it can be erased with the rest."""
+    """Return the readable part of an entry whose key is gone: its user, so that it can be erased with the rest."""
     return QuarantineEntry(
         id=entry_id,
         data=b"",

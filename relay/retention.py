@@ -1,8 +1,8 @@
-"""Deleting old entries of a journal: by age, by size, never past the slowest consumer unless told to, and saying so.
+"""Deletes old entries of a journal by age and size, not past the slowest consumer unless the settings say so.
 
-Deleting goes in bounded transactions, so that appends get in between. An id outlives its event by the horizon of the
-settings, counted from when the event was received. What this does not do: compact the file; LMDB uses freed pages
-again. Deleting out of order is for erasure alone (`erasing`). No keys are needed: times and sizes stay readable.
+It deletes in bounded transactions, so that appends get in between. An id outlives its event by `repeat_horizon_s`,
+counted from when the event was received. The file is not compacted; LMDB reuses freed pages. Only erasure deletes out
+of order (`erasing`). No keys are needed: times and sizes stay readable.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import msgspec
 
 from relay.config import JournalSettings
 from relay.disk import Environment, Transaction, keep_reserve, release_reserve
-from relay.entries import AnyEvent, add_to_counter, counter, milliseconds, number, number_key, open_event, user_key
+from relay.entries import AnyEvent, add_to_counter, counter, load_event, milliseconds, number, number_key, user_key
 from relay.errors import JournalFullError
 
 _CHUNK = 1_000
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What retention did. `held_by` is the consumer that kept it from deleting more.
+    """The result of one run. `held_by` is the consumer that prevented more deletions.
 
-    `passed` names the consumers whose unread entries were deleted, with how many, when it was told to ignore them.
+    `passed` maps consumers to how many of their unread entries were deleted, under `retention_ignores_consumers`.
     """
 
     deleted: int = 0
@@ -33,14 +33,14 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention:
-    """Works on the databases of one journal."""
+    """Deletes in one journal."""
 
     def __init__(self, environment: Environment, settings: JournalSettings) -> None:
         self._environment = environment
         self._settings = settings
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete what the settings do not keep. Raises `JournalFullError` when not even that finds room."""
+        """Delete what the settings do not keep. Durable. Raises `JournalFullError` if deleting finds no room."""
         deleted, deleted_bytes = 0, 0
         target, held_by, passed = self._plan(now)
         while chunk := self._delete_chunk(target, now):
@@ -53,12 +53,12 @@ class Retention:
         )
 
     def delete_through(self, transaction: Transaction, through_seq: int, now: datetime, limit: int = 1 << 62) -> int:
-        """Delete at most `limit` of the entries up to `through_seq`; return the bytes of event data they had."""
+        """Delete at most `limit` entries up to `through_seq`; return the size of their event data in bytes."""
         deleted_bytes = 0
         for done, (key, value) in enumerate(transaction.consume("events")):
             if done >= limit or number(key) > through_seq:
                 break
-            stored = open_event(key, value)
+            stored = load_event(key, value)
             if stored is not None:
                 deleted_bytes += stored.size_bytes
                 self._forget(transaction, number(key), stored, now)
@@ -67,19 +67,19 @@ class Retention:
         return deleted_bytes
 
     def delete_one(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
-        """Delete one entry out of order; its id is known until the horizon."""
+        """Delete one entry out of order; its id is recognised until the horizon."""
         transaction.delete("events", number_key(seq))
         self._forget(transaction, seq, stored, now)
         add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
-        """Delete an entry that cannot be read and return its bytes. What points to it finds nothing, and is skipped."""
+        """Delete an unreadable entry and return its bytes. References to it lead nowhere, and readers skip them."""
         value = transaction.get("events", number_key(seq))
         transaction.delete("events", number_key(seq))
         return value or b""
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return up to where to delete, who holds it back, and who is passed by how much."""
+        """Return the last number to delete, the consumer that holds it back, and which are passed by how much."""
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
             cursors = self._cursors(transaction)
@@ -92,16 +92,16 @@ class Retention:
         return max(behind[slowest], first - 1), slowest, {}
 
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
-        """Return the first number, and up to where age and size alone would delete."""
+        """Return the first number, and the last one that age and size alone would delete."""
         oldest_ms = milliseconds(now) - int(self._settings.retention_age_s * 1000)
         excess = counter(transaction, "event_bytes") - self._settings.retention_bytes
         first_key = transaction.first_key("events")
         first = counter(transaction, "last_seq") + 1 if first_key is None else number(first_key)
         wanted = first - 1
         for key, value in transaction.scan("events"):
-            stored = open_event(key, value)
+            stored = load_event(key, value)
             if stored is None:
-                continue  # its age is unknown: it goes when something younger goes
+                continue  # of unknown age: deleted when something younger is
             too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
             too_much = self._settings.retention_bytes > 0 and excess > 0
             if not (too_old or too_much):
@@ -122,7 +122,7 @@ class Retention:
             return self._delete_some(target, now)
 
     def _delete_some(self, target: int, now: datetime) -> tuple[int, int] | None:
-        """Delete a bounded number of entries and expired ids; None when there was nothing left to do."""
+        """Delete a bounded number of entries and expired ids; None when nothing is left to delete."""
         with self._environment.write() as transaction:
             before = transaction.count("events")
             deleted_bytes = self.delete_through(transaction, target, now, _CHUNK)
@@ -139,7 +139,7 @@ class Retention:
             transaction.put("forgotten", number_key(seq), value)
 
     def _expire_ids(self, transaction: Transaction, now: datetime) -> int:
-        """Stop recognising ids whose horizon has passed; they are in order of arrival."""
+        """Delete ids whose horizon has passed; they are in order of arrival."""
         oldest_ms = milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
         expired = 0
         for _, value in transaction.consume("forgotten"):

@@ -1,8 +1,8 @@
-"""What of a journal is encrypted, and with whose key: entries, the ids of events, the quarantine.
+"""Encrypts and reads the entries of a journal: events, their ids, the quarantine, each with its user's key.
 
-User ids, numbers, times and sizes stay readable, which is what deleting and counting need: an entry whose key is gone
-can still be retained, erased and checked, and readers pass it as one that was erased. A journal is encrypted from its
-beginning or not at all (`journal_file`). What this does not do: sockets, databases.
+User ids, numbers, times and sizes stay readable. Deleting and counting need no more, so an entry whose key is gone can
+still be retained, erased and checked; readers pass it like an erased one. A journal is encrypted from its beginning or
+not at all (`journal_file`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from relay.entries import (
     StoredEvent,
     StoredQuarantine,
     id_key,
+    load_event,
     number,
     number_key,
-    open_event,
     pack,
     unpack_event,
     unpack_quarantine,
@@ -50,7 +50,7 @@ _LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 class Ciphers(Protocol):
-    """As much of a ring of keys as is needed here."""
+    """The part of a `KeyRing` that is used here."""
 
     @property
     def folder(self) -> Path: ...
@@ -59,19 +59,19 @@ class Ciphers(Protocol):
 
 
 class Sealing:
-    """Encrypts the entries of one journal with the keys of a ring; without one they stay as they are."""
+    """Encrypts the entries of one journal with the keys of a ring; without a ring they stay plain."""
 
     def __init__(self, keys: Ciphers | None, ring: bytes | None = None) -> None:
-        """`ring`: the id of the system's key in the one folder of keys that will do; None where that is not settled."""
+        """`ring`: the id of the system's key in the only ring that may be used; None if any may."""
         self._keys = keys
         self._ring = ring
 
     def at_once(self) -> Sealing:
-        """Return the same for one transaction of one thread, which asks for the key of each user once."""
-        return self if self._keys is None else Sealing(_AskedOnce(self._keys), self._ring)
+        """Return a sealing for one transaction of one thread, which looks up the key of each user once."""
+        return self if self._keys is None else Sealing(_KeySnapshot(self._keys), self._ring)
 
     def require_keys(self) -> None:
-        """Raise `KeysUnavailableError` where the folder of keys is gone or another, and not just a user's key."""
+        """Raise `KeysUnavailableError` where the folder of keys is gone or another one."""
         if self._keys is not None:
             with _as_unavailable():
                 found = self._keys.cipher(SYSTEM_USER, PURPOSE).key_id
@@ -79,13 +79,13 @@ class Sealing:
                 raise KeysUnavailableError(f"{self._keys.folder} holds other keys than those of this journal")
 
     def id_key(self, user_id: str, event_id: str) -> bytes:
-        """Return the key under which an event's id is found again. Makes the user's key when there is none."""
+        """Return the key under which an event's id is stored. Creates the user's key if there is none."""
         if self._keys is None:
             return id_key(user_id, event_id)
         return user_key(user_id) + self._own(user_id).name(event_id.encode())
 
     def event(self, key: bytes, stored: StoredEvent, event_key: bytes) -> AnyEvent:
-        """Return an event as it is to be stored under `key`; `event_key` is what `id_key` returned for it."""
+        """Return the stored form of an event under `key`; `event_key` is its `id_key`."""
         if self._keys is None:
             return stored
         owner = _owner_of(stored)
@@ -95,7 +95,7 @@ class Sealing:
         return SealedEvent(stored.received_ms, stored.user_id, name, cipher.key_id, sealed, owner)
 
     def open_event(self, key: bytes, stored: AnyEvent) -> StoredEvent | None:
-        """Return the event, None when it is not what was stored there. Raises `EncryptionKeyMissingError`."""
+        """Return the plain event; None when it was not stored under this key. Raises `EncryptionKeyMissingError`."""
         if not isinstance(stored, SealedEvent):
             return stored if self._keys is None else None
         plain = self._open(stored, stored.owner or stored.user_id, key + stored.name)
@@ -103,11 +103,11 @@ class Sealing:
         return opened if isinstance(opened, StoredEvent) else None
 
     def digest(self, user_id: str, digest: bytes) -> bytes:
-        """Return under what quarantined bytes with a `digest` are recognised: who has no key cannot guess at them."""
+        """Return the stored form of the digest of quarantined bytes; without the key it reveals nothing about them."""
         return digest if self._keys is None else self._own(user_id).fingerprint(digest)
 
     def quarantine(self, key: bytes, user_id: str, stored: StoredQuarantine) -> AnyQuarantine:
-        """Return an entry of the quarantine as it is to be stored under `key`."""
+        """Return the stored form of a quarantine entry under `key`."""
         if self._keys is None:
             return stored
         cipher = self._own(user_id)
@@ -115,7 +115,7 @@ class Sealing:
         return SealedQuarantine(user_id, cipher.key_id, sealed, stored.quarantined_ms, stored.seq, stored.digest)
 
     def open_quarantine(self, key: bytes, stored: AnyQuarantine) -> StoredQuarantine | None:
-        """As `open_event`."""
+        """Return the entry as `open_event` does."""
         if not isinstance(stored, SealedQuarantine):
             return stored if self._keys is None else None
         plain = self._open(stored, stored.user_id, key)
@@ -133,7 +133,7 @@ class Sealing:
         try:
             cipher = self._keys.cipher(user_id, PURPOSE)
         except MalformedEventError:
-            return None  # nobody of that name was ever stored
+            return None  # no such user was ever stored
         if cipher.key_id != stored.key_id:
             raise EncryptionKeyMissingError(user_id, str(self._keys.folder))
         try:
@@ -142,8 +142,8 @@ class Sealing:
             return None
 
 
-class _AskedOnce:
-    """A ring as it is at one moment: 5 us less for each event of a user who was asked for."""
+class _KeySnapshot:
+    """A snapshot of a ring: 5 us less for each further event of a user."""
 
     def __init__(self, ring: Ciphers) -> None:
         self._ring = ring
@@ -158,7 +158,7 @@ class _AskedOnce:
         if known is None:
             known = self._known[user_id] = self._ask(user_id, purpose, create)
         if isinstance(known, EncryptionKeyMissingError):
-            raise known.with_traceback(None)  # else it grows with each raise, and holds the entry that was looked at
+            raise known.with_traceback(None)  # else it grows with each raise, and keeps the entry alive
         return known
 
     def _ask(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:
@@ -177,7 +177,7 @@ def _as_unavailable() -> Iterator[None]:
 
 
 def _owner_of(stored: StoredEvent) -> str:
-    """Return whom an event of `system` names as the one it belongs to, or an empty string."""
+    """Return the user to whom an event of `system` says that it belongs, or an empty string."""
     if stored.user_id != SYSTEM_USER:
         return ""
     try:
@@ -187,7 +187,7 @@ def _owner_of(stored: StoredEvent) -> str:
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return whose key encrypts bytes that are no event: of whom the source speaks, or they do, or the system's."""
+    """Return the user whose key encrypts bytes that are no event: from their source, else from them, else `system`."""
     named = source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
     try:
         told = named or decode_mapping(data, _LIMITS)
@@ -215,7 +215,7 @@ class Reading:
         """
         first, sealing = True, self._sealing.at_once()
         for key, value in self._values(transaction, after_seq, user_id):
-            stored = open_event(key, value)
+            stored = load_event(key, value)
             try:
                 plain = None if stored is None else sealing.open_event(key, stored)
             except EncryptionKeyMissingError:

@@ -1,8 +1,8 @@
-"""A bounded queue of events on disk, for a publisher whose relay is away: a journal of its own.
+"""A bounded queue of events on disk, for a publisher that cannot reach its relay: a journal of its own.
 
-What `add` took is on disk. It is drained in order, by this process or by the next that opens the folder; one process at
-a time has it. What this does not do: drop anything; a full spool refuses. Nor encrypt: it lies with the emitter, whose
-machine has no keys of users, and what is in it is gone as soon as the relay has it.
+It is drained in order, by this process or the next one that opens the folder; one process at a time has it. A full
+spool refuses events and drops none. It is not encrypted: the emitter's machine has no keys of users, and entries are
+deleted as soon as the relay has them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Spool:
     """The spool in one folder."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """Open the spool; what an earlier process left is to be taken first.
+        """Open the spool; events that an earlier process left are taken first.
 
         Raises `JournalInUseError` when another publisher uses the folder, other `JournalError`s.
         """
@@ -44,16 +44,16 @@ class Spool:
 
     @property
     def untaken(self) -> int:
-        """How many events are on disk only."""
+        """Number of events that are only on disk."""
         return self._last_seq - self.taken_through
 
     @property
     def unreleased(self) -> int:
-        """How many events are on disk, taken or not."""
+        """Number of events on disk, taken or not."""
         return self._last_seq - self._released_through
 
     def add(self, event: Event, now: datetime) -> bool:
-        """Put an event at the end; False when it is in the spool already. Durable on return.
+        """Append an event; False when it is in the spool already. Durable on return.
 
         Raises `SpoolFullError`: then it was not taken.
         """
@@ -62,9 +62,9 @@ class Spool:
         return not duplicate
 
     def keep(self, window: Iterable[Outgoing], now: datetime) -> None:
-        """Put on disk what is in a publisher's window and not yet here. Durable on return. Raises `SpoolFullError`.
+        """Append the events of a publisher's window that are not here yet. Durable on return. Raises `SpoolFullError`.
 
-        Nothing may be untaken: what is in the window comes before it.
+        Nothing may be untaken: the window comes first.
         """
         loose = [outgoing for outgoing in window if not outgoing.spool_seq]
         if not loose:
@@ -77,7 +77,7 @@ class Spool:
     def take(self, limit: int) -> list[Outgoing]:
         """Return the next events in order; they stay on disk until released.
 
-        Raises `EntryDamagedError` when the next one is damaged; it is then in the spool's quarantine, and passed.
+        Raises `EntryDamagedError` when the next one is damaged; it is passed, and moved to the spool's quarantine.
         """
         taken = []
         for entry in self._read(limit):
@@ -87,7 +87,7 @@ class Spool:
         return taken
 
     def release(self, through_seq: int, now: datetime) -> None:
-        """Delete everything up to `through_seq`: the relay has it, or has rejected it for good."""
+        """Delete everything up to `through_seq`: the relay has accepted or rejected it. Durable on return."""
         if through_seq > self._released_through:
             self._journal.discard(through_seq, _CONSUMER, now)
             self._released_through = through_seq

@@ -19,7 +19,6 @@ from typing import Annotated
 import msgspec
 
 from memory_agent.care.checkup import check_user
-from memory_agent.care.findings import Report
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment
@@ -27,7 +26,7 @@ from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.user_key import open_user_key
 from memory_agent.version import VERSION
 from relay import copy_journal, cursors, journal_folder, rewind
-from relay.disk import DATA_FILE, flush, flush_tree, opening
+from relay.disk import DATA_FILE, Report, flush, flush_tree, opening
 
 OWNERS = "owners"
 JOURNAL = "journal"

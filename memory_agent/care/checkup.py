@@ -1,37 +1,36 @@
-"""A data folder from end to end: every user's store, what is derived from it, the journal. Changes nothing.
+"""Checks the parts of a data folder: a user's store and its derived files, the owners of runs, the journal.
 
-Works beside a daemon: each store is looked at through one snapshot of its files. What is found is named by file and
-class of keys, and counted; no text, no ids.
+Works beside a daemon, on one snapshot of each file. Changes nothing.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from memory_agent.care.derived_check import check_index, check_learner, check_lexicon
-from memory_agent.care.findings import Finding, Findings, Report
-from memory_agent.care.owners_check import check_pairs
-from memory_agent.care.records_check import RecordsCheck
+from memory_agent.care.records_check import RecordsCheckup
 from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE, index_cipher, lexicon_secret
-from memory_agent.storage.environment import RECORDS_FOLDER, open_records
+from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
 from memory_agent.storage.lexicon import LexiconContents, read_contents
+from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_index import VectorIndex
 from relay import JournalSettings, check_journal
-from relay.disk import Transaction
+from relay.disk import DATA_FILE, Finding, Findings, Report, Transaction
 
-PAGES = f"{RECORDS_FOLDER}/data.mdb"
+PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a part: a user's store, the owners of runs, the journal. `entries`: memories, pairs, events.
+    """The findings in one part. `entries` counts its memories, pairs or events.
 
-    `unbuilt`: derived files that are not there, which is no damage: a restored store has none at first.
+    `unbuilt` names derived files that do not exist, which is no fault: a restored store has none at first.
     """
 
     part: str
@@ -49,57 +48,61 @@ def check_user(
     *,
     is_copy: bool = False,
 ) -> PartReport:
-    """Check one user's folder; of a copy, which has no derived files, the records alone.
+    """Check a user's folder; of a copy, which has no derived files, only the records.
 
-    Raises `StoreError` where the files cannot be read at all: also without the `key` of what is encrypted.
+    Raises `StoreError` where the files cannot be read at all, as encrypted ones without their `key`.
     """
     findings = Findings()
-    # Before the snapshot: it may be behind it, never ahead.
+    # Read the lexicon before the snapshot begins: it may be behind the records, never ahead.
     unbuilt = () if is_copy or (folder / LEXICON_FILE).exists() else (LEXICON_FILE,)
-    words = None if is_copy or unbuilt else _look_at_words(folder / LEXICON_FILE, key, findings)
+    words = None if is_copy or unbuilt else _words(folder / LEXICON_FILE, key, findings)
     entries = 0
     try:
-        environment = open_records(folder, settings, key)
-    except StoreDamagedError as error:
-        findings.add(PAGES, str(error))
-        return PartReport(part=f"user {user_id}", entries=0, findings=findings.listed())
-    try:
-        with environment.read() as transaction:
+        with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
             entries = transaction.count(RECORDS)
-            RecordsCheck(transaction, findings, report).run()
-            if not is_copy and not _truth_is_damaged(findings):
+            RecordsCheckup(transaction, findings, report).run()
+            if not is_copy and not _records_are_damaged(findings):
                 _check_derived(folder, transaction, words, (settings, key), findings, report)
     except StoreDamagedError as error:
         findings.add(PAGES, str(error))
-    finally:
-        environment.close()
     return PartReport(part=f"user {user_id}", entries=entries, findings=findings.listed(), unbuilt=unbuilt)
 
 
 def check_events(folder: Path, settings: JournalSettings, report: Report) -> PartReport:
-    """Check a journal."""
+    """Check a journal. Raises `JournalError` where it cannot be read at all."""
     findings = Findings()
-    entries = check_journal(folder, settings, findings.add, report)
+    entries = check_journal(folder, settings, findings, report)
     return PartReport(part="journal", entries=entries, findings=findings.listed())
 
 
 def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
-    """Check the map of whose a run or session is. Raises `StoreError` where it, or its `key`, cannot be read at all."""
+    """Check the owners of runs and sessions, encrypted with the system's `key`.
+
+    Raises `StoreError` where they cannot be read at all.
+    """
     findings = Findings()
+    entries = 0
+    encryption = owners_encryption(key)
     try:
-        entries = check_pairs(folder, findings, key)
+        environment = open_environment(folder, MAP_SIZE_BYTES, (PAIRS, ORDER), readonly=True, encryption=encryption)
+        with closing(environment), environment.read() as transaction:
+            pairs = dict(transaction.scan(PAIRS))
+            ordered = {key for _, key in transaction.scan(ORDER)}
+            entries = len(pairs)
+        damaged = sum(decode_owner(key, value) is None for key, value in pairs.items())
+        findings.add(PAIRS, "do not match their checksum", damaged)
+        findings.add(ORDER, "does not hold each pair once", len(ordered ^ set(pairs)))
     except StoreDamagedError as error:
-        findings.add("owners/data.mdb", str(error))
-        entries = 0
+        findings.add(f"owners/{DATA_FILE}", str(error))
     return PartReport(part="owners", entries=entries, findings=findings.listed())
 
 
-def _truth_is_damaged(findings: Findings) -> bool:
-    """Then there is nothing to hold the derived files against."""
+def _records_are_damaged(findings: Findings) -> bool:
+    """Whether the records have faults, so that the derived files cannot be compared with them."""
     return any(finding.place not in (INDEX_FILE, LEXICON_FILE) for finding in findings.listed())
 
 
-def _look_at_words(path: Path, key: UserKey | None, findings: Findings) -> LexiconContents | None:
+def _words(path: Path, key: UserKey | None, findings: Findings) -> LexiconContents | None:
     try:
         return read_contents(path, lexicon_secret(key))
     except IndexDamagedError as error:

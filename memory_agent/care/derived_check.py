@@ -1,7 +1,7 @@
-"""The files of the vector index, the lexicon and the learner against the records that they are derived from.
+"""Checks the files of the vector index, the lexicon and the learner against the records.
 
-Each may be behind, by changes that the change log still holds; rows that changed since are left out. A fault here costs
-nobody a memory: the file is built anew from the records, at the next open, or now by `memory-agent rebuild`.
+Each file may be behind, by changes that the change log still holds; rows that changed since are skipped. A fault here
+loses no memory: the file is rebuilt from the records at the next open, or now by `memory-agent rebuild`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_agent.care.findings import Findings, Report
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
 from memory_agent.records import Embedding
@@ -20,6 +19,7 @@ from memory_agent.storage.lexicon_schema import record_fingerprint
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_index import VectorIndex
+from relay.disk import Findings, Report
 from sona.errors import DamagedStateError
 
 _LEAST_COSINE = 0.99  # of a vector and its int8 form; .9995 and more is usual
@@ -29,7 +29,7 @@ _BEHIND = "is further behind than the change log reaches"
 
 
 def check_index(snapshot: Snapshot, index: VectorIndex, findings: Findings, report: Report) -> None:
-    """Compare the saved graph, which was loaded from its file, with the vectors of the store."""
+    """Compare a vector index loaded from its file with the vectors of the store."""
     if not _is_of_store(snapshot, index.lineage, INDEX_FILE, findings):
         return
     changed = _changed_since(snapshot, index.applied)
@@ -75,7 +75,7 @@ def check_lexicon(snapshot: Snapshot, held: LexiconContents, findings: Findings,
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
-    """Hold the saved learner against its checksum, and against whose it should be. Of an older moment it may be."""
+    """Check the checksum of the saved learner, and that it belongs to this store. It may be older than the records."""
     try:
         lineage = look_at_learner(folder, key)
     except DamagedStateError as error:

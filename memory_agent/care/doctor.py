@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.care.encryption_look import look_at_stores
+from memory_agent.care.encryption import store_encryptions
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
@@ -165,8 +165,8 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
     keys = open_key_ring(settings.encryption, layout.data_dir)
     if keys is not None and keys.is_away():
         return Finding("failed", f"{keys.folder} does not hold the keys of {layout.data_dir}", _KEYS_AWAY)
-    stores = look_at_stores(layout.data_dir, settings, keys)
-    looked_at = stores if keys is not None else islice(stores, 1)  # without keys, one encrypted store is enough
+    stores = store_encryptions(layout.data_dir, settings, keys)
+    looked_at = stores if keys is not None else islice(stores, 1)  # where nothing should be, one store tells
     states = {store.part: store.state for store in looked_at}
     plain, locked = ([part for part in states if states[part] == state] for state in ("plain", "locked"))
     if keys is None:

@@ -26,7 +26,6 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from memory_agent.care.findings import Report
 from memory_agent.config import StoreSettings
 from memory_agent.erasure.eraser import note_reimported
 from memory_agent.errors import DaemonRunningError, InvalidInputError
@@ -35,12 +34,12 @@ from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.codec import encode_record, name_key, row_key, row_number, unseal_vector, usage_of
+from memory_agent.storage.codec import encode_record, name_key, row_key, row_number, usage_of, vector_body
 from memory_agent.storage.environment import open_records
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key
-from relay.disk import Transaction, flush
+from relay.disk import Report, Transaction, flush
 
 FORMAT = 1
 LONGEST_LINE_BYTES = 64 << 20
@@ -173,7 +172,7 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report) -> Iterato
         if done % _STEP == 0:
             report("memories", done, total)
         kept = transaction.get(VECTORS, row_key(row))
-        vector = None if kept is None else unseal_vector(row, kept, state.ndim or 0)
+        vector = None if kept is None else vector_body(row, kept, state.ndim or 0)
         yield encode_line(record, vector, events.pop(row, []))
     report("memories", total, total)
     for row in sorted(events):

@@ -19,7 +19,6 @@ import msgspec
 
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
 from memory_agent.care.encryption import encrypt_staged
-from memory_agent.care.findings import Report
 from memory_agent.care.offline import Warn, erase_events_of, erase_user, erased_events, open_memory
 from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
@@ -31,7 +30,7 @@ from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
 from relay import journal_folder, require_unused, rewind
-from relay.disk import DATA_FILE, find_fault, flush_tree
+from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 
 USERS = "users"
 NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"

@@ -9,13 +9,13 @@ from pathlib import Path
 from memory_agent.care.backup import MANIFEST_FILE, Manifest, read_manifest
 from memory_agent.care.checkup import PartReport, check_events, check_owners, check_user
 from memory_agent.care.encryption import OnMissingKey
-from memory_agent.care.findings import Finding, Report
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.user_key import open_user_key
 from relay import SYSTEM_USER, journal_folder
+from relay.disk import Finding, Report
 
 _FEW_USERS = 3
 

@@ -50,11 +50,11 @@ def status(target: Target) -> None:
       memory-agent encryption status
       memory-agent encryption status --json
     """
-    from memory_agent.care.encryption_look import look_at_stores  # engines
+    from memory_agent.care.encryption import store_encryptions  # engines
 
     keys = target.keys
     users = [] if keys is None else keys.users()
-    stores = list(look_at_stores(target.data_dir, target.settings, keys))
+    stores = list(store_encryptions(target.data_dir, target.settings, keys))
     if target.as_json:
         document = {
             "on": keys is not None,

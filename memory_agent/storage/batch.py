@@ -1,7 +1,7 @@
-"""What is written to a store together: all of it or nothing.
+"""One atomic write to a store.
 
-A batch is a snapshot that can also write, so what it reads includes what it has written. It puts each change in the
-change log, in the same transaction, so that the derived indexes can always find out what they missed.
+A batch is a snapshot that can also write, and reads what it has written. It logs each change in the same transaction,
+so that derived indexes can always find out what they missed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.changes import Changes, IndexedText, LogEntry, Op, indexed_text
 from memory_agent.storage.codec import (
     Usage,
+    encode_checked,
     encode_entry,
     encode_record,
-    encode_sealed,
     encode_vector,
     microseconds,
     name_key,
     row_key,
     row_number,
-    seal,
     short_row,
     unit_vector,
     usage_of,
+    with_checksum,
 )
 from memory_agent.storage.recall_notes import RecallNote, decode_note, encode_note, note_entries, recall_key
 from memory_agent.storage.snapshot import (
@@ -59,8 +59,8 @@ Touches = Mapping[int, tuple[int, datetime]]
 class Batch(Snapshot):
     """Changes that become durable together when the `with` block of `Store.batch` ends.
 
-    `changes` is set then: what the derived indexes have to follow. Wrong input raises `InvalidInputError`; an exception
-    that leaves the block undoes the whole batch.
+    `changes` is then set: what the derived indexes have to follow. Invalid input raises `InvalidInputError`; an
+    exception that leaves the block undoes the whole batch.
     """
 
     def __init__(self, transaction: Transaction, require_room: Callable[[Transaction], None]) -> None:
@@ -72,10 +72,10 @@ class Batch(Snapshot):
         self.taught: list[str | None] = []
 
     def put(self, record: MemoryRecord, vector: Embedding | None) -> int:
-        """Add a memory and return its row; rows only grow and are never used again.
+        """Add a memory and return its row; rows only grow and are never reused.
 
-        An event that is known adds nothing: its row is returned, even when that memory was deleted since.
-        `record.embedding` is not looked at; `vector` is (d,), is stored at unit length, and may come later.
+        A known event adds nothing: its row is returned, even if that memory was deleted since. `record.embedding` is
+        ignored; `vector` is (d,), is stored at unit length, and may come later.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -98,46 +98,46 @@ class Batch(Snapshot):
         return row
 
     def put_stored(self, record: MemoryRecord, body: bytes | None) -> int:
-        """As `put`, with a vector as another store keeps it: its bits stay. Returns the row."""
+        """Add a memory as `put` does, with the vector as another store holds it, to the bit. Returns the row."""
         row = self.put(record, None)
         if body is not None:
             self.state.ndim = len(body) // 2
             self._transaction.delete(PENDING, row_key(row))
-            self._write(VECTORS, row, seal(row, body))
+            self._write(VECTORS, row, with_checksum(row, body))
         return row
 
     def allot_row(self) -> int:
-        """Return a row that stays empty: for events whose memory was deleted, elsewhere."""
+        """Return a row that stays empty, for events whose memory was deleted in another store."""
         self._check_room()
         self.state.next_row += 1
         return self.state.next_row - 1
 
     def link_keys(self, keys: Iterable[bytes], row: int) -> None:
-        """As `link_event`, by the keys under which events are known; those that are known here stay as they are."""
+        """Link events as `link_event` does, by their keys; known ones stay as they are."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
                 self._transaction.put(EVENTS, key, short_row(row))
 
     def knows_event(self, key: bytes) -> bool:
-        """Say whether an event is known, by its key."""
+        """Whether an event is known, by its key."""
         return self._transaction.get(EVENTS, key) is not None
 
     def link_event(self, event_id: str, row: int) -> None:
-        """Remember that an event went into the memory in `row`, so that its repetition is recognised."""
+        """Link an event to the memory in `row`, so that its repetition is recognised."""
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedding) -> None:
-        """Give the memory in `row` its vector, or another one."""
+        """Set or replace the vector of the memory in `row`."""
         self._require_row(row)
         self._check_room()
         self._write_vector(row, vector)
         self._transaction.delete(PENDING, row_key(row))
-        if self.state.next_number > 1:  # a run that has ended may have begun with it, or used it
+        if self.state.next_number > 1:  # an ended run may have begun with it, or used it
             self.change_lessons()
         self._log("vector", row)
 
     def update(self, record: MemoryRecord) -> int:
-        """Replace the memory with this id in place, vector aside; return its row."""
+        """Replace the memory with this id, except for its vector; return its row."""
         row = self.row_of_id(record.id)
         old = None if row is None else self.record(row)
         if row is None or old is None:
@@ -153,9 +153,9 @@ class Batch(Snapshot):
         return row
 
     def delete(self, row: int) -> bool:
-        """Remove a memory; return whether there was one. Its events stay known, so that no replay brings it back.
+        """Delete a memory; return whether there was one. Its events stay known, so that no replay brings it back.
 
-        Works on a full disk. Its words stay in the change log until both derived indexes have followed.
+        Works on a full disk. Its text stays in the change log until both derived indexes have followed.
         """
         record = self.record(row)
         if record is None:
@@ -171,7 +171,7 @@ class Batch(Snapshot):
         self.state.counters[counter] = self.state.counters.get(counter, 0) + by
 
     def count_among(self, group: str, name: str, by: int, most: int) -> None:
-        """Add to the counter `<group>.<name>`; where a group has `most` names already, new ones count as `*`."""
+        """Add to the counter `<group>.<name>`, or to `<group>.*` if the group already has `most` other names."""
         counter = f"{group}.{name}"
         if (
             counter not in self.state.counters
@@ -182,7 +182,7 @@ class Batch(Snapshot):
 
     @property
     def cursor(self) -> int:
-        """The journal cursor: the number of the last event that this store has taken in. Assign to move it."""
+        """The journal cursor: the number of the last ingested event. Assign to move it."""
         return self.state.cursor
 
     @cursor.setter
@@ -190,31 +190,31 @@ class Batch(Snapshot):
         self.state.cursor = seq
 
     def set_blob(self, name: str, value: bytes | None) -> None:
-        """Keep a small blob under a name; None removes it."""
+        """Store a small blob under a name; None removes it."""
         key = BLOB_PREFIX + name_key(name, "name")
         if value is None:
             self._transaction.delete(META, key)
         else:
-            self._transaction.put(META, key, seal(0, value))
+            self._transaction.put(META, key, with_checksum(0, value))
 
     def set_stamp(self, stamp: str) -> None:
-        """Say which embedder the vectors of this store come from.
+        """Set the embedder of the vectors.
 
-        Another one than before drops all vectors: every memory waits for a new one, and d may be another.
+        A different one drops all vectors: every memory waits for a new one, and d may change.
         """
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
         self.state.stamp = stamp
 
     def forget_changes_through(self, seq: int) -> None:
-        """Drop the change log up to and including change `seq`."""
+        """Delete the change log up to and including change `seq`."""
         old = [key for key, _ in self._transaction.scan(CHANGES) if row_number(key) <= seq]
         for key in old:
             self._transaction.delete(CHANGES, key)
         self.state.forgotten_through = min(max(self.state.forgotten_through, seq), self.state.last_change)
 
     def touch(self, touches: Touches) -> None:
-        """Add recalls, `row -> (how many, when last)`; rows that are gone are left out."""
+        """Add recalls, `row -> (count, last time)`; deleted rows are skipped."""
         for row, (times, now) in touches.items():
             if self._transaction.get(RECORDS, row_key(row)) is not None:
                 usage = self.usage(row)
@@ -225,14 +225,14 @@ class Batch(Snapshot):
                 )
 
     def set_utility(self, row: int, used: int, reward_sum: float) -> None:
-        """Say how often the memory in `row` was used, and the summed outcome of those runs."""
+        """Set how often the memory in `row` was used, and the sum of the outcomes of those runs."""
         old = self.usage(row)
         new = Usage(old.times_recalled, old.last_recalled_us, used, reward_sum)
         if new != old and self._transaction.get(RECORDS, row_key(row)) is not None:
             self._write_usage(row, new)
 
     def put_trajectory(self, run: StoredTrajectory) -> StoredTrajectory:
-        """Keep what is known of a run, and return it with its number, which it gets when it first ends."""
+        """Store a run, and return it with its number, which is assigned when it first ends."""
         key = trajectory_key(run.id)
         old = self.run_of_key(key)
         if run.number is None and old is not None:
@@ -248,14 +248,14 @@ class Batch(Snapshot):
         return run
 
     def delete_trajectory(self, run_id: str) -> None:
-        """Remove a run without a trace."""
+        """Delete a run and its index entries."""
         key = trajectory_key(run_id)
         old = self.run_of_key(key)
         self._transaction.delete(RUNS, key)
         self._index_run(old, None)
 
     def put_note(self, note: RecallNote) -> None:
-        """Keep what is known of a recall; one that belongs to a run is not pruned."""
+        """Store the note of a recall; one that belongs to a run is not pruned."""
         self.delete_note(note.recall_id)
         database = RECALLS if note.run_id is None else RUN_RECALLS
         self._transaction.put(database, recall_key(note.recall_id), encode_note(note))
@@ -263,7 +263,7 @@ class Batch(Snapshot):
             self._transaction.put(RECALL_INDEX, entry, value)
 
     def delete_note(self, recall_id: str) -> None:
-        """Remove what is known of a recall."""
+        """Delete the note of a recall."""
         old = self.recall_note(recall_id)
         if old is not None:
             self._transaction.delete(RECALLS if old.run_id is None else RUN_RECALLS, recall_key(recall_id))
@@ -271,14 +271,14 @@ class Batch(Snapshot):
                 self._transaction.delete(RECALL_INDEX, entry)
 
     def take_notes(self, notes: Iterable[RecallNote]) -> None:
-        """Keep recalls that waited to be written; those that are known already stay as they are."""
+        """Store notes that waited to be written; known ones stay as they are."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
                 self.count(f"served.{note.served}")
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
-        """Remove recalls of no run beyond the newest `keep`, and those before `oldest_us`; return how many."""
+        """Delete recalls of no run beyond the newest `keep`, and those before `oldest_us`; return how many."""
         excess = max(self.waiting_count - keep, 0)
         notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
@@ -293,14 +293,14 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Say that what can be learnt from a run is another than before; of no one run in particular, without an id."""
+        """Record that the lessons of a run changed; of no particular run without an id."""
         self.state.lessons_version += 1
-        self.state.lessons_mark = randbits(62)  # tells this change from one of the same number after a restored backup
+        self.state.lessons_mark = randbits(62)  # unlike that of the same version after a restored backup
         self.taught.append(run_id)
 
     def finish(self) -> None:
-        """Write the state and settle the changes; the store calls it before the commit."""
-        self._transaction.put(META, STATE_KEY, encode_sealed(0, self.state))
+        """Write the state and settle the changes; called by the store before the commit."""
+        self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
         after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
         self.changes = Changes(after, self.state.last_change, tuple(self.resolve(self._entries)))
 
@@ -316,11 +316,11 @@ class Batch(Snapshot):
             self.change_lessons(run_id=None if (run := new or old) is None else run.id)
 
     def use_reserve(self) -> None:
-        """Let this batch take of the room that is kept for deleting: it makes the store smaller in the end."""
+        """Let this batch use the space reserved for deleting, since it makes the store smaller in the end."""
         self._has_room = True
 
     def _check_room(self) -> None:
-        """Once per batch that grows the store; deleting must work where there is no room."""
+        """Check once per batch that grows the store; deleting must work without room."""
         if not self._has_room:
             self._require_room(self._transaction)
             self._has_room = True
@@ -338,14 +338,14 @@ class Batch(Snapshot):
         self._write(VECTORS, row, encode_vector(row, unit))
 
     def _write_usage(self, row: int, usage: Usage) -> None:
-        self._transaction.put(USAGE, row_key(row), encode_sealed(row, usage))
+        self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
 
     def _drop_vectors(self) -> None:
         self._transaction.clear(VECTORS)
         for row, _ in self.scan():
             self._write(PENDING, row, b"")
         self.state.ndim = None
-        # No index can follow this row by row: a gap in the log tells them to start again.
+        # No index can follow this row by row: a gap in the log makes them rebuild.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change
         self._entries.clear()

@@ -1,8 +1,7 @@
-"""What a batch changed, in the form in which a derived index can follow it. Plain data, no engine.
+"""The changes of a store, in the form that derived indexes follow. Plain data, no engine.
 
-A change says what a row is *now*, not how it came there: several changes of one row in one batch, or in a stretch of
-the change log, are settled into one. So an index that follows a long stretch late ends where it would have come to by
-following each batch.
+A change holds the current state of a row: several changes of one row, in a batch or in a range of the change log, are
+settled into one. So an index that follows a long range late ends in the same state as one that followed each batch.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OPS: tuple[Op, ...] = ("put", "vector", "update", "delete")  # their places are 
 
 
 class IndexedText(msgspec.Struct, frozen=True, array_like=True):
-    """The words of a memory that the lexicon indexes."""
+    """The text of a memory that the lexicon indexes."""
 
     title: str
     text: str
@@ -33,7 +32,7 @@ class IndexedText(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One line of the change log. `before`: the words as they were, where this change altered them."""
+    """One entry of the change log. `before`: the former text, if this change altered it."""
 
     op: Op
     row: int
@@ -41,7 +40,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What a stretch of the log did to one row; the fields are those of `Change`."""
+    """The effect of a range of the log on one row; the fields are those of `Change`."""
 
     row: int
     is_new: bool
@@ -51,12 +50,11 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What became of one row.
+    """The current state of one row that changed in a range of the log.
 
-    `op` is `delete` for a row that is gone (`record` and `vector` are then None), `put` for one that is new in this
-    stretch, else `update`, or `vector` when nothing but the vector changed. `new_vector` says whether `vector` was set
-    in this stretch. `before` holds the words under which an index that has not followed this stretch knows the row;
-    None when they are the same as now, or when it does not know the row.
+    `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for one that is new in this range,
+    else `update`, or `vector` when only the vector changed. `new_vector`: `vector` was set in this range. `before`: the
+    text under which an index that has not followed this range holds the row; None when it is unchanged, or new.
     """
 
     row: int
@@ -68,9 +66,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """A stretch of the change log: everything after change number `after`, up to and including `through`.
+    """A range of the change log: from `after` (exclusive) through `through` (inclusive).
 
-    `rows` holds each row at most once. It may be lazy: go over it once.
+    `rows` holds each row at most once. It may be lazy: iterate it once.
     """
 
     after: int
@@ -79,12 +77,12 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def indexed_text(record: MemoryRecord) -> IndexedText:
-    """Return the words of `record` that are indexed."""
+    """Return the text of `record` that is indexed."""
     return IndexedText(record.title or "", record.text, record.tags)
 
 
 def settle(entries: Iterable[LogEntry]) -> list[Settled]:
-    """Return what the entries, in order, did to each row; rows in the order in which they first appear."""
+    """Return the effect of the entries on each row; rows in the order in which they first appear."""
     settled: dict[int, Settled] = {}
     for entry in entries:
         known = settled.get(entry.row)
@@ -103,7 +101,7 @@ def _begin(entry: LogEntry) -> Settled:
 
 
 def _continue(known: Settled, entry: LogEntry) -> Settled:
-    """The words before the stretch are those before its first change of words; a new row had none."""
+    """The text before the range is that before its first change of the text; a new row had none."""
     return Settled(
         row=known.row,
         is_new=known.is_new,

@@ -1,9 +1,9 @@
-"""How records, vectors and the small state look as bytes in the store. Pure: no engine, no files.
+"""The stored form of records, vectors and the state. Pure: no engine, no files.
 
-Every value carries a checksum of its own (LMDB sees no flipped bits inside values), seeded with the key's number, so
-that a value under another key is noticed too. Records are MessagePack arrays without field names: new fields go last
-and have defaults, and the places of names in `_SOURCES` and the like never change. Vectors are float16 of unit length:
-half the disk, and a cosine that differs by less than 6e-5 (decision 0003).
+Every value has a checksum (LMDB does not notice flipped bits inside values), seeded with the number of its key, so that
+a value under another key is noticed too. Records are MessagePack arrays without field names: new fields go last and
+have defaults, and positions in `_SOURCES` and the like never change. Vectors are float16 of unit length: half the disk,
+and a cosine that differs by less than 6e-5 (decision 0003).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS: tuple[Kind, ...] = ("episode", "strategy", "finding", "pattern")
 _PROVENANCES: tuple[Provenance, ...] = ("verified", "cited", "assumed", "cached")
 
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
-_DEFLATE_FROM_BYTES = 512  # below, deflate saves next to nothing
+_DEFLATE_FROM_BYTES = 512  # below, deflate saves almost nothing
 _LONGEST_PLAIN_KEY = 128
 _PLACE_BYTES = 9
 _OFFSET = 1 << 63  # so that times before 1970 sort before those after
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class StoreState(msgspec.Struct, kw_only=True):
-    """The one small value that changes with every batch."""
+    """The small value that changes with every batch."""
 
     format: int = FORMAT
     lineage: str = ""
@@ -62,7 +62,7 @@ class StoreState(msgspec.Struct, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
-    """What happened to a memory by being recalled; apart from the record, because it changes often."""
+    """How often a memory was recalled and used. Stored apart from the record, because it changes often."""
 
     times_recalled: int = 0
     last_recalled_us: int | None = None
@@ -95,13 +95,13 @@ _records = msgspec.msgpack.Decoder(_StoredRecord)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def seal(number: int, body: bytes) -> bytes:
-    """Return `body` with a checksum in front that also covers `number`."""
+def with_checksum(number: int, body: bytes) -> bytes:
+    """Return `body` after a checksum over it and `number`."""
     return checksum(number, body) + body
 
 
-def unseal(number: int, value: bytes, what: str) -> bytes:
-    """Return the body of a sealed value. Raises `StoreDamagedError`, naming `what`, when it does not match."""
+def without_checksum(number: int, value: bytes, what: str) -> bytes:
+    """Return the body of a value. Raises `StoreDamagedError`, naming `what`, when its checksum does not match."""
     body = value[CHECKSUM_BYTES:]
     if checksum(number, body) != value[:CHECKSUM_BYTES]:
         raise StoreDamagedError(f"{what} {number} does not match its checksum")
@@ -109,22 +109,22 @@ def unseal(number: int, value: bytes, what: str) -> bytes:
 
 
 def row_key(row: int) -> bytes:
-    """Return the key of a row or change number: rows sort as numbers."""
+    """Return the key of a row or a change; keys sort like numbers."""
     return row.to_bytes(8, "big")
 
 
 def short_row(row: int) -> bytes:
-    """Return a row as a value: no more bytes than it needs."""
+    """Return a row as a value, in as few bytes as possible."""
     return row.to_bytes((row.bit_length() + 7) // 8, "big")
 
 
 def row_number(key: bytes) -> int:
-    """Return the row that `row_key` or `short_row` made into bytes."""
+    """Return the row that `row_key` or `short_row` encoded."""
     return int.from_bytes(key, "big")
 
 
 def name_key(name: str, field: str) -> bytes:
-    """Return the key of an id; long ones by their digest. Raises `InvalidInputError` naming `field`."""
+    """Return the key of an id, or of its digest if it is long. Raises `InvalidInputError` naming `field`."""
     try:
         key = name.encode()
     except UnicodeEncodeError as error:
@@ -135,12 +135,12 @@ def name_key(name: str, field: str) -> bytes:
 
 
 def name_number(key: bytes) -> int:
-    """Return the number that a value under a name is sealed with."""
+    """Return the number in the checksum of a value under a name."""
     return xxhash.xxh3_64_intdigest(key)
 
 
 def place(kind: bytes, number: int) -> bytes:
-    """Return the beginning of the index keys of `kind`, one byte, at a time in microseconds, a number or a row."""
+    """Return the prefix of index keys of `kind` (one byte) at a time in microseconds, a number or a row."""
     return kind + row_key(number + _OFFSET)
 
 
@@ -150,7 +150,7 @@ def after(kind: bytes) -> bytes:
 
 
 def key_at(index_key: bytes) -> bytes:
-    """Return the key of what an index entry is about."""
+    """Return the key that an index entry refers to."""
     return index_key[_PLACE_BYTES:]
 
 
@@ -162,7 +162,7 @@ def microseconds(time: datetime, field: str) -> int:
 
 
 def time_of(microseconds_since_1970: int) -> datetime:
-    """Return the UTC time that `microseconds` counted."""
+    """Return the UTC time of `microseconds`."""
     return _EPOCH + microseconds_since_1970 * _MICROSECOND
 
 
@@ -188,12 +188,12 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
         provenance=None if record.provenance is None else _place(_PROVENANCES, record.provenance, "provenance"),
         metadata=record.metadata,
     )
-    return seal(row, _deflate(_encode(stored)))
+    return with_checksum(row, _deflate(_encode(stored)))
 
 
 def decode_record(row: int, value: bytes, usage: Usage, vector: Embedding | None = None) -> MemoryRecord:
     """Return the memory. Raises `StoreDamagedError`."""
-    stored = decode(_records, row, _inflate(row, unseal(row, value, "record")), "record")
+    stored = decode(_records, row, _inflate(row, without_checksum(row, value, "record")), "record")
     try:
         return _memory(stored, usage, vector)
     except (IndexError, OverflowError) as error:
@@ -226,7 +226,7 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
 
 
 def usage_of(record: MemoryRecord) -> Usage:
-    """Return the part of a record that recalling changes."""
+    """Return the part of a record that recalls change."""
     recalled = record.last_recalled_at
     return Usage(
         record.times_recalled,
@@ -237,9 +237,9 @@ def usage_of(record: MemoryRecord) -> Usage:
 
 
 def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
-    """Return (d,) float32 of length one. Raises `InvalidInputError`: shape, not finite, or of length zero.
+    """Return (d,) float32 of length one. Raises `InvalidInputError`: wrong shape, not finite, or of length zero.
 
-    NaN has to stop here: usearch accepts it, and ranks it first in every search (measured).
+    NaN must be refused here: usearch accepts it and ranks it first in every search (measured).
     """
     values = np.asarray(vector, dtype=np.float32)
     if values.ndim != 1 or values.size == 0 or (ndim is not None and values.size != ndim):
@@ -256,12 +256,12 @@ def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
 
 def encode_vector(row: int, vector: Embedding) -> bytes:
     """Return the stored form of a unit vector."""
-    return seal(row, vector.astype("<f2").tobytes())
+    return with_checksum(row, vector.astype("<f2").tobytes())
 
 
-def unseal_vector(row: int, value: bytes, ndim: int) -> bytes:
-    """Return the bytes of a stored vector. Raises `StoreDamagedError`."""
-    body = unseal(row, value, "vector")
+def vector_body(row: int, value: bytes, ndim: int) -> bytes:
+    """Return the float16 bytes of a stored vector. Raises `StoreDamagedError`."""
+    body = without_checksum(row, value, "vector")
     if len(body) != vector_bytes(ndim):
         raise StoreDamagedError(f"vector {row} has {len(body)} bytes, expected {vector_bytes(ndim)}")
     return body
@@ -273,42 +273,42 @@ def vectors_of(bodies: list[bytes], ndim: int) -> Embedding:
 
 
 def vector_bytes(ndim: int) -> int:
-    """Return how many bytes a stored vector of d dimensions has."""
+    """Return the size of a stored vector of d dimensions, in bytes."""
     return 2 * ndim
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:
-    """Return the stored form of a line of the change log; that of a deletion is smaller than what it deletes."""
+    """Return the stored form of an entry of the change log; a deletion takes less than it frees."""
     before = b"" if entry.before is None else _deflate(_encode(entry.before))
-    return seal(change, bytes([OPS.index(entry.op)]) + row_key(entry.row) + before)
+    return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row) + before)
 
 
 def decode_entry(change: int, value: bytes) -> LogEntry:
-    """Return the line of the change log. Raises `StoreDamagedError`."""
-    body = unseal(change, value, "change")
+    """Return the entry of the change log. Raises `StoreDamagedError`."""
+    body = without_checksum(change, value, "change")
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
-        raise StoreDamagedError(f"change {change}: is no line of the log")
+        raise StoreDamagedError(f"change {change}: is no entry of the log")
     before = decode(_texts, change, _inflate(change, body[9:]), "change") if len(body) > 9 else None
     return LogEntry(OPS[body[0]], row_number(body[1:9]), before)
 
 
-def encode_sealed(number: int, value: object) -> bytes:
-    """Return any plain value, sealed."""
-    return seal(number, _encode(value))
+def encode_checked(number: int, value: object) -> bytes:
+    """Return the stored form of a plain value."""
+    return with_checksum(number, _encode(value))
 
 
 def encode_packed(number: int, value: object) -> bytes:
-    """Return any plain value, packed where that saves room, and sealed."""
-    return seal(number, _deflate(_encode(value)))
+    """Return the stored form of a plain value, deflated where that saves space."""
+    return with_checksum(number, _deflate(_encode(value)))
 
 
 def decode_packed(decoder: msgspec.msgpack.Decoder[T], number: int, value: bytes, what: str) -> T:
-    """Return a value that was packed and sealed. Raises `StoreDamagedError`."""
-    return decode(decoder, number, _inflate(number, unseal(number, value, what)), what)
+    """Return the value that `encode_packed` encoded. Raises `StoreDamagedError`."""
+    return decode(decoder, number, _inflate(number, without_checksum(number, value, what)), what)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], number: int, body: bytes, what: str) -> T:
-    """Decode a body whose checksum was right. Raises `StoreDamagedError`."""
+    """Decode a body whose checksum matched. Raises `StoreDamagedError`."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

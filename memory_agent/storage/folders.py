@@ -1,8 +1,8 @@
-"""Where a user's files lie: one folder per user, whose name is safe on every file system and tells who it is.
+"""Maps users to folders, whose names are safe on every file system and can be mapped back.
 
-A user id may hold `:` and capitals; two ids must never share a folder, not even where case does not count. So small
-letters, digits, `-` and `_` stand for themselves, a dot too unless it comes first, and everything else is `%` and
-two hex digits. Long ids with many such characters are written in base 32 as a whole, behind `%b`.
+A user id may hold `:` and capitals; two ids never share a folder, not even on a file system that ignores case. So small
+letters, digits, `-`, `_` and a dot that is not first are kept, and everything else is `%` and two hex digits. Long ids
+with many such characters are encoded in base 32 as a whole, after `%b`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from relay import validate_user_id
 from relay.errors import MalformedEventError
 
 ASIDE = "replaced-"
-"""What the names of folders begin with into which a restore puts aside what was there."""
+"""Prefix of the folders into which a restore moves what it replaces."""
 STAGE = ".restoring"
-"""Where a restore has its copies until they are in their place; of one that was killed, they stay."""
+"""Folder of a restore's copies until they are in place; a killed restore leaves it."""
 _USERS = "users"
 _LONGEST_NAME = 240  # bytes; file systems stop at 255
 _BASE32 = "%b"
@@ -27,7 +27,7 @@ _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 
 
 def user_folder(data_dir: Path, user_id: str) -> Path:
-    """Return the folder of a user; it need not exist. Raises `InvalidInputError` for an id that is not allowed."""
+    """Return the folder of a user; it need not exist. Raises `InvalidInputError` for an invalid id."""
     try:
         return data_dir / _USERS / _name(validate_user_id(user_id))
     except MalformedEventError as error:
@@ -35,7 +35,7 @@ def user_folder(data_dir: Path, user_id: str) -> Path:
 
 
 def known_users(data_dir: Path) -> Iterator[str]:
-    """Go over the ids of all users that have a folder, sorted by its name; folders that are not ours are left out."""
+    """Yield the ids of all users that have a folder, sorted by its name; other folders are skipped."""
     for folder in sorted(data_dir.glob(f"{_USERS}/*/")):
         user_id = _user_id(folder.name)
         if user_id is not None:
@@ -43,26 +43,25 @@ def known_users(data_dir: Path) -> Iterator[str]:
 
 
 def data_dir_of(folder: Path) -> Path | None:
-    """Return the data folder that a user's folder lies in; None for a memory by itself."""
+    """Return the data folder of a user's folder; None for a memory by itself."""
     return folder.parent.parent if folder.parent.name == _USERS else None
 
 
 def _name(user_id: str) -> str:
     name = "".join(
-        character if _stands_for_itself(character, place) else f"%{ord(character):02x}"
-        for place, character in enumerate(user_id)
+        character if _is_kept(character, place) else f"%{ord(character):02x}" for place, character in enumerate(user_id)
     )
     if len(name) <= _LONGEST_NAME:
         return name
     return _BASE32 + base64.b32encode(user_id.encode()).decode().rstrip("=").lower()
 
 
-def _stands_for_itself(character: str, place: int) -> bool:
+def _is_kept(character: str, place: int) -> bool:
     return character in "abcdefghijklmnopqrstuvwxyz0123456789-_" or (character == "." and place > 0)
 
 
 def _user_id(name: str) -> str | None:
-    """Return the id that `_name` made into `name`, or None."""
+    """Return the id that `_name` encodes as `name`, or None."""
     try:
         user_id = _decoded(name)
         return user_id if _name(validate_user_id(user_id)) == name else None

@@ -27,11 +27,11 @@ from memory_agent.storage.ownership import (
     NOBODY,
     ORDER,
     PAIRS,
-    UNSEALED,
+    UNCHECKED,
+    decode_owner,
+    encode_owner,
     kept_keys,
-    opened_owner,
     owners_encryption,
-    seal_owner,
 )
 from memory_agent.storage.user_key import UserKey
 from relay import (
@@ -208,7 +208,7 @@ class Owners:
     def _all(self) -> list[tuple[bytes, bytes | None]]:
         """Return every saved pair; None is the owner of a damaged one."""
         with self._environment.read() as transaction:
-            return [(key, opened_owner(key, value)) for key, value in transaction.scan(PAIRS)]
+            return [(key, decode_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
     def encrypt(self, key: UserKey) -> None:
         """Replace a plain map, which is closed by it, by an encrypted one (`encrypt_in_place`)."""
@@ -228,7 +228,7 @@ class Owners:
             for key, value in self._unsaved.items():
                 if transaction.get(PAIRS, key) is None:
                     transaction.put(ORDER, next(numbers), key, append=True)
-                transaction.put(PAIRS, key, seal_owner(key, value))
+                transaction.put(PAIRS, key, encode_owner(key, value))
         self._unsaved.clear()
 
     def close(self) -> None:
@@ -251,15 +251,15 @@ class Owners:
     def _take_over_older_ones(self) -> None:
         """Seal and number the pairs of a map from before there were checksums."""
         with self._environment.read() as transaction:
-            older = dict(transaction.scan(UNSEALED))
+            older = dict(transaction.scan(UNCHECKED))
         if not older:
             return
         with self._environment.write() as transaction:
-            transaction.clear(UNSEALED)
+            transaction.clear(UNCHECKED)
             transaction.clear(ORDER)
             for number, (key, user) in zip(_numbers_after(transaction), older.items(), strict=False):
                 transaction.put(ORDER, number, key, append=True)
-                transaction.put(PAIRS, key, seal_owner(key, user), append=True)
+                transaction.put(PAIRS, key, encode_owner(key, user), append=True)
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
         """Return the owner of each key, and None for one that nobody has named. A damaged pair is nobody's."""
@@ -271,7 +271,7 @@ class Owners:
 def _opened(key: bytes, value: bytes | None) -> bytes | None:
     if value is None:
         return None
-    user = opened_owner(key, value)
+    user = decode_owner(key, value)
     return NOBODY if user is None else user
 
 
@@ -298,11 +298,11 @@ def _encrypted_pairs(transaction: Transaction, key: UserKey) -> Iterator[Put]:
         yield ORDER, number, kept
         if kept not in known:
             known.add(kept)
-            yield PAIRS, kept, seal_owner(kept, _opened(plain, transaction.get(PAIRS, plain)) or NOBODY)
+            yield PAIRS, kept, encode_owner(kept, _opened(plain, transaction.get(PAIRS, plain)) or NOBODY)
 
 
 def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
-    return open_environment(path, map_size_bytes, (UNSEALED, PAIRS, ORDER), encryption=owners_encryption(key))
+    return open_environment(path, map_size_bytes, (UNCHECKED, PAIRS, ORDER), encryption=owners_encryption(key))
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Whose a run or a session is, as checked bytes: one pair of key and user. Pure.
 
-Encrypted, a key is a digest that only who has the system's key can make: it recognises an id and reads nothing back.
-A pair that was damaged is nobody's: with one flipped bit it would hand a user's work to another.
+In an encrypted map a key is a digest made with the system's key: it recognises an id but does not reveal it. A damaged
+pair belongs to nobody: one flipped bit must not give a user's work to another.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from relay.crypto import Encryption, Form
 
 PAIRS = "pairs"
 ORDER = "order"
-"""The two databases: key -> sealed user, and a number that grows -> the key that was learnt then."""
-UNSEALED = "owners"
-"""Of a map from before pairs had a checksum."""
+"""The two databases: key to user with a checksum, and a growing number to the key that was learnt then."""
+UNCHECKED = "owners"
+"""The database of a map from before pairs had a checksum."""
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
-"""What stands for the owner of a key that two users claim."""
+"""The owner of a key that two users claim."""
 _CHECKSUM_BYTES = 8
 _PURPOSE = "owners"
 _AS_IT_IS = Form(None, is_sealed=False)
 
 
-def seal_owner(key: bytes, user: bytes) -> bytes:
-    """Return what is kept of an owner: a checksum over both, and the user."""
+def encode_owner(key: bytes, user: bytes) -> bytes:
+    """Return the stored form of an owner: a checksum over key and user, then the user."""
     return xxhash.xxh3_64_digest(key + b"\0" + user) + user
 
 
-def opened_owner(key: bytes, value: bytes) -> bytes | None:
-    """Return the user of a kept pair; None for a damaged one: also one that was sealed as it was, by an upgrade."""
+def decode_owner(key: bytes, value: bytes) -> bytes | None:
+    """Return the user of a stored pair; None for a damaged one, also if it was damaged before it got its checksum."""
     user = value[_CHECKSUM_BYTES:]
     try:
         user.decode()
     except UnicodeDecodeError:
         return None
-    return user if seal_owner(key, user) == value else None
+    return user if encode_owner(key, user) == value else None
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return how the map is encrypted with the system's key: its keys are digests, users stay readable."""
-    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNSEALED), _AS_IT_IS))
+    """Return the encryption of the map with the system's key: its keys are digests, users stay readable."""
+    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
 
 
 def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
-    """Return what is kept of runs and sessions. Raises `EncryptionKeyMissingError`."""
+    """Return the stored form of the keys of runs and sessions. Raises `EncryptionKeyMissingError`."""
     if key is None:
         return list(plain)
     cipher = key.cipher(_PURPOSE)

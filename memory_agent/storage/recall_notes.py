@@ -1,7 +1,7 @@
-"""What is kept of a recall: what was asked, as a vector, and which memories were shown, brought in by whom. Pure.
+"""What is stored of a recall: the query's vector, and the memories that were shown, by which arm. Pure.
 
-Most recalls are never heard of again; the store prunes those that belong to no run. No words of the query are kept,
-only a digest of them, which tells whether a run began with the same request.
+Most recalls never matter again; the store prunes those that belong to no run. Of the query's text only a digest is
+stored, which tells whether a run began with the same request.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from memory_agent.storage.codec import decode_packed, encode_packed, name_key, n
 
 Served = Literal["baseline", "learned", "interleaved"]
 ASKED, RECALLED = b"a", b"r"
-"""Index entries: recalls made in the name of a run that has not been told of them; all recalls; by time."""
+"""Kinds of index entries, by time: recalls in the name of a run that does not know them yet; all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
-    """A memory in an answer, and the arm that brought it in: 0 none or both, 1 the baseline, 2 the learner.
+    """A memory in an answer, and the arm that contributed it: 0 none or both, 1 the baseline, 2 the learner.
 
-    `others` are memories that say the same, for which it stands.
+    `others` are its duplicates, which it represents.
     """
 
     row: int
@@ -33,15 +33,15 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     others: tuple[int, ...] = ()
 
     def without(self, gone: Collection[int]) -> Shown:
-        """Return it without memories that were forgotten, of those that it stands for."""
+        """Return it without the forgotten ones of its duplicates."""
         return Shown(self.row, self.arm, tuple(row for row in self.others if row not in gone))
 
 
 class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     """One recall. `vector` is float16 bytes of (d,), raw, of unit length, or empty; `stamp` its embedder.
 
-    `shown` is in the order of the answer and loses what is forgotten; `size` is how many there were. `by_run` is the
-    run that asked; `run_id` the one that the recall was found to belong to, `is_guess` where only likeness says so.
+    `shown` is in the order of the answer and loses what is forgotten; `size` is its original length. `by_run` is the
+    run that made the recall; `run_id` the one that it was linked to, with `is_guess` if only by similarity.
     """
 
     recall_id: str
@@ -65,16 +65,16 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def said_rows(self) -> tuple[int, ...]:
-        """The memories that were shown, and those that these stand for."""
+        """The memories that were shown, and their duplicates."""
         return tuple(row for shown in self.shown for row in (shown.row, *shown.others))
 
     def shown_for(self, row: int) -> int | None:
-        """Return the memory that was shown for the one in `row`, itself as a rule; None where none was."""
+        """Return the memory that was shown for the one in `row`: itself or its representative; None if neither was."""
         return next((shown.row for shown in self.shown if row == shown.row or row in shown.others), None)
 
     @property
     def query(self) -> Embedding | None:
-        """The query's vector, (d,) float32 of unit length, or None where there was no model."""
+        """The query's vector, (d,) float32 of unit length; None if there was no model."""
         if not self.vector:
             return None
         vector = np.frombuffer(self.vector, dtype="<f2").astype(np.float32)
@@ -91,7 +91,7 @@ def recall_key(recall_id: str) -> bytes:
 
 
 def encode_note(note: RecallNote) -> bytes:
-    """Return the stored form, sealed."""
+    """Return the stored form."""
     return encode_packed(name_number(recall_key(note.recall_id)), note)
 
 
@@ -107,10 +107,10 @@ def note_entries(note: RecallNote) -> dict[bytes, bytes]:
 
 
 def vector_of_query(raw: Embedding | None) -> bytes:
-    """Return what a note keeps of a query's vector (d,)."""
+    """Return the stored form of a query's vector (d,)."""
     return b"" if raw is None else np.asarray(raw, dtype="<f2").tobytes()
 
 
 def request_digest(text: str) -> bytes:
-    """Return what a note keeps of a request's words: equal where they are, white space and case aside."""
+    """Return the digest of a request's text, ignoring white space and case."""
     return blake2b(" ".join(text.split()).casefold().encode(errors="surrogatepass"), digest_size=8).digest()

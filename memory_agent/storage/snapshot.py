@@ -1,6 +1,6 @@
-"""What can be read from a store at one moment. Everything read through one snapshot belongs together.
+"""A consistent view of a store at one moment.
 
-n = number of rows asked for, d = dimensions of a vector.
+n = number of rows, d = dimensions of a vector.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from memory_agent.storage.codec import (
     place,
     row_key,
     row_number,
-    unseal,
-    unseal_vector,
+    vector_body,
     vector_bytes,
     vectors_of,
+    without_checksum,
 )
 from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
@@ -50,7 +50,7 @@ from relay.disk import Transaction
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
-RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # of no run, which are pruned; of runs
+RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # of no run (pruned), of runs
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
 DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
 FORMS = (
@@ -60,7 +60,7 @@ FORMS = (
     | dict.fromkeys((RUNS, RECALLS, RUN_RECALLS), NAMES)
     | dict.fromkeys((RUN_INDEX, RECALL_INDEX), PLACES)
 )
-"""How each database is kept in a store that is encrypted."""
+"""The form of each database in an encrypted store."""
 
 STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"
@@ -71,14 +71,14 @@ _usages = msgspec.msgpack.Decoder(Usage)
 
 
 class Snapshot:
-    """One user's store as it was when the transaction began. Every read may raise `StoreDamagedError`."""
+    """One user's store at the begin of a transaction. Every read may raise `StoreDamagedError`."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self.state = _read_state(transaction)
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
-        """Return the memory in `row`, or None when there is none."""
+        """Return the memory in `row`, or None."""
         value = self._transaction.get(RECORDS, row_key(row))
         if value is None:
             return None
@@ -87,12 +87,12 @@ class Snapshot:
     def usage(self, row: int) -> Usage:
         """Return how often the memory was recalled and used."""
         value = self._transaction.get(USAGE, row_key(row))
-        return Usage() if value is None else decode(_usages, row, unseal(row, value, "usage"), "usage")
+        return Usage() if value is None else decode(_usages, row, without_checksum(row, value, "usage"), "usage")
 
     def vector(self, row: int) -> Embedding | None:
         """Return (d,) float32 of unit length, or None when the row has no vector."""
         value = self._transaction.get(VECTORS, row_key(row))
-        return None if value is None else vectors_of([unseal_vector(row, value, self._ndim)], self._ndim)[0]
+        return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
         """Return (n, d) float32, each of unit length; all zeros where a row has no vector."""
@@ -100,7 +100,7 @@ class Snapshot:
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():
             value = self._transaction.get(VECTORS, row_key(row))
-            bodies.append(absent if value is None else unseal_vector(row, value, self._ndim))
+            bodies.append(absent if value is None else vector_body(row, value, self._ndim))
         return vectors_of(bodies, self._ndim)
 
     def row_of_id(self, record_id: str) -> int | None:
@@ -108,8 +108,7 @@ class Snapshot:
         return self._row(IDS, name_key(record_id, "id"))
 
     def events_of(self, rows: Container[int]) -> list[str]:
-        """Return the ids of all events that went into these rows; long ids are known by their digest only, and left
-        out."""
+        """Return the ids of all events of these rows, except long ids, of which only a digest is stored."""
         return [
             key.decode()
             for key, value in self._transaction.scan(EVENTS)
@@ -117,21 +116,21 @@ class Snapshot:
         ]
 
     def row_of_event(self, event_id: str) -> int | None:
-        """Return the row that this event went into, even if that memory was deleted since."""
+        """Return the row of this event, even if its memory was deleted since."""
         return self._row(EVENTS, name_key(event_id, "event_id"))
 
     def scan(self, after: int = 0) -> Iterator[tuple[int, MemoryRecord]]:
-        """Go over all memories with a row greater than `after`, in the order in which they came."""
+        """Yield all memories with a row greater than `after`, oldest first."""
         for key, value in self._transaction.scan(RECORDS, row_key(after + 1)):
             row = row_number(key)
             yield row, decode_record(row, value, self.usage(row))
 
     def scan_vectors(self, chunk: int = 1_000) -> Iterator[tuple[Rows, Embedding]]:
-        """Go over all vectors in order of rows, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
+        """Yield all vectors in order of rows, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
         pairs = self._transaction.scan(VECTORS)
         while part := list(islice(pairs, chunk)):
             rows = [row_number(key) for key, _ in part]
-            bodies = [unseal_vector(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
+            bodies = [vector_body(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
             yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
 
     def pending_rows(self, limit: int) -> list[int]:
@@ -139,35 +138,35 @@ class Snapshot:
         return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING), limit)]
 
     def counts(self) -> tuple[int, int, int]:
-        """Return how many memories there are, how many have a vector, and how many wait for one."""
+        """Return the number of memories, of those with a vector, and of those that wait for one."""
         count = self._transaction.count
         return count(RECORDS), count(VECTORS), count(PENDING)
 
     def blob(self, name: str) -> bytes | None:
         """Return the blob that was set under `name`, or None."""
         value = self._transaction.get(META, BLOB_PREFIX + name_key(name, "name"))
-        return None if value is None else unseal(0, value, f"blob {name}")
+        return None if value is None else without_checksum(0, value, f"blob {name}")
 
     def trajectory(self, run_id: str) -> StoredTrajectory | None:
-        """Return what is known of a run; one that was forgotten is not known."""
+        """Return a run, or None; a forgotten one is not returned."""
         known = self.run_of_key(trajectory_key(run_id))
         return None if known is None or known.is_forgotten else known
 
     def run_of_key(self, key: bytes) -> StoredTrajectory | None:
-        """Return what is stored under a run's key, even if that is only that it was forgotten."""
+        """Return the run stored under a key, also a forgotten one."""
         value = self._transaction.get(RUNS, key)
         return None if value is None else decode_trajectory(key, value)
 
     def trajectories(self) -> Iterator[StoredTrajectory]:
-        """Go over the runs that have ended, in the order in which they first did; `number` grows."""
+        """Yield the ended runs in the order of their first end, which is that of `number`."""
         return self._runs_of(self.run_keys(NUMBERED))
 
     def newest_trajectories(self) -> Iterator[StoredTrajectory]:
-        """Go over all runs, by when they began, the newest first."""
+        """Yield all runs by the time of their begin, newest first."""
         return self._runs_of(self.run_keys(LISTED, is_newest_first=True))
 
     def open_trajectories(self, before_us: int | None = None) -> Iterator[StoredTrajectory]:
-        """Go over the open runs, the one silent for longest first; with `before_us` those silent since."""
+        """Yield the open runs, the longest silent first; with `before_us` only those silent since then."""
         return self._runs_of(self.run_keys(OPEN, until_us=before_us))
 
     def run_keys(
@@ -178,19 +177,19 @@ class Snapshot:
         *,
         is_newest_first: bool = False,
     ) -> Iterator[bytes]:
-        """Go over the keys of runs in one of the indexes, from a time (inclusive) to another (exclusive)."""
+        """Yield the keys of runs in one of the indexes, from a time (inclusive) to another (exclusive)."""
         start = kind if since_us is None else place(kind, since_us)
         end = after(kind) if until_us is None else place(kind, until_us)
         for key, _ in self._transaction.scan(RUN_INDEX, start, end, reverse=is_newest_first):
             yield key_at(key)
 
     def uses(self, row: int) -> list[Use]:
-        """Return which runs used the memory in `row`, by their keys."""
+        """Return the runs that used the memory in `row`, by their keys."""
         found = self._transaction.scan(RUN_INDEX, place(USING, row), place(USING, row + 1))
         return [decode_use(key, value) for key, value in found]
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
-        """Return what is known of a recall."""
+        """Return the note of a recall, or None."""
         key = recall_key(recall_id)
         for database in (RUN_RECALLS, RECALLS):
             value = self._transaction.get(database, key)
@@ -199,21 +198,21 @@ class Snapshot:
         return None
 
     def asked_notes(self) -> Iterator[RecallNote]:
-        """Go over the recalls made in the name of a run that has not been told of them."""
+        """Yield the recalls in the name of a run that does not know them yet."""
         return self._notes_between(ASKED, after(ASKED))
 
     def notes_between(self, since_us: int, until_us: int) -> Iterator[RecallNote]:
-        """Go over the recalls from one time to another, both inclusive."""
+        """Yield the recalls from one time to another, both inclusive."""
         return self._notes_between(place(RECALLED, since_us), place(RECALLED, until_us + 1))
 
     def recall_notes(self) -> Iterator[RecallNote]:
-        """Go over all recalls that are known, in order of time."""
+        """Yield all recalls in order of time."""
         return self._notes_between(RECALLED, after(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
-        """Return what happened since change `seq`, settled; None when the log does not reach back that far.
+        """Return the changes after change `seq`, settled; None when the log does not reach back that far.
 
-        `rows` is lazy and readable as long as the snapshot is open.
+        `rows` is lazy, and readable while the snapshot is open.
         """
         state = self.state
         if not state.forgotten_through <= seq <= state.last_change:
@@ -222,13 +221,13 @@ class Snapshot:
         return Changes(seq, state.last_change, self.resolve(entries))
 
     def resolve(self, entries: Iterable[LogEntry]) -> Iterator[Change]:
-        """Settle log entries and say what each of their rows is now."""
+        """Settle log entries, with the current state of each row."""
         return (self._resolve(settled) for settled in settle(entries))
 
     def verify(self) -> int:
         """Check every checksum and that ids lead to their records; return the number of memories.
 
-        Raises `StoreDamagedError` at the first thing that does not match.
+        Raises `StoreDamagedError` at the first mismatch.
         """
         memories = 0
         for row, record in self.scan():
@@ -253,20 +252,20 @@ class Snapshot:
                 notes |= note_entries(decode_note(key, value))
         for index, entries in ((RUN_INDEX, runs), (RECALL_INDEX, notes)):
             if entries != dict(self._transaction.scan(index)):
-                raise StoreDamagedError(f"{index} does not match what it is of")
+                raise StoreDamagedError(f"{index} does not match its source")
 
     def _notes_between(self, start: bytes, end: bytes) -> Iterator[RecallNote]:
         for key, _ in self._transaction.scan(RECALL_INDEX, start, end):
             value = self._transaction.get(RUN_RECALLS, key_at(key)) or self._transaction.get(RECALLS, key_at(key))
             if value is None:
-                raise StoreDamagedError("the index of the recalls names one that is not there")
+                raise StoreDamagedError("the index of the recalls names one that does not exist")
             yield decode_note(key_at(key), value)
 
     def _runs_of(self, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
         for key in keys:
             run = self.run_of_key(key)
             if run is None:
-                raise StoreDamagedError("the index of the runs names one that is not there")
+                raise StoreDamagedError("the index of the runs names one that does not exist")
             yield run
 
     @property
@@ -276,7 +275,7 @@ class Snapshot:
     def _row(self, database: str, key: bytes) -> int | None:
         value = self._transaction.get(database, key)
         if value is not None and len(value) > _LONGEST_ROW:
-            raise StoreDamagedError(f"{database} leads to what is no row")
+            raise StoreDamagedError(f"{database} leads to no row")
         return None if value is None else row_number(value)
 
     def _resolve(self, settled: Settled) -> Change:
@@ -297,4 +296,4 @@ def _read_state(transaction: Transaction) -> StoreState:
     value = transaction.get(META, STATE_KEY)
     if value is None:
         return StoreState()
-    return decode(_states, 0, unseal(0, value, "state"), "state")
+    return decode(_states, 0, without_checksum(0, value, "state"), "state")

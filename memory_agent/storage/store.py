@@ -1,9 +1,9 @@
-"""One user's memories, the truth: records, vectors, known events, counters, journal cursor and change log.
+"""One user's memories, the source of truth: records, vectors, known events, counters, journal cursor, change log.
 
-One LMDB environment per user, one owner at a time. What belongs together is committed together (`batch`), so delivery
-at least once has its effect exactly once: record, vector, `event_id -> row` and cursor become durable in one
-transaction. Searching is not done here; `index` and `lexicon` are derived from what this file keeps, and follow its
-change log. Rejected: one key per field, or vectors in a file of their own, both of which give up the one transaction.
+One LMDB environment per user, one owner at a time. Record, vector, `event_id -> row` and cursor become durable in one
+transaction (`batch`), so that delivery at least once has its effect exactly once. Search is in `index` and `lexicon`,
+which are derived from this and follow its change log. Rejected: one key per field, or vectors in a file of their own;
+both give up the one transaction.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from memory_agent.storage.snapshot import META, Snapshot
 from memory_agent.storage.user_key import UserKey
 from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
-_MOST_WAITING = 2_000  # recalls that wait to be written; about 2 MB
+_MOST_WAITING = 2_000  # recalls waiting to be written; about 2 MB
 
 
 class Store:
-    """An open store. Any number of threads may read; batches are written one at a time."""
+    """An open store. Threads share it; batches are written one at a time."""
 
     def __init__(
         self, folder: Path, settings: StoreSettings, environment: Environment, lock: OwnerLock, key: UserKey | None
@@ -63,8 +63,8 @@ class Store:
     ) -> Self:
         """Open the store in a user's folder, or create it, and own it until `close`.
 
-        A `host` waits for another host and then takes over; see `fence`. With a `key` it is encrypted, and a new store
-        makes the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
+        A `host` waits for another host and then takes over (`OwnerLock`). With a `key` it is encrypted; a new store
+        creates the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
         `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
@@ -84,9 +84,9 @@ class Store:
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Give a batch; when the block ends it is on the disk, when the block raises nothing of it is.
+        """Begin a batch: durable when the block ends, undone when it raises.
 
-        Waits for a batch of another thread. Raises `FencedError` when a newer owner took over, `StoreFullError`
+        Waits for the batch of another thread. Raises `FencedError` when a newer owner took over, `StoreFullError`
         (the store stays usable, deleting works), and `StoreError` after an I/O error: close and open again then.
         """
         with (
@@ -102,31 +102,31 @@ class Store:
                 batch.take_notes(notes.values())
                 yield batch
                 batch.finish()
-            with self._touching:  # before the version is another one: who sees that finds the runs
+            with self._touching:  # before the version changes: a reader of that finds the runs
                 self._taught |= dict.fromkeys(batch.taught)
             self._state = batch.state
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """Give a view in which all reads belong together. Keep it short: it holds on to old pages."""
+        """Begin a consistent view for the block. Keep it short: it keeps old pages alive."""
         with self._environment.read() as transaction:
             yield Snapshot(transaction)
 
     def touch(self, rows: Iterable[int], now: datetime) -> None:
-        """Count a recall of each row. Costs no I/O: it is written with the next batch, or at `close`."""
+        """Count a recall of each row. Does no I/O: it is written with the next batch, or at `close`."""
         with self._touching:
             for row in rows:
                 self._touches[row] = (self._touches.get(row, (0, now))[0] + 1, now)
 
     def note_recall(self, note: RecallNote) -> None:
-        """Keep what was asked and shown. Costs no I/O: it is written with the next batch, or at `close`."""
+        """Add the note of a recall. Does no I/O: it is written with the next batch, or at `close`."""
         with self._touching:
             self._notes[note.recall_id] = note
             if len(self._notes) > _MOST_WAITING:
                 del self._notes[next(iter(self._notes))]
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
-        """Return what is known of a recall, also when it is not written yet."""
+        """Return the note of a recall, also if it is not written yet; None if there is none."""
         with self._touching:
             waiting = self._notes.get(recall_id)
         if waiting is not None:
@@ -136,15 +136,15 @@ class Store:
 
     @property
     def has_waiting_notes(self) -> bool:
-        """Whether there are recalls that are not written yet."""
+        """Whether notes of recalls wait to be written."""
         return bool(self._notes)
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
-        """Return the memory in `row`, or None. Recalls that are not written yet are included."""
+        """Return the memory in `row`, or None, with recalls that are not written yet."""
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
-        """Return the memory in each row, in the order asked for; None where there is none."""
+        """Return the memory in each row, in the given order; None where there is none."""
         with self.snapshot() as snapshot:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]
@@ -155,7 +155,7 @@ class Store:
             return snapshot.row_of_id(record_id)
 
     def row_of_event(self, event_id: str) -> int | None:
-        """Return the row that this event went into, even if that memory was deleted since."""
+        """Return the row of this event, even if its memory was deleted since."""
         with self.snapshot() as snapshot:
             return snapshot.row_of_event(event_id)
 
@@ -165,7 +165,7 @@ class Store:
             return snapshot.vectors(rows)
 
     def scan(self) -> Iterator[tuple[int, MemoryRecord]]:
-        """Go over all memories as they are now, in the order in which they came."""
+        """Yield all memories, oldest first, from one snapshot."""
         with self.snapshot() as snapshot:
             yield from snapshot.scan()
 
@@ -175,13 +175,13 @@ class Store:
             return snapshot.pending_rows(limit)
 
     def changes_after(self, seq: int) -> Changes | None:
-        """Return what happened since change `seq`, in memory; None when the log does not reach back that far."""
+        """Return the changes after change `seq`; None when the log does not reach back that far."""
         with self.snapshot() as snapshot:
             changes = snapshot.changes_after(seq)
             return changes and msgspec.structs.replace(changes, rows=tuple(changes.rows))
 
     def forget_changes_through(self, seq: int) -> None:
-        """Drop the change log up to and including `seq`; only what all derived indexes have followed and saved."""
+        """Delete the change log through `seq`, which all derived indexes must have followed and saved."""
         with self.batch() as batch:
             batch.forget_changes_through(seq)
 
@@ -196,9 +196,9 @@ class Store:
             return snapshot.verify()
 
     def compact(self) -> tuple[int, int]:
-        """Give back the room of what was deleted, bytes included; return the file's size before and after.
+        """Rewrite the file without deleted data; return its size in bytes before and after.
 
-        Readers go on; batches wait. Durable on return. Raises `StoreFullError`, `StoreDamagedError`,
+        Reads go on; batches wait. Durable on return. Raises `StoreFullError`, `StoreDamagedError`,
         `DeadlineExceededError` when a read does not end, `FencedError`.
         """
         with self._writing:
@@ -239,28 +239,28 @@ class Store:
 
     @property
     def cursor(self) -> int:
-        """Number of the last journal event that was taken in; 0 before the first."""
+        """Number of the last ingested journal event; 0 before the first."""
         return self._state.cursor
 
     def take_taught(self) -> list[str | None]:
-        """Return the runs of which something else can be learnt since the last time; None stands for any run."""
+        """Return the runs whose lessons changed since the last call; None stands for any run."""
         with self._touching:
             taken, self._taught = list(self._taught), {}
         return taken
 
     @property
     def state(self) -> StoreState:
-        """The small state, as of the last batch. Not to be changed."""
+        """The state as of the last batch. Do not change it."""
         return self._state
 
     @property
     def lessons_version(self) -> int:
-        """A number that grows whenever what can be learnt from runs changes."""
+        """A number that grows whenever the lessons of a run change."""
         return self._state.lessons_version
 
     @property
     def stamp(self) -> str | None:
-        """Which embedder the vectors come from; None before the first."""
+        """The embedder of the vectors; None before the first."""
         return self._state.stamp
 
     @property
@@ -270,7 +270,7 @@ class Store:
 
     @property
     def lineage(self) -> str:
-        """A random name given to the store when it was created; tells derived files of another store apart."""
+        """A random name, assigned at creation, which tells derived files of another store."""
         return self._state.lineage
 
     @property
@@ -280,13 +280,13 @@ class Store:
 
     @property
     def disk_bytes(self) -> int:
-        """What everything in the user's folder takes on the disk, derived files included."""
+        """Disk usage of the user's folder in bytes, derived files included."""
         files = (entry for entry in self.folder.rglob("*") if entry.is_file())
         return sum(entry.stat().st_blocks * 512 for entry in files)
 
     def close(self) -> None:
-        """Write the recalls that wait, close, and let go of the ownership. Twice does no harm."""
-        with suppress(StoreError):  # they are advice, and a fenced or full store must close all the same
+        """Write the recalls that wait, close, and release the folder. Idempotent."""
+        with suppress(StoreError):  # they are hints, and a fenced or full store must close all the same
             if (self._touches or self._notes) and self._refusal is None:
                 with self.batch():
                     pass
@@ -301,7 +301,7 @@ class Store:
         self.close()
 
     def _prepare(self) -> StoreState:
-        """Read the state; a new store gets its lineage."""
+        """Return the state; a new store gets its lineage."""
         with self.snapshot() as snapshot:
             state = snapshot.state
         if state.format > FORMAT:
@@ -327,7 +327,7 @@ class Store:
 
     @contextmanager
     def _taking_touches(self) -> Iterator[dict[int, tuple[int, datetime]]]:
-        """Hand over the recalls that wait; they wait again when the block raises."""
+        """Take the waiting recalls; they wait again when the block raises."""
         with self._touching:
             taken, self._touches = self._touches, {}
         try:
@@ -341,7 +341,7 @@ class Store:
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
-        """Hand over the notes that wait; they wait again when the block raises. Readers find them all the while."""
+        """Take the waiting notes; they wait again when the block raises. Readers find them meanwhile."""
         with self._touching:
             taken = dict(self._notes)
         yield taken
@@ -350,7 +350,7 @@ class Store:
 
     @contextmanager
     def _refusing_after_failure(self) -> Iterator[None]:
-        """Refuse batches after an I/O error or a takeover: what LMDB holds in memory is not to be trusted then."""
+        """Refuse batches after an I/O error or a takeover: LMDB's state in memory cannot be trusted then."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)  # else it grows with each refusal
         try:
@@ -362,7 +362,7 @@ class Store:
             raise
 
     def _require_room(self, transaction: Transaction) -> None:
-        """Keep `reserve_bytes` free, on the disk and in the map, so that deleting always finds the pages it needs."""
+        """Raise `StoreFullError` unless `reserve_bytes` stay free, on the disk and in the map, for deleting."""
         free = free_bytes(self.folder)
         if free is not None and free < self._settings.reserve_bytes:
             raise StoreFullError(str(self.folder), shutil.disk_usage(self.folder).total)

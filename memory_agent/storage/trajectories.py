@@ -1,10 +1,10 @@
-"""How a run looks in the store: what its events said, what other runs say of it, and what follows from both. Pure.
+"""The stored form of a run: what its events say, what other runs say of it, and what follows from both. Pure.
 
-The facts (`marks`, `recalls`, `inferred`, `echoes`) are sets, kept sorted, so a run does not depend on the order in
-which its events came or on how often they did. What follows from them is stored beside them, settled (`learning`), so
-that nobody has to work it out to read it. No text is kept: the request is read from the memory that the begin became.
+The facts (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so that a run does not depend on the order of its
+events or their repetition. What follows from them (`learning`) is stored beside them, so that readers need not derive
+it. No text is stored: the request is read from the memory of the begin event.
 
-Index entries say where a run lies in time, and which runs used a memory; keys are a letter, eight bytes, the run's key.
+Index entries tell where a run lies in time and which runs used a memory; keys are a letter, eight bytes, the run's key.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _USE = struct.Struct(">dqq")
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """What one event said of its run. `row` is the memory that it became; `named` the rows that it says were used,
-    `named_count` how many these were before any was forgotten.
+    """What one event says of its run. `row` is its memory; `named` are the rows that it says were used, and
+    `named_count` their number before any was forgotten.
 
-    `is_judged`: the memory carries a verdict of its own. `objective_chars`: so much of its text is the request.
+    `is_judged`: the memory carries a verdict of its own. `objective_chars`: the length of the request in its text.
     """
 
     at_us: int
@@ -51,7 +51,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """What a later run says of this one: it succeeded, `hop` links on; 0: it is this one, tried again."""
+    """What a later run says of this one: it succeeded, `hop` links later; 0: it is a retry of this one."""
 
     run_id: str
     hop: int
@@ -59,14 +59,14 @@ class Echo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
-    """The other end of an `Echo`: the earlier run that this one says it of."""
+    """The other end of an `Echo`: the earlier run."""
 
     run_id: str
     hop: int
 
 
 class StoredUse(msgspec.Struct, frozen=True, array_like=True):
-    """A memory that a run used, the credit that it gets for it (0..1), and the recall that had shown it."""
+    """A memory that a run used, its credit (0..1), and the recall that showed it."""
 
     row: int
     how: Attribution
@@ -75,7 +75,7 @@ class StoredUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
-    """A quality (0..1), why, since when, and the event or run that brought it about."""
+    """A quality (0..1), its reason, its time, and the event or run that caused it."""
 
     quality: float
     reason: Reason
@@ -84,10 +84,10 @@ class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
-    """A run: facts first, then what is settled from them. `number` orders runs by when they first ended.
+    """A run: facts first, then what follows from them. `number` orders runs by when they first ended.
 
-    `read` is the `output` from which `inferred` was told. One that was forgotten keeps its id and nothing else, so that
-    no repeated event brings it back.
+    `read` is the `output` from which `inferred` was derived. A forgotten run keeps its id alone, so that no repeated
+    event brings it back.
     """
 
     id: str
@@ -112,41 +112,41 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def state(self) -> RunState:
-        """Whether it goes on."""
+        """Whether the run is open, ended or expired."""
         if self.ended_us is not None:
             return "ended"
         return "open" if self.expired_us is None else "expired"
 
     @property
     def quality(self) -> float | None:
-        """The quality that counts; None until it ended."""
+        """The current quality; None until the run ended."""
         return self.revisions[-1].quality if self.revisions else None
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Earlier runs that it goes on from."""
+        """Earlier runs that it continues."""
         return tuple(sorted({name for mark in self.marks for name in mark.parents}))
 
     @property
     def retries(self) -> tuple[str, ...]:
-        """Earlier runs that it says it tries again."""
+        """Earlier runs that it says it retries."""
         return tuple(sorted({name for mark in self.marks for name in mark.retries}))
 
     @property
     def rows(self) -> set[int]:
-        """The memories that its events became."""
+        """The memories of its events."""
         return {mark.row for mark in self.marks if mark.row is not None}
 
     @property
     def named_rows(self) -> set[int]:
-        """Every memory that it speaks of: its own, those that it used, and those that its events or words name."""
+        """Every memory that it refers to: its own, those it used, and those that its events or text name."""
         named = {row for mark in self.marks for row in mark.named}
         begun = set() if self.begin_row is None else {self.begin_row}
         return self.rows | named | begun | {use.row for use in self.used} | {row for row, _ in self.inferred}
 
     @property
     def output(self) -> bytes:
-        """A digest of what its own words can be held against what it was shown by; empty where there is neither."""
+        """A digest of the inputs from which `inferred` is derived: its text and its recalls; empty without either."""
         rows = [mark.row for mark in self.marks if mark.row is not None and mark.role in ("step", "end")]
         if not self.inferred and not (rows and self.recall_ids):
             return b""
@@ -155,14 +155,14 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def lesson(self) -> tuple[object, ...]:
-        """What the learner learns from it; nothing before it ended."""
+        """What the learner learns from it; empty before it ended."""
         if self.ended_us is None:
             return ()
         return self.number, self.begin_row, self.quality, self.used, self.recall_ids
 
 
 class Use(NamedTuple):
-    """A run that used a memory, as its index entry tells it: its key, its quality, when it began and ended."""
+    """A run that used a memory, from its index entry: its key, its quality, when it began and ended."""
 
     run_key: bytes
     quality: float | None
@@ -179,7 +179,7 @@ def trajectory_key(run_id: str) -> bytes:
 
 
 def encode_trajectory(trajectory: StoredTrajectory) -> bytes:
-    """Return the stored form, sealed."""
+    """Return the stored form."""
     return encode_packed(name_number(trajectory_key(trajectory.id)), trajectory)
 
 
@@ -211,7 +211,7 @@ def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
 
 
 def decode_use(index_key: bytes, value: bytes) -> Use:
-    """Return what the entry of a used memory says of the run."""
+    """Return the run in the index entry of a used memory."""
     quality, began, ended = _USE.unpack(value)
     return Use(
         key_at(index_key),

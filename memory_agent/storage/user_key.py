@@ -1,7 +1,6 @@
-"""One user's encryption key, as the files of its memory ask for it: in our terms, and anew each time.
+"""One user's encryption key, with the errors of the memory.
 
-Who asks for a cipher asks the ring, so a key that was destroyed ends the use of a store at its next transaction. What
-this does not do: encrypt. That is `encrypted` for LMDB, and each file's own business.
+Each call looks the key up in the ring, so a destroyed key ends the use of a store at its next transaction.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from relay.crypto import Cipher, KeyRing, open_key_ring, read_ring
 
 
 class UserKey:
-    """The key of one user in a ring; it need not exist yet. Threads may share it."""
+    """The key of one user in a ring. It need not exist yet. Threads may share it."""
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """`is_one_of_many`: a relay keeps keys in the ring too, and a new key is made only beside that of `system`."""
+        """`is_one_of_many`: a relay uses the ring too, and a key is created only beside that of `system`."""
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many
 
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
-        """Return what encrypts for `purpose`; `create` makes the key where there is none. Costs 2 us.
+        """Return the cipher for a purpose. `create`: create the key if there is none. Takes 2 us.
 
-        Raises `EncryptionKeyMissingError`, `StoreError` for a key that cannot be read, `InvalidInputError`.
+        Raises `EncryptionKeyMissingError`, `StoreError` for an unreadable key, `InvalidInputError`.
         """
         try:
             if create and self._is_one_of_many and not self._ring.has(self.user_id):
-                self._ring.cipher(SYSTEM_USER, purpose)  # else the folder of keys is away, and nobody finds it again
+                self._ring.cipher(SYSTEM_USER, purpose)  # raises when the folder of keys is away
             return self._ring.cipher(self.user_id, purpose, create=create)
         except relay.EncryptionKeyMissingError as error:
             raise EncryptionKeyMissingError(error.user_id, error.folder) from error
@@ -47,14 +46,14 @@ class UserKey:
             raise InvalidInputError("user_id", error.reason) from error
 
     def missing(self) -> EncryptionKeyMissingError:
-        """Return the error of a store that is encrypted with another key than this one."""
+        """Return the error for a store that is encrypted with another key."""
         return EncryptionKeyMissingError(self.user_id, str(self._ring.folder))
 
 
 def open_user_key(
     settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
 ) -> UserKey | None:
-    """Return a user's key as the settings say, None where nothing is encrypted. Raises `SettingsError`.
+    """Return a user's key; None where the settings name no ring, and nothing is encrypted. Raises `SettingsError`.
 
     `is_shared`: as for `open_key_ring`.
     """
@@ -69,13 +68,13 @@ def open_user_key(
 
 
 def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> UserKey | None:
-    """As `open_user_key`, of the memory in `folder`, in a data folder or by itself."""
+    """Return the key of the memory in `folder`, which lies in a data folder or by itself (`open_user_key`)."""
     data_dir = data_dir_of(folder)
     return open_user_key(settings, data_dir or folder, user_id, is_shared=data_dir is not None)
 
 
 def require_plain(data_dir: Path) -> None:
-    """Raise `StoreEncryptedError` where what is new is to be encrypted, since the data folder is; `StoreError`."""
+    """Raise `StoreEncryptedError` if the data folder is encrypted, and `StoreError` if that cannot be read."""
     try:
         if read_ring(data_dir) is not None:
             raise StoreEncryptedError(str(data_dir))
@@ -84,10 +83,10 @@ def require_plain(data_dir: Path) -> None:
 
 
 def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
-    """Hold the settings against what the data folder is encrypted with, before anything is begun in it.
+    """Check that the settings name the ring of the data folder, before anything is begun in it.
 
-    Raises `SettingsError`, `StoreEncryptedError` where they name no folder of keys and some of it is encrypted,
-    `EncryptionKeyMissingError` where the folder that they name is away or another one, `StoreError`.
+    Raises `SettingsError`, `StoreEncryptedError` where they name none and the data folder has one,
+    `EncryptionKeyMissingError` where they name another one, `StoreError`.
     """
     if open_user_key(settings, data_dir, SYSTEM_USER) is None:
         require_plain(data_dir)

@@ -2,6 +2,7 @@
 
 from relay.disk.atomic_files import discard_copy, flush, flush_tree, room_for_copy, write_once, write_private
 from relay.disk.checksums import CHECKSUM_BYTES, add_checksum, checksum, verify_checksum
+from relay.disk.checkup import UNREADABLE, Checkup, Finding, Findings, Report
 from relay.disk.environment import Environment
 from relay.disk.errors import ErrorFamily
 from relay.disk.fence import OwnerLock, Role, WriterLock, last_epoch, opening
@@ -12,10 +13,15 @@ from relay.disk.transaction import Pair, Transaction
 __all__ = [
     "CHECKSUM_BYTES",
     "DATA_FILE",
+    "UNREADABLE",
+    "Checkup",
     "Environment",
     "ErrorFamily",
+    "Finding",
+    "Findings",
     "OwnerLock",
     "Pair",
+    "Report",
     "Role",
     "Transaction",
     "WriterLock",

@@ -136,8 +136,11 @@ class Transaction:
 
     def used_bytes(self) -> int:
         """Return the size of all pages in use, over all databases; free pages are not counted."""
-        stats = [self._stat(name) for name in self._databases]
-        return sum(s["psize"] * (s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"]) for s in stats)
+        used = 0
+        for name in self._databases:
+            stat = self._stat(name)
+            used += stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
+        return used
 
     def _stat(self, database: str) -> dict[str, int]:
         try:

@@ -117,7 +117,7 @@ def _record() -> bytes:
         provenance="cited",
         metadata={"n": 1, "deep": {"x": [1.5]}},
     )
-    return codec.unseal(NUMBER, codec.encode_record(NUMBER, record), "record")
+    return codec.without_checksum(NUMBER, codec.encode_record(NUMBER, record), "record")
 
 
 def _sealed(read: Read) -> Callable[[bytes], None]:
@@ -125,8 +125,8 @@ def _sealed(read: Read) -> Callable[[bytes], None]:
 
     def run(data: bytes) -> None:
         refused(read, data)
-        refused(read, codec.seal(NUMBER, data))
-        refused(read, codec.seal(NUMBER, b"\0" + data))
+        refused(read, codec.with_checksum(NUMBER, data))
+        refused(read, codec.with_checksum(NUMBER, b"\0" + data))
 
     return run
 
@@ -134,7 +134,7 @@ def _sealed(read: Read) -> Callable[[bytes], None]:
 def _named(read: Callable[[bytes, bytes], object]) -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         number = codec.name_number(KEY)
-        for value in (data, codec.seal(number, data), codec.seal(number, b"\0" + data)):
+        for value in (data, codec.with_checksum(number, data), codec.with_checksum(number, b"\0" + data)):
             refused(read, KEY, value)
 
     return run
@@ -144,7 +144,7 @@ def _journal_values(data: bytes) -> None:
     checked = xxhash.xxh3_64_digest(KEY + data) + data
     for value in (data, checked):
         for sealing in (Sealing(None), Sealing(_ring())):
-            event, quarantined = entries.open_event(KEY, value), entries.open_quarantine(KEY, value)
+            event, quarantined = entries.load_event(KEY, value), entries.load_quarantine(KEY, value)
             _ = event and _told_apart(sealing.open_event, event)
             _ = quarantined and _told_apart(sealing.open_quarantine, quarantined)
     entries.number(data)
@@ -279,7 +279,7 @@ def _memory_lines(data: bytes) -> None:
 
 
 def _decode_vector(value: bytes) -> object:
-    return codec.vectors_of([codec.unseal_vector(NUMBER, value, 4)], 4)
+    return codec.vectors_of([codec.vector_body(NUMBER, value, 4)], 4)
 
 
 _state = msgspec.msgpack.Decoder(codec.StoreState)
@@ -287,8 +287,8 @@ _usage = msgspec.msgpack.Decoder(codec.Usage)
 
 
 def _decode_usage(value: bytes) -> Any:
-    usage = codec.decode(_usage, NUMBER, codec.unseal(NUMBER, value, "usage"), "usage")
-    return codec.decode_record(NUMBER, codec.seal(NUMBER, _record()), usage)
+    usage = codec.decode(_usage, NUMBER, codec.without_checksum(NUMBER, value, "usage"), "usage")
+    return codec.decode_record(NUMBER, codec.with_checksum(NUMBER, _record()), usage)
 
 
 TARGETS = (
@@ -296,8 +296,8 @@ TARGETS = (
         "journal-values",
         _journal_values,
         (
-            entries.seal(KEY, entries.StoredEvent(1, "alice", "e", "a.b", b"\x80"))[8:],
-            entries.seal(KEY, entries.StoredQuarantine(b"d", "c", "r", "s", 1, None, b"x" * 16))[8:],
+            entries.dump_entry(KEY, entries.StoredEvent(1, "alice", "e", "a.b", b"\x80"))[8:],
+            entries.dump_entry(KEY, entries.StoredQuarantine(b"d", "c", "r", "s", 1, None, b"x" * 16))[8:],
             _sealed_event(),
             _sealed_quarantine(),
             b"\xc1" + msgspec.msgpack.encode((1, "../alice", b"n", b"k" * 8, b"s" * 40)),
@@ -323,7 +323,7 @@ TARGETS = (
     ),
     Target(
         "store-state",
-        _sealed(lambda v: codec.decode(_state, NUMBER, codec.unseal(NUMBER, v, "state"), "state")),
+        _sealed(lambda v: codec.decode(_state, NUMBER, codec.without_checksum(NUMBER, v, "state"), "state")),
         (msgspec.msgpack.encode(codec.StoreState()),),
         "msgpack",
     ),

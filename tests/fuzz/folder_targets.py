@@ -31,7 +31,7 @@ from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder
 from memory_agent.storage.lexicon import read_contents
 from memory_agent.storage.owners import Owners, encrypt_owners, run_keys
-from memory_agent.storage.ownership import ORDER, PAIRS, UNSEALED, seal_owner
+from memory_agent.storage.ownership import ORDER, PAIRS, UNCHECKED, encode_owner
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from relay.config import EncryptionSettings
@@ -112,7 +112,7 @@ def _owner(data: bytes) -> None:
     for is_encrypted in (False, True):
         owners = _owners(is_encrypted)
         kept = _kept_key(owners)
-        for value in (data, seal_owner(kept, data)):
+        for value in (data, encode_owner(kept, data)):
             owners._unsaved.clear()
             with owners._environment.write() as transaction:
                 for database in (PAIRS, ORDER):
@@ -120,7 +120,7 @@ def _owner(data: bytes) -> None:
                 transaction.put(PAIRS, kept, value)
                 transaction.put(ORDER, data[:200] or b"\0", kept)
             owner = owners.owner(OWNED)
-            assert owner is None or seal_owner(kept, owner.encode()) == value
+            assert owner is None or encode_owner(kept, owner.encode()) == value
             owners.learn(OWNED, "bob")
             refused(owners.forget, "bob")
 
@@ -134,8 +134,8 @@ def _older_owners(data: bytes) -> None:
     folder = scratch() / "older"
     owners = Owners(folder, map_size_bytes=1 << 20)
     with owners._environment.write() as transaction:
-        transaction.put(UNSEALED, OWNED[0].encode(), data)
-        transaction.put(UNSEALED, data[:200] or b"x", b"alice")
+        transaction.put(UNCHECKED, OWNED[0].encode(), data)
+        transaction.put(UNCHECKED, data[:200] or b"x", b"alice")
     owners.close()
     for key in (None, UserKey(ring(), "system")):
         if key is not None:

@@ -32,7 +32,8 @@ from relay import (
 )
 from relay.checkup import check_journal
 from relay.crypto import KeyRing
-from relay.entries import SealedEvent, number_key, open_event, seal
+from relay.disk import Findings
+from relay.entries import SealedEvent, dump_entry, load_event, number_key
 from relay.quarantine import Suspect
 from relay.wire import Erasable
 
@@ -93,9 +94,9 @@ def found_below(folder: Path) -> set[bytes]:
 
 
 def faults(folder: Path) -> list[object]:
-    found: list[object] = []
-    check_journal(folder, JournalSettings(), lambda *fault: found.append(fault), lambda *_: None)  # type: ignore[arg-type]
-    return found
+    found = Findings()
+    check_journal(folder, JournalSettings(), found, lambda *_: None)
+    return list(found.listed())
 
 
 def ids(journal: Journal, user_id: str | None = None) -> list[str]:
@@ -228,7 +229,7 @@ def change(folder: Path, seq: int, value: bytes) -> None:
 def kept(folder: Path, seq: int) -> SealedEvent:
     with lmdb.open(str(folder), max_dbs=16) as engine, engine.begin() as transaction:
         value = transaction.get(number_key(seq), db=engine.open_db(b"events", transaction))
-    stored = open_event(number_key(seq), value)
+    stored = load_event(number_key(seq), value)
     assert isinstance(stored, SealedEvent)
     return stored
 
@@ -247,8 +248,8 @@ def test_what_was_put_there_by_somebody_without_the_key_is_damage(folder: Path, 
             other.append([event(1), event(2)], NOW)
         with lmdb.open(str(other._environment.path), max_dbs=16) as engine, engine.begin() as transaction:
             value = transaction.get(number_key(2), db=engine.open_db(b"events", transaction))
-        forged = open_event(number_key(2), value)
-    change(folder, 2, seal(number_key(2), forged))  # type: ignore[arg-type]
+        forged = load_event(number_key(2), value)
+    change(folder, 2, dump_entry(number_key(2), forged))  # type: ignore[arg-type]
     with Journal.open(folder, keys=keys) as journal:
         assert [entry.seq for entry in journal.read(0, 10)] == [1]
         with pytest.raises(EntryDamagedError):

@@ -29,6 +29,7 @@ from relay import (
 from relay import broker as broker_module
 from relay.broker import _REST, _Upkeep
 from relay.checkup import check_journal
+from relay.disk import Findings
 from relay.wire import Erasable
 
 SECRET = "zanzibarquokka"
@@ -98,9 +99,9 @@ def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Jour
     assert journal.append([event(7)], NOW)[0].seq == 47
     assert len(journal.read(0, 1_000, user_id="bob")) == 40
     journal.close()
-    findings: list[object] = []
-    check_journal(tmp_path / "journal", JournalSettings(), lambda *found: findings.append(found), lambda *_: None)  # type: ignore[arg-type]
-    assert findings == []
+    findings = Findings()
+    check_journal(tmp_path / "journal", JournalSettings(), findings, lambda *_: None)
+    assert findings.listed() == ()
 
 
 def test_it_goes_in_parts(journal: Journal) -> None:

@@ -25,7 +25,7 @@ from relay import (
     read_event,
 )
 from relay.access import Origin
-from relay.entries import StoredEvent, number_key, open_event, seal
+from relay.entries import StoredEvent, dump_entry, load_event, number_key
 
 
 def test_events_are_numbered_from_one_in_order(journal: Journal) -> None:
@@ -254,5 +254,5 @@ def test_an_entry_from_before_origins_were_kept_is_read() -> None:
         data: bytes
 
     key = number_key(7)
-    stored = open_event(key, seal(key, Former(1, "alice", "e", "a.b", b"\x80")))  # type: ignore[arg-type]
+    stored = load_event(key, dump_entry(key, Former(1, "alice", "e", "a.b", b"\x80")))  # type: ignore[arg-type]
     assert stored == StoredEvent(1, "alice", "e", "a.b", b"\x80", None)

@@ -10,6 +10,7 @@ from relays import NOW, event
 
 from relay import Journal, JournalSettings
 from relay.checkup import check_journal
+from relay.disk import Findings
 from relay.wire import Erasable
 
 
@@ -29,9 +30,9 @@ def closed(tmp_path: Path) -> Path:
 
 
 def found(folder: Path) -> tuple[int, set[str]]:
-    places: set[str] = set()
-    entries = check_journal(folder, JournalSettings(), lambda place, *_: places.add(place), lambda *_: None)
-    return entries, places
+    findings = Findings()
+    entries = check_journal(folder, JournalSettings(), findings, lambda *_: None)
+    return entries, {finding.place for finding in findings.listed()}
 
 
 def change(folder: Path, database: str, key: bytes, value: bytes | None) -> None:

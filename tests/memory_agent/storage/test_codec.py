@@ -22,8 +22,8 @@ from memory_agent.storage.codec import (
     encode_vector,
     name_key,
     unit_vector,
-    unseal_vector,
     usage_of,
+    vector_body,
     vectors_of,
 )
 
@@ -137,7 +137,7 @@ def test_a_vector_of_any_length_is_stored_at_unit_length(scale: float) -> None:
 
 def test_float16_changes_a_cosine_by_less_than_a_ten_thousandth() -> None:
     vectors = unit_vectors(2_000, seed=5, ndim=384)
-    stored = vectors_of([unseal_vector(i, encode_vector(i, v), 384) for i, v in enumerate(vectors)], 384)
+    stored = vectors_of([vector_body(i, encode_vector(i, v), 384) for i, v in enumerate(vectors)], 384)
     lengths = np.linalg.norm(stored, axis=1)
     assert np.abs(stored @ vectors[0] / lengths - vectors @ vectors[0]).max() < 1e-4
 
@@ -145,9 +145,9 @@ def test_float16_changes_a_cosine_by_less_than_a_ten_thousandth() -> None:
 def test_a_vector_of_the_wrong_size_or_with_a_flipped_bit_is_damage() -> None:
     value = encode_vector(3, unit_vectors(1, seed=1)[0])
     with pytest.raises(StoreDamagedError):
-        unseal_vector(3, value, 8)
+        vector_body(3, value, 8)
     with pytest.raises(StoreDamagedError):
-        unseal_vector(3, value[:-1] + bytes([value[-1] ^ 1]), 16)
+        vector_body(3, value[:-1] + bytes([value[-1] ^ 1]), 16)
 
 
 @pytest.mark.parametrize("op", OPS)

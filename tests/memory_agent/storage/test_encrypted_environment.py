@@ -17,7 +17,7 @@ from memory_agent.errors import (
     StoreEncryptedError,
     StoreNotEncryptedError,
 )
-from memory_agent.storage.codec import seal
+from memory_agent.storage.codec import with_checksum
 from memory_agent.storage.environment import STORE_ERRORS, open_environment
 from memory_agent.storage.user_key import UserKey
 from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, SEAL_BYTES, Cipher, Encryption, KeyRing
@@ -169,12 +169,12 @@ def test_a_value_that_was_put_in_the_place_of_another_is_damage(tmp_path: Path) 
 def test_a_checksum_is_left_out_and_comes_back_and_a_wrong_one_is_not_made_right(tmp_path: Path) -> None:
     environment, key = opened(tmp_path), (7).to_bytes(8, "big")
     with environment.write() as transaction:
-        transaction.put("checked", key, seal(7, b"a vector"), append=True)
+        transaction.put("checked", key, with_checksum(7, b"a vector"), append=True)
     with environment.read() as transaction:
-        assert transaction.get("checked", key) == seal(7, b"a vector")
+        assert transaction.get("checked", key) == with_checksum(7, b"a vector")
         assert [len(value) for _, value in transaction.scan_stored("checked")] == [len(b"a vector") + SEAL_BYTES]
     with pytest.raises(StoreDamagedError), environment.write() as transaction:
-        transaction.put("checked", key, seal(8, b"another vector"))
+        transaction.put("checked", key, with_checksum(8, b"another vector"))
     environment.close()
 
 

@@ -1,0 +1,77 @@
+"""The engine of checkups: walks the databases of one environment through one snapshot and counts faults.
+
+A finding names a place and a kind of fault; it never holds text or ids. A checkup changes nothing, and works beside the
+writer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from relay.disk.transaction import Pair, Transaction
+
+UNREADABLE = "does not match its checksum"
+_STEP = 1_000  # pairs between two reports
+
+Report = Callable[[str, int, int], None]
+"""Called with (what is being done, how much is done, of how much; 0 if unknown)."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that was found `count` times. `place` is a file, or a class of keys in it."""
+
+    place: str
+    fault: str
+    count: int = 1
+
+
+class Findings:
+    """Counts faults by place and kind."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, place: str, fault: str, count: int = 1) -> None:
+        """Add a fault `count` times."""
+        if count:
+            self._counts[place, fault] += count
+
+    def require(self, holds: object, place: str, fault: str) -> bool:
+        """Add a fault unless `holds`; return whether it holds."""
+        if not holds:
+            self.add(place, fault)
+        return bool(holds)
+
+    def listed(self) -> tuple[Finding, ...]:
+        """Return the findings in the order in which each was first met."""
+        return tuple(Finding(place=place, fault=fault, count=count) for (place, fault), count in self._counts.items())
+
+
+class Checkup:
+    """Checks one environment. A subclass lists its checks."""
+
+    def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
+        self.transaction = transaction
+        self.findings = findings
+        self._report = report
+
+    def checks(self) -> Sequence[Callable[[], None]]:
+        """Return the checks, in the order in which they are to run."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Run every check."""
+        for check in self.checks():
+            check()
+
+    def walk(self, database: str) -> Iterator[Pair]:
+        """Yield the pairs of a database, and report the progress."""
+        total = self.transaction.count(database)
+        for done, pair in enumerate(self.transaction.scan(database)):
+            if done % _STEP == 0:
+                self._report(database, done, total)
+            yield pair
+        self._report(database, total, total)
