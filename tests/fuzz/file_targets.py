@@ -38,11 +38,11 @@ from relay import (
     KeyRing,
     entries,
     event_from_mapping,
-    key_file,
     pages,
     read_key_file,
 )
 from relay import load_settings as load_relay_settings
+from relay.access import key_file
 from relay.sealing import Sealing
 from sona import checkpoint
 from sona.engine import Learner
