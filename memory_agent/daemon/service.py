@@ -23,8 +23,11 @@ from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,
     MemoryAgentError,
+    ScopeMissingError,
+    UnauthorizedError,
     UnavailableError,
     UnknownMethodError,
+    UserNotAllowedError,
 )
 from memory_agent.protocol import (
     DaemonStatus,
@@ -79,6 +82,10 @@ class Service:
         started_s = time.monotonic()
         try:
             reply = await self._answer(request, principal)
+        except (ScopeMissingError, UnauthorizedError, UserNotAllowedError) as error:
+            return encode_fault(
+                UnavailableError(f"relay: {error}")
+            )  # the daemon's key: the caller's was checked before
         except MemoryAgentError as error:
             return encode_fault(error)
         except RelayError as error:
