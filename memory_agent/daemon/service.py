@@ -83,9 +83,8 @@ class Service:
         try:
             reply = await self._answer(request, principal)
         except (ScopeMissingError, UnauthorizedError, UserNotAllowedError) as error:
-            return encode_fault(
-                UnavailableError(f"relay: {error}")
-            )  # the daemon's key: the caller's was checked before
+            # Of the daemon's key at the relay: the caller's key was checked before.
+            return encode_fault(UnavailableError(f"relay: {error}"))
         except MemoryAgentError as error:
             return encode_fault(error)
         except RelayError as error:
