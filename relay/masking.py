@@ -253,7 +253,9 @@ def _sign(mark: str) -> str:
 def _extra_format(item: tuple[str, str]) -> SecretFormat:
     kind, pattern = item
     if not _EXTRA_KIND.fullmatch(kind):
-        raise RelaySettingsError("masking.patterns", f"{kind!r} is no name: small letters, digits and _ are allowed")
+        raise RelaySettingsError(
+            "masking.patterns", f"{kind!r} is not a valid name: lower-case letters, digits and _ are allowed"
+        )
     return SecretFormat(kind, ("",), _compiled(f"patterns.{kind}", pattern))
 
 
@@ -261,7 +263,7 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise RelaySettingsError(f"masking.{name}", f"is no pattern: {error}") from error
+        raise RelaySettingsError(f"masking.{name}", f"is not a valid pattern: {error}") from error
     if compiled.match("") is not None:
         raise RelaySettingsError(f"masking.{name}", "would match the empty text")
     return compiled

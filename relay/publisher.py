@@ -102,7 +102,7 @@ class Publisher:
         with self._changed:
             while not self._take(checked, data):
                 if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
-                    raise RelayUnavailableError(f"{len(self._window)} events wait for an ack since {wait_s:.3g} s")
+                    raise RelayUnavailableError(f"{len(self._window)} events wait for an ack after {wait_s:.3g} s")
         self._socket.wake()
         return checked.event_id
 

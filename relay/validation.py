@@ -36,7 +36,7 @@ def validate_user_id(user_id: object) -> str:
         raise MalformedEventError("user_id", f"has {len(user_id)} characters, at most 128 are allowed")
     if not _USER_ID.fullmatch(user_id):
         raise MalformedEventError(
-            "user_id", f"{_shown(user_id)} is unsafe: letters, digits and ._:@+- are allowed, and no dot in front"
+            "user_id", f"{_shown(user_id)} is unsafe: letters, digits and ._:@+- are allowed, without a leading dot"
         )
     return user_id
 
@@ -48,7 +48,7 @@ def validate_owner(field: str, user_id: object) -> str:
     except MalformedEventError as error:
         raise MalformedEventError(field, error.reason) from error
     if owner == SYSTEM_USER:
-        raise MalformedEventError(field, f"{SYSTEM_USER} is no user: its events belong to others")
+        raise MalformedEventError(field, f"{SYSTEM_USER} is not a user: its events belong to others")
     return owner
 
 
@@ -61,7 +61,7 @@ def validate_event_type(event_type: object) -> str:
     if len(event_type) > _MAX_TYPE_CHARS:
         raise MalformedEventError("event_type", f"has {len(event_type)} characters, at most {_MAX_TYPE_CHARS}")
     if not event_type.isprintable() or " " in event_type or "*" in event_type:
-        raise MalformedEventError("event_type", f"{_shown(event_type)} has blanks, control characters or a wildcard")
+        raise MalformedEventError("event_type", f"{_shown(event_type)} has spaces, control characters or a wildcard")
     return event_type
 
 
@@ -88,10 +88,10 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
     try:
         moment = _moment(value)
     except (ValueError, OverflowError, OSError) as error:
-        raise MalformedEventError("timestamp", f"{_shown(value)} is no ISO 8601 time and no epoch") from error
+        raise MalformedEventError("timestamp", f"{_shown(value)} is neither an ISO 8601 time nor an epoch") from error
     if moment - now > timedelta(seconds=max_future_s):
         ahead_s = (moment - now).total_seconds()
-        raise MalformedEventError("timestamp", f"lies {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
+        raise MalformedEventError("timestamp", f"is {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
     return moment
 
 
@@ -136,7 +136,7 @@ def _check(value: object, levels: int) -> None:
         if value not in _INTEGERS:
             raise _BadValueError("is an integer beyond 64 bits")
     elif value is not None and kind is not bool:
-        raise _BadValueError(f"a {kind.__name__} is no JSON value")
+        raise _BadValueError(f"a {kind.__name__} is not a JSON value")
 
 
 def _check_members(value: Any, levels: int) -> None:

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 _Version = tuple[int, int, int]
 
 
-_HOW = "--key-file or MEMORY_AGENT_TOKEN; whoever owns the data folder makes one: memory-agent keys create"
+_HOW = "--key-file or MEMORY_AGENT_TOKEN; the owner of the data folder creates one with memory-agent keys create"
 
 
 class _Table(NamedTuple):
@@ -49,7 +49,7 @@ class Credentials:
     def of_token(self, token: bytes) -> Principal:
         """Return the principal of a token. Raises `UnauthorizedError`."""
         if not token:
-            raise UnauthorizedError(f"a token is missing: show a key with {_HOW}")
+            raise UnauthorizedError(f"a token is missing: present a key with {_HOW}")
         digest = digest_of(token)
         table = self._current()
         key = table.by_digest.get(digest)
@@ -98,7 +98,7 @@ def _refused(table: _Table, shown: str, what: str) -> str:
     """Return the reason. A revoked key is named: a caller that presents it knows it."""
     revoked = table.revoked.get(shown)
     why = f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
-    return f"{why}: show another with {_HOW}"
+    return f"{why}: present another with {_HOW}"
 
 
 def _version(path: Path) -> _Version | None:

@@ -58,7 +58,7 @@ def read_key_file(path: Path) -> KeyDocument:
     except OSError as error:
         raise RelaySettingsError("key_file", f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RelaySettingsError("key_file", f"{path} is no key file") from error
+        raise RelaySettingsError("key_file", f"{path} is not a key file") from error
 
 
 def local_identity(endpoint: str) -> Identity:

@@ -102,7 +102,9 @@ def create_key(
     """
     validate_key_id(key_id)
     if user_id is not None and validate_user_id(user_id) == SYSTEM_USER:
-        raise KeyFileError(SYSTEM_USER, "is no user: its events belong to others, so only a key for all users may")
+        raise KeyFileError(
+            SYSTEM_USER, "is not a user: its events belong to others, so only a key for all users may publish them"
+        )
     token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
     added = StoredKey(
         id=key_id,
@@ -115,7 +117,7 @@ def create_key(
     with _locked(data_dir):
         keys = read_keys(data_dir)
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
-            raise KeyFileError(key_id, "there is a key of this name, or was: its name is not used again")
+            raise KeyFileError(key_id, "a key of this name exists or was revoked; names are not reused")
         _write_keys(data_dir, (*keys, added))
     halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
     return KeyDocument(id=key_id, user_id=user_id, token=token, **halves)
@@ -124,7 +126,7 @@ def create_key(
 def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
     """Revoke a key for good, for open connections too. Raises `KeyFileError`."""
     if key_id == LOCAL:
-        raise KeyFileError(LOCAL, "is this folder's own: replace its token with `memory-agent keys rotate local`")
+        raise KeyFileError(LOCAL, "cannot be revoked: replace its token with `memory-agent keys rotate local`")
     with _locked(data_dir):
         keys = read_keys(data_dir)
         found = _find(keys, key_id)
@@ -145,7 +147,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
         keys = read_keys(data_dir)
         found = _find(keys, key_id)
         if found.revoked is not None:
-            raise KeyFileError(key_id, "was revoked, for good: create another key")
+            raise KeyFileError(key_id, "was revoked for good: create another key")
         pair = make() if found.curve_public else None
         token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
         rotated = msgspec.structs.replace(
@@ -201,7 +203,7 @@ def _local_token(data_dir: Path) -> str:
     except FileNotFoundError:
         token = ""
     except UnicodeDecodeError as error:
-        raise KeyFileError(str(path), "is damaged: remove it, and another one is made") from error
+        raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
     if not token:  # a client without a token presents an empty one
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())

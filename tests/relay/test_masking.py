@@ -197,7 +197,7 @@ def test_it_can_be_switched_off_taught_and_told_what_to_leave() -> None:
     assert masked(TOKEN, enabled=False) == TOKEN
     assert masked(TOKEN, allow=("ghp_Ab1.*",)) == TOKEN
     assert masked("badge EMP-12345 opened it", patterns={"badge": r"EMP-\d{5}"}) == "badge [masked:badge] opened it"
-    with pytest.raises(RelaySettingsError, match="is no pattern"):
+    with pytest.raises(RelaySettingsError, match="is not a valid pattern"):
         Masker(MaskingSettings(allow=("(",)))
     with pytest.raises(RelaySettingsError, match="empty text"):
         Masker(MaskingSettings(patterns={"badge": "x*"}))
