@@ -253,9 +253,7 @@ def _sign(mark: str) -> str:
 def _extra_format(item: tuple[str, str]) -> SecretFormat:
     kind, pattern = item
     if not _EXTRA_KIND.fullmatch(kind):
-        raise RelaySettingsError(
-            "masking.patterns", f"{kind!r} is not a valid name: lower-case letters, digits and _ are allowed"
-        )
+        raise RelaySettingsError("masking.patterns", f"{kind!r} is not a valid name (a-z, 0-9 and _)")
     return SecretFormat(kind, ("",), _compiled(f"patterns.{kind}", pattern))
 
 

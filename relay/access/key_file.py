@@ -102,9 +102,7 @@ def create_key(
     """
     validate_key_id(key_id)
     if user_id is not None and validate_user_id(user_id) == SYSTEM_USER:
-        raise KeyFileError(
-            SYSTEM_USER, "is not a user: its events belong to others, so only a key for all users may publish them"
-        )
+        raise KeyFileError(SYSTEM_USER, "is not a user: its events belong to others, and need a key for all users")
     token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
     added = StoredKey(
         id=key_id,
