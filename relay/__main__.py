@@ -1,8 +1,8 @@
 """The relay as a process: `python -m relay --data-dir DIR`.
 
-Prints one JSON line with its endpoints when it is ready, logs JSON lines to standard error, ends with 0 on SIGTERM
-after answering what was queued, with 1 on an error, with 2 on a setting it cannot use. Given `--parent-pid`, it also
-ends when that process is no longer its parent.
+Prints one JSON line with its endpoints when it is ready, and logs JSON lines to standard error. Exits with 0 after
+SIGTERM, once queued requests are answered, with 1 on an error, and with 2 on an invalid setting. With `--parent-pid` it
+also ends when that process is no longer its parent.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, help="TOML file with the tables events, journal, broker, publisher")
     parser.add_argument("--pub-bind", action="append", default=[], help="endpoint that plain PUB emitters connect to")
     parser.add_argument("--pub-connect", action="append", default=[], help="endpoint where a PUB emitter is bound")
-    parser.add_argument("--parent-pid", type=int, default=0, help="end when this is no longer the parent")
+    parser.add_argument("--parent-pid", type=int, default=0, help="end when this process is no longer the parent")
     parser.add_argument("--log-level", choices=_LEVELS, default="info")
     return parser.parse_args(arguments)
 
@@ -82,7 +82,7 @@ def _settings(options: argparse.Namespace) -> RelaySettings:
 
 
 class _StandardError:
-    """Standard error, whose own disk may be full: a line that cannot be written must not end the relay."""
+    """Standard error. It may be a file on a full disk, and a line that cannot be written must not end the relay."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):

@@ -1,7 +1,6 @@
-"""What the relay answers to every request but `Publish`: reading by cursor, consumers, quarantine, figures.
+"""Answers every request but `Publish`: reading by cursor, consumers, quarantine, erasure, figures.
 
-What this does not do: sockets and threads (`broker`). A damaged entry is moved to quarantine when a reader meets it, so
-that one flipped bit cannot stop all users.
+A damaged entry is moved to quarantine when a reader reaches it, so that one flipped bit does not stop all users.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MAX_LISTED = 1_000
 
 
 class Answers:
-    """Answers requests from one journal."""
+    """Answers requests from one journal. One thread owns it."""
 
     def __init__(self, journal: Journal, settings: RelaySettings, admission: Admission, counts: Counter[str]) -> None:
         self._journal = journal
@@ -43,7 +42,7 @@ class Answers:
         self._counts = counts
 
     def answer(self, request: wire.Request, principal: Principal) -> object:
-        """Return the result of a request, when whoever asks may. Raises the `RelayError` that is to be replied."""
+        """Return the result of a request that `principal` may make. Raises the `RelayError` to reply with."""
         _require(request, principal)
         return _VERBS[type(request)](self, request)
 
@@ -86,7 +85,7 @@ class Answers:
         self._journal.drop(_natural("id", request.id))
 
     def retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
-        """Decode an entry again, under the settings of now; True when it is an event, which is then journaled."""
+        """Decode an entry again with the current settings; True when it is an event now, which is then journaled."""
         entry = self._journal.quarantined_entry(_natural("id", request.id))
         if entry.code == EncryptionKeyMissingError.code:
             return False
@@ -119,7 +118,7 @@ class Answers:
 
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Raise unless this may be asked: a user's events by who may recall them, the rest by an administrator of all.
+    """Check the scope: reading a user's events needs `recall` for that user, everything else `admin` for all users.
 
     Raises `ScopeMissingError`, `UserNotAllowedError`.
     """

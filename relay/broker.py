@@ -1,10 +1,9 @@
-"""The relay: acknowledged intake with group commit, plain PUB intake, table tails, replay by cursor, a doorbell.
+"""The relay: acknowledged intake, plain PUB intake, table tails, replay by cursor, and a doorbell.
 
-One thread owns the ROUTER and answers everything; each other way in has a thread of its own and the same journal.
-After a storage error nothing is acknowledged any more: the relay ends, and whoever supervises it starts it anew. On a
-full disk intake is refused, and reading goes on. What this does not do: keep events for consumers that are behind
-anywhere but in the journal; the feed only says that there is more. Rejected: an event loop; blocking sockets in threads
-carry four times as much (measured).
+One thread owns the ROUTER and answers all requests; every other intake has its own thread and shares the journal. After
+a storage error nothing more is acknowledged: the relay ends, and its supervisor restarts it. On a full disk intake is
+refused and reading goes on. The feed carries only doorbells: consumers read the journal. An event loop lost: blocking
+sockets in threads carry four times as much (measured).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from relay.errors import (
     RelaySettingsError,
     UnauthorizedError,
 )
-from relay.intake import Intake, Parcel
+from relay.intake import Intake, Submission
 from relay.journal import Journal
 from relay.masking import Masker
 from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
@@ -47,11 +46,11 @@ from relay.worker import Worker
 log = structlog.get_logger()
 
 _IDLE_WAIT_S = 1.0
-_REST = 20.0  # between two copies of the journal, as a multiple of what the first took: writers wait 5 % of the time
+_REST = 20.0  # pause between two compactions, in durations of the former: writers wait 5 % of the time
 
 
-class Question(NamedTuple):
-    """A request that is no `Publish`, where to answer, and who asks."""
+class ReceivedRequest(NamedTuple):
+    """A request other than `Publish`, the peer and correlation id to answer, and the principal."""
 
     peer: bytes
     correlation: bytes
@@ -60,13 +59,13 @@ class Question(NamedTuple):
 
 
 class Broker:
-    """One relay on one data folder. `run` serves in this thread; `start` in a thread of its own."""
+    """One relay on one data folder. `run` serves in this thread, `start` in a background thread."""
 
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None) -> None:
-        """Open the journal and listen.
+        """Open the journal and bind the endpoints.
 
-        Raises `JournalInUseError` when another relay has the folder, other `JournalError`s, `RelaySettingsError`,
-        `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+        Raises `JournalInUseError` when another relay uses the folder, other `JournalError`s, `RelaySettingsError`,
+        `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError`, `KeyFileError`.
         """
         self._settings = settings or RelaySettings()
         self._counts: Counter[str] = Counter()
@@ -93,9 +92,9 @@ class Broker:
         self._rung_seq = self._journal.last_seq
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Serve until `stop`, or until `wanted` says no; then answer what is queued, and close.
+        """Serve until `stop`, or until `wanted()` is false; then answer queued requests, and close.
 
-        Raises what made it end early.
+        Raises the error that ended it early.
         """
         for worker in self._workers:
             worker.start()
@@ -113,13 +112,13 @@ class Broker:
             raise self._failure
 
     def start(self) -> Self:
-        """Serve in a thread until `stop`."""
+        """Serve in a background thread until `stop`."""
         self._thread = threading.Thread(target=self._run_quietly, name="relay-broker", daemon=True)
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End `run`; safe in a signal handler. After `start`: wait for it, and raise what made it end early."""
+        """End `run`; safe in a signal handler. After `start`, join the thread and raise the error that ended it."""
         self._stopping.set()
         self._server.wake()
         if self._thread is not None:
@@ -155,24 +154,24 @@ class Broker:
         return workers, endpoints
 
     def _serve(self, wait_s: float) -> int:
-        """Take what is queued: publishes in one transaction, then the rest one by one. Returns how many messages."""
+        """Handle queued messages: publishes in one transaction, then the rest. Return how many there were."""
         broker = self._settings.broker
         messages = self._server.receive(broker.max_batch, broker.max_batch_bytes, wait_s)
-        parcels: list[Parcel] = []
-        questions: list[Question] = []
+        submissions: list[Submission] = []
+        requests: list[ReceivedRequest] = []
         for message in messages:
-            self._sort(message, parcels, questions)
-        if parcels:
-            for reply in self._intake.take(parcels, datetime.now(UTC)):
+            self._sort(message, submissions, requests)
+        if submissions:
+            for reply in self._intake.take(submissions, datetime.now(UTC)):
                 self._reply(reply.peer, b"", wire.encode(reply.message))
         self._ring()
-        for question in questions:
-            self._reply(question.peer, question.correlation, self._answer(question))
-        if questions:
+        for received in requests:
+            self._reply(received.peer, received.correlation, self._answer(received))
+        if requests:
             self._ring()
         return len(messages)
 
-    def _sort(self, message: Message, parcels: list[Parcel], questions: list[Question]) -> None:
+    def _sort(self, message: Message, submissions: list[Submission], requests: list[ReceivedRequest]) -> None:
         peer, frames = message.peer, message.frames
         correlation = frames[0] if frames else b""
         try:
@@ -187,34 +186,33 @@ class Broker:
             principal = self._principal(message)
         except UnauthorizedError as error:
             self._counts["unauthorized"] += 1
-            self._reply(peer, correlation, _turned_away(request, error))
+            self._reply(peer, correlation, _unauthorized(request, error))
             return
         if isinstance(request, wire.Publish):
-            parcels.append(Parcel(peer, request, principal))
+            submissions.append(Submission(peer, request, principal))
         else:
-            questions.append(Question(peer, correlation, principal, request))
+            requests.append(ReceivedRequest(peer, correlation, principal, request))
 
     def _principal(self, message: Message) -> Principal:
         if message.curve_key is not None:
             return self._credentials.of_curve(message.curve_key)
         return self._credentials.of_token(message.frames[2] if len(message.frames) == 3 else b"")
 
-    def _answer(self, question: Question) -> bytes:
+    def _answer(self, received: ReceivedRequest) -> bytes:
         try:
-            return wire.encode_answer(self._answers.answer(question.request, question.principal))
+            return wire.encode_answer(self._answers.answer(received.request, received.principal))
         except RelayError as error:
             if isinstance(error, JournalError) and not isinstance(error, JournalPausedError):
                 raise
             return wire.encode_failure(error)
         except (OSError, MemoryError):
             raise
-        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
-            # One request that nobody foresaw must not keep everybody's events out. Only types and places: what went
-            # wrong may quote what was sent.
+        except Exception as error:  # noqa: BLE001 - replied and logged
+            # One unforeseen request must not stop the intake. Log only type and line: the message may quote an event.
             self._counts["failed_requests"] += 1
             place = traceback.extract_tb(error.__traceback__)[-1]
             kind, where = type(error).__name__, f"{Path(place.filename).name}:{place.lineno}"
-            log.error("request.failed", request=type(question.request).__name__, error=kind, where=where)
+            log.error("request.failed", request=type(received.request).__name__, error=kind, where=where)
             return wire.encode_failure(ProtocolError(f"the relay could not answer this request ({kind})"))
 
     def _reply(self, peer: bytes, correlation: bytes, body: bytes) -> None:
@@ -222,20 +220,20 @@ class Broker:
             self._counts["replies_undelivered"] += 1
 
     def _ring(self) -> None:
-        """Tell the feed the last number: once per batch, and to whoever has just joined."""
+        """Publish the journal's last number: once per batch, and for each new subscriber."""
         last_seq = self._journal.last_seq
         if self._server.joined() or last_seq != self._rung_seq:
             self._server.publish(wire.encode_doorbell(last_seq))
             self._rung_seq = last_seq
 
     def _drain(self) -> None:
-        """Journal and acknowledge what was sent before the end."""
+        """Journal and acknowledge what was sent before the relay was stopped."""
         deadline_s = time.monotonic() + self._settings.broker.drain_s
         while time.monotonic() < deadline_s and self._serve(0.0):
             pass
 
     def _fail(self, error: BaseException) -> None:
-        """End the relay because of `error`; for any thread."""
+        """End the relay with `error`. Thread-safe."""
         if self._failure is None:
             self._failure = error
             log.error("relay.failed", code=getattr(error, "code", type(error).__name__), reason=str(error))
@@ -256,7 +254,7 @@ class Broker:
 
 
 class _Upkeep:
-    """A worker's task: retention, readers that died, and what was erased out of the file."""
+    """A worker's task: retention, dead readers, and compaction after erasure."""
 
     name = "upkeep"
 
@@ -284,11 +282,13 @@ class _Upkeep:
         return self._interval_s
 
     def finish(self) -> None:
-        """Nothing is kept open between steps."""
+        """Nothing is open between steps."""
 
     def _compact(self) -> None:
-        """Clear the file of what was erased; without room or a pause, later. It copies the whole file, and all writers
-        wait: so the longer it took, the longer it rests."""
+        """Remove erased bytes from the file, or try later where there is no room or no pause between reads.
+
+        It copies the whole file while writers wait, so the next pause is a multiple of the time it took.
+        """
         began_s = self._clock()
         if began_s < self._compact_after_s or not self._journal.uncompacted:
             return
@@ -301,14 +301,14 @@ class _Upkeep:
         self._compact_after_s = ended_s + _REST * (ended_s - began_s)
 
 
-def _turned_away(request: wire.Request, error: UnauthorizedError) -> bytes:
+def _unauthorized(request: wire.Request, error: UnauthorizedError) -> bytes:
     return (
         wire.encode(wire.refusal(request, error)) if isinstance(request, wire.Publish) else wire.encode_failure(error)
     )
 
 
 def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
-    """Return where to listen, checked; the default folder for socket files is made private."""
+    """Return the endpoints, checked. Creates the default folder for socket files, private."""
     default, broker = relay_endpoints(data_dir), settings.broker
     ours = Endpoints(broker.ingest or default.ingest, broker.feed or default.feed)
     checks: Sequence[tuple[str, Sequence[str]]] = (

@@ -1,10 +1,9 @@
-"""Intake from plain PUB emitters that nobody will change: best effort, and counted.
+"""Intake from plain PUB emitters, best effort and counted; an emitter that needs an acknowledgement uses a publisher.
 
-ZeroMQ drops what a PUB socket sends before the connection stands, and what exceeds its queue; nobody can count that.
-Everything that arrives is journaled, quarantined with its reason, or, while a consumer is too far behind, dropped and
-counted: these emitters cannot be slowed down. Nobody says who sent it: it is of any user, or of
-the one that `broker.pub_user` names, and then what names another is counted and dropped. Emitters that want to be sure
-use a publisher.
+ZeroMQ drops what a PUB socket sends before it is connected, and what exceeds its queue, uncounted. Whatever arrives is
+journaled or quarantined; while a consumer is too far behind it is dropped and counted, since these emitters cannot be
+slowed down. Emitters show no key: their events are of any user, or of `broker.pub_user` alone, and events that name
+another user are then counted and dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
-_TOO_LARGE = 4  # times what an event may have: so much is still looked at, and set aside with its reason
+_TOO_LARGE = 4  # times the size of an event: up to that, an oversized one is quarantined with its reason
 
 
 class Collector:
-    """A worker's task: takes what emitters sent, a batch in a transaction."""
+    """A worker's task: journals what emitters send, a batch per transaction."""
 
     name = "collector"
 
@@ -40,7 +39,7 @@ class Collector:
         counts: Counter[str],
         on_append: Callable[[], None],
     ) -> None:
-        """Listen and connect as `settings` say. Raises `RelayUnavailableError`."""
+        """Bind and connect to the endpoints in `settings`. Raises `RelayUnavailableError`."""
         self._socket = CollectorSocket(
             settings.pub_bind, settings.pub_connect, settings.pub_queue_bytes, _TOO_LARGE * admission.limits.max_bytes
         )
@@ -57,12 +56,12 @@ class Collector:
         self._pending: list[tuple[bytes, Admitted]] = []
 
     def step(self) -> float:
-        """Journal what comes next; what a full disk kept out is tried again first."""
+        """Journal the next batch, or retry the one that a full disk refused."""
         self._take(_WAIT_S)
         return 0.0
 
     def finish(self) -> None:
-        """Journal what is still queued, and close."""
+        """Journal what is queued, and close."""
         try:
             while self._take(0.0):
                 pass

@@ -1,7 +1,7 @@
-"""Settings of the bus: how large an event may be, how long the journal keeps it, where the sockets are.
+"""Settings of the bus: one struct for each part, read once, in an entry point.
 
-Read once, in an entry point; each part receives only its own struct. Every value can be written in TOML, so nothing
-is None: 0 and the empty string mean "off". Unknown names and values out of bounds are refused by name.
+Every value can be written in TOML, so none is None: 0 and the empty string mean "off". Unknown names and values out of
+bounds are refused by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SqlName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an event may be at most. `max_bytes` counts what was received; `max_id_bytes` each of its ids."""
+    """Bounds of an event. `max_bytes` bounds the bytes as received, `max_id_bytes` each of its ids."""
 
     max_bytes: Annotated[int, msgspec.Meta(ge=256, le=16 << 20)] = 262_144
     max_future_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)] = 300.0
@@ -31,12 +31,12 @@ class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much the journal holds and for how long.
+    """How much the journal holds, and for how long.
 
-    The map is sparse: it bounds the journal and reserves no disk. `reserve_bytes` of it (at most half), and a file of
-    `disk_reserve_bytes`, are kept so that deleting works when the rest is full. A retention of 0 is off; retention
-    stops at the slowest consumer unless `retention_ignores_consumers`. A repeat is recognised while its event is in
-    the journal, and for `repeat_horizon_s` after the event was received even when it is not.
+    The map is sparse: it bounds the journal and reserves no disk. `reserve_bytes` of it (at most half) and a file of
+    `disk_reserve_bytes` are reserved, so that deleting works when the rest is full. A retention of 0 is off. Retention
+    stops at the slowest consumer unless `retention_ignores_consumers`. A repeat is recognised while its event is in the
+    journal, and for `repeat_horizon_s` after it was received.
     """
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)] = 64 << 30
@@ -51,10 +51,10 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event table in an SQLite file that some other program writes.
+    """An event table in an SQLite file that another program writes.
 
-    `name` keeps the cursor: with another name the table is read from its beginning. `default_user` owns rows without
-    a user.
+    The cursor is stored under `name`: under a new name the table is read from its beginning. `default_user` owns rows
+    without a user.
     """
 
     name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -67,12 +67,11 @@ class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The relay process. Empty `ingest` and `feed`: socket files under the data folder.
 
-    `listen` and `feed_listen` are more endpoints of the same, `curve+tcp://HOST:PORT` where other machines reach them.
-    `pub_bind` are endpoints that plain PUB emitters connect to, `pub_connect` endpoints where emitters are bound.
-    What comes from them shows no key: `pub_user` is the one user it may be of, empty: any.
-    `max_batch` and `max_batch_bytes` bound the messages of one group commit; `queue_bytes` what is queued of each peer,
-    `pub_queue_bytes` of each PUB emitter. While a consumer has more than `max_lag` unread events (0: off), publishers
-    wait, tables are not read on, and PUB events are dropped and counted.
+    `listen` and `feed_listen` are more endpoints of the same kind, `curve+tcp://HOST:PORT` for other machines.
+    Plain PUB emitters connect to `pub_bind`, or are bound at `pub_connect`; they show no key, and their events may be
+    of `pub_user` alone (empty: of any user). `max_batch` and `max_batch_bytes` bound one group commit, `queue_bytes`
+    the queue of each peer, `pub_queue_bytes` that of each PUB emitter. While a consumer has more than `max_lag` unread
+    events (0: off), publishers and tables wait, and PUB events are dropped and counted.
     """
 
     ingest: str = ""
@@ -95,7 +94,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A publisher. `window` bounds the events that wait for an ack; `spool_max_bytes` is an approximate bound."""
+    """A publisher. `window` bounds the unacknowledged events; `spool_max_bytes` is approximate."""
 
     window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
     message_bytes: Annotated[int, msgspec.Meta(ge=1, le=16 << 20)] = 1 << 20
@@ -106,8 +105,11 @@ class PublisherSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is masked before it is stored. `allow` are patterns of found texts that stay (the whole text must match),
-    `patterns` more of what is masked, by name. They are yours: one that backtracks without end costs you the time."""
+    """Masking of secrets before they are stored.
+
+    A found text that matches a pattern of `allow` as a whole is kept; `patterns` are additional patterns, by name.
+    Nothing bounds the time that a pattern with catastrophic backtracking takes.
+    """
 
     enabled: bool = True
     allow: tuple[str, ...] = ()
@@ -115,13 +117,13 @@ class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Encryption at rest. `keys_folder` holds the users' keys, outside the data folder; empty: nothing is encrypted."""
+    """Encryption at rest. `keys_folder` holds the users' keys, outside the data folder; empty: no encryption."""
 
     keys_folder: str = ""
 
 
 class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of the bus that are its alone: one table of the TOML file for each part."""
+    """The settings of the bus alone, one table of the TOML file for each part."""
 
     events: EventLimits = EventLimits()
     journal: JournalSettings = JournalSettings()
@@ -131,31 +133,31 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RelaySettings(BusSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of the bus, with what it shares with whoever keeps memories in the same data folder."""
+    """All settings of the bus, with those it shares with a daemon on the same data folder."""
 
     encryption: EncryptionSettings = EncryptionSettings()
 
     @classmethod
     def of(cls, bus: BusSettings, encryption: EncryptionSettings) -> Self:
-        """Return the settings of a relay that is a part of something larger, with one `encryption` for all parts."""
+        """Return the settings of a relay inside a daemon, with the daemon's `encryption`."""
         return cls(**{name: getattr(bus, name) for name in BusSettings.__struct_fields__}, encryption=encryption)
 
 
 class Endpoints(NamedTuple):
-    """Where a relay listens: requests and acknowledged events at `ingest`, the doorbell at `feed`."""
+    """A relay's endpoints: requests and acknowledged events at `ingest`, doorbells at `feed`."""
 
     ingest: str
     feed: str
 
 
 def relay_endpoints(data_dir: Path) -> Endpoints:
-    """Return where the relay of a data folder listens unless its settings say otherwise."""
+    """Return the default endpoints of the relay of a data folder."""
     run = Path(data_dir).absolute() / "run"
     return Endpoints(f"ipc://{run / 'relay.sock'}", f"ipc://{run / 'relay-feed.sock'}")
 
 
 def journal_folder(data_dir: Path) -> Path:
-    """Return where the journal of a data folder lies."""
+    """Return the folder of a data folder's journal."""
     return Path(data_dir).absolute() / "journal"
 
 

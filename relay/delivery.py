@@ -101,9 +101,10 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals of a publisher. `acked` counts new events, `duplicates` known ones; both are durable in the relay.
+    """Totals of a publisher.
 
-    `spooled` events are in the local spool, `pending` ones only in memory.
+    `acked` counts new events and `duplicates` those the relay already had; both are durable there. `spooled` events are
+    in the local spool, `pending` ones only in memory.
     """
 
     published: int

@@ -1,8 +1,7 @@
-"""What an event is: decoding one from JSON or MessagePack, checking it, giving it an id, encoding it.
+"""Events: decode from JSON or MessagePack, validate, derive an id, encode.
 
-Everything that comes in passes here once, at the edge; behind it an event is known to be well-formed. Fields that this
-file does not know are kept in `extra`, because emitters that nobody will change send them. What it does not do: it
-gives event types and payloads no meaning. Decisions: `ops/decisions/0001-journal-and-acks.md`.
+Every event is validated here once, at the edge. Unknown fields are kept in `extra`, since existing emitters send them.
+Event types and payloads have no meaning to the bus. See `ops/decisions/0001-journal-and-acks.md`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from relay.validation import (
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened, as an emitter told it. Build one with `event_from_mapping` to have it checked."""
+    """Something that happened, as reported by an emitter. `event_from_mapping` builds a validated one."""
 
     event_id: str
     event_type: str
@@ -45,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 ON_BEHALF_OF = "on_behalf_of"
-"""The field in which an event of `system` may name the user whose it is."""
+"""The field in which an event of `system` may name its user."""
 _IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correlation_id")
 _OWN_FIELDS = frozenset(Event.__struct_fields__) - {"extra"}
 _DERIVED_PREFIX = "derived-"
@@ -56,12 +55,12 @@ _event_decoder = msgspec.msgpack.Decoder(Event)
 
 
 def encode_event(event: Event) -> bytes:
-    """Return the canonical MessagePack of an event: what the journal holds and publishers send."""
+    """Return the canonical MessagePack of an event, as the journal stores it and publishers send it."""
     return _encoder.encode(event)
 
 
 def read_event(data: bytes) -> Event:
-    """Return the event whose canonical bytes the journal gave. Raises `MalformedEventError` for other bytes."""
+    """Return the event in canonical bytes, as read from the journal. Raises `MalformedEventError`."""
     try:
         return _event_decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -69,18 +68,18 @@ def read_event(data: bytes) -> Event:
 
 
 def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
-    """Return the event in JSON or MessagePack bytes, checked.
+    """Return the validated event in JSON or MessagePack bytes.
 
-    Raises `MalformedEventError` naming the field, `EventTooLargeError`; nothing else, whatever the bytes are.
+    Raises `MalformedEventError` (with the field's name) or `EventTooLargeError`, and nothing else for any bytes.
     """
     return event_from_mapping(decode_mapping(data, limits), limits, now)
 
 
 def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> Event:
-    """Return the event that a mapping describes, checked as `decode_event` does, except for its size.
+    """Return the validated event in a mapping. Raises as `decode_event`, but does not check the size.
 
-    A missing timestamp is `now`. A missing id is derived from all that was sent, without the timestamp where that was
-    missing, so a repeat is recognised; two events that do not differ in anything are then one.
+    A missing timestamp is `now`. A missing id is derived from the fields as sent, so a repeat gets the same id; two
+    events without ids and with equal fields are therefore one.
     """
     if not isinstance(mapping, Mapping):
         raise MalformedEventError("event", f"expected an object, got {type(mapping).__name__}")
@@ -101,7 +100,7 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
 
 
 def decode_mapping(data: bytes, limits: EventLimits) -> object:
-    """Return what is in JSON or MessagePack bytes, not checked further; JSON where the first character says so.
+    """Return the value in JSON or MessagePack bytes, not validated; the first character tells which it is.
 
     Raises `MalformedEventError`, `EventTooLargeError`.
     """
@@ -120,7 +119,7 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
 
 
 def _extra(mapping: Mapping[Any, Any], limits: EventLimits) -> dict[str, Any]:
-    """Collect the fields that are not ours. An `extra` object of the canonical form stays what it is."""
+    """Collect unknown fields; the `extra` object of the canonical form is merged with them."""
     others = {field: value for field, value in mapping.items() if field not in _OWN_FIELDS}
     if not others:
         return {}

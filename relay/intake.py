@@ -1,9 +1,8 @@
-"""Acknowledged intake: what queued since the last commit becomes one transaction, then one ack per publisher.
+"""Acknowledged intake with group commit: all queued publishes become one transaction, then one ack per publisher.
 
-No timer: while one commit is on its way to the disk, the next batch queues (20,000 events/s at .74 ms, measured). A
-publisher's events are journaled in its order: events that come before missing ones are refused, and sent again. What
-this does not do: sockets (`broker`). Repeats are recognised by `event_id` in the journal, so the state kept here may be
-lost at any time.
+There is no timer: the next batch queues while a commit is on its way to the disk (20,000 events/s at .74 ms, measured).
+A publisher's events are journaled in its order; after a gap they are refused, and it resends them. The journal
+recognises repeats by `event_id`, so the state here may be lost at any time.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _COUNTED = {
 }
 
 Producer = tuple[str, str]
-"""The id of the key, and the publisher's own."""
+"""The key's id and the producer's own id."""
 
 
-class Parcel(NamedTuple):
-    """A `Publish`, where to answer, and who sent it."""
+class Submission(NamedTuple):
+    """A `Publish`, the peer to answer, and the principal that sent it."""
 
     peer: bytes
     publish: Publish
@@ -57,28 +56,28 @@ class Parcel(NamedTuple):
 
     @property
     def producer(self) -> Producer:
-        """Whose place this moves: a key's own, so that no other key can stop a producer by using its id."""
+        """The producer; the key is part of it, so that another key cannot stop a producer by using its id."""
         return self.principal.key_id, self.publish.producer_id
 
 
 class Reply(NamedTuple):
-    """An ack or a refusal and whose it is."""
+    """An ack or a refusal, and the peer it goes to."""
 
     peer: bytes
     message: Ack | Refusal
 
 
-class _Place(NamedTuple):
-    """Which event a producer has to send next."""
+class _Position(NamedTuple):
+    """The number of the event that a producer must send next."""
 
     epoch: int
     expected_seq: int
 
 
 def suspects(sifted: Iterable[tuple[bytes, Admitted]], source: str, admission: Admission) -> list[Suspect]:
-    """Return the quarantine entries for bytes that are no event, masked.
+    """Return masked quarantine entries for the malformed events.
 
-    What names a user whom its key is not for is none: it is nobody's, and whoever sent it is told.
+    An event whose user the key is not for is refused to its publisher instead: it belongs to no user.
     """
     return [
         Suspect(admission.mask_data(data), result.code, admission.mask_data(str(result).encode()).decode(), source)
@@ -88,33 +87,32 @@ def suspects(sifted: Iterable[tuple[bytes, Admitted]], source: str, admission: A
 
 
 class Intake:
-    """Takes the publishes of all producers, a batch at a time. One thread owns it."""
+    """Journals the publishes of all producers, a batch at a time. One thread owns it."""
 
     def __init__(self, journal: Journal, admission: Admission, counts: Counter[str], max_lag: int = 0) -> None:
-        """Take nothing while a consumer is more than `max_lag` events behind; 0: whatever it is."""
+        """Refuse everything while a consumer is more than `max_lag` events behind; 0: no limit."""
         self._journal = journal
         self._max_lag = max_lag
         self._admission = admission
         self._counts = counts
-        self._places: OrderedDict[Producer, _Place] = OrderedDict()
+        self._positions: OrderedDict[Producer, _Position] = OrderedDict()
         self._paused_by = ""
 
-    def take(self, parcels: Sequence[Parcel], now: datetime) -> list[Reply]:
-        """Journal the events of `parcels` in one transaction, and return the acks and refusals to send.
+    def take(self, submissions: Sequence[Submission], now: datetime) -> list[Reply]:
+        """Journal the events of `submissions` in one transaction; return the acks and refusals to send.
 
-        What an ack speaks of is durable. On a full disk, without the folder of keys, or while a consumer is too far
-        behind, everything is refused.
-        Raises `JournalError`.
+        Acknowledged events are durable. Everything is refused while the disk is full, the folder of keys is away, or a
+        consumer is too far behind. Raises `JournalError`.
         """
-        places: dict[Producer, _Place] = {}
+        positions: dict[Producer, _Position] = {}
         refusals: list[Reply] = []
-        accepted: list[tuple[Parcel, list[Admitted]]] = []
-        for parcel in parcels:
-            error = self._advance(parcel, places)
+        accepted: list[tuple[Submission, list[Admitted]]] = []
+        for submission in submissions:
+            error = self._advance(submission, positions)
             if error is None:
-                accepted.append((parcel, self._sift(parcel, now)))
+                accepted.append((submission, self._sift(submission, now)))
             else:
-                refusals.append(_refusal(parcel, error, _expected(parcel, places)))
+                refusals.append(_refusal(submission, error, _expected(submission, positions)))
         try:
             self._journal.require_read(self._max_lag)
             appended = self._append(accepted, now)
@@ -122,44 +120,44 @@ class Intake:
             counted = _COUNTED[error.code]
             self._counts[counted] += sum(len(sifted) for _, sifted in accepted)
             self._note_pause(error.code)
-            return refusals + [_refusal(parcel, error, parcel.publish.first_seq) for parcel, _ in accepted]
+            return refusals + [_refusal(submission, error, submission.publish.first_seq) for submission, _ in accepted]
         self._note_pause("")
-        self._remember(places)
+        self._remember(positions)
         return refusals + _cumulative(accepted, appended)
 
-    def _sift(self, parcel: Parcel, now: datetime) -> list[Admitted]:
-        return [self._admission.sift(data, parcel.principal, now) for data in parcel.publish.events]
+    def _sift(self, submission: Submission, now: datetime) -> list[Admitted]:
+        return [self._admission.sift(data, submission.principal, now) for data in submission.publish.events]
 
-    def _advance(self, parcel: Parcel, places: dict[Producer, _Place]) -> RelayError | None:
-        """Move the producer's place behind what is published, or say why it cannot be taken."""
-        if Scope.PUBLISH not in parcel.principal.scopes:
-            return ScopeMissingError(Scope.PUBLISH.value, parcel.principal.key_id)
-        publish, producer = parcel.publish, parcel.producer
-        place = places.get(producer) or self._places.get(producer)
-        if place is not None and publish.epoch < place.epoch:
-            places[producer] = place
+    def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
+        """Advance the producer's position past a publish; return an error where it must be refused."""
+        if Scope.PUBLISH not in submission.principal.scopes:
+            return ScopeMissingError(Scope.PUBLISH.value, submission.principal.key_id)
+        publish, producer = submission.publish, submission.producer
+        position = positions.get(producer) or self._positions.get(producer)
+        if position is not None and publish.epoch < position.epoch:
+            positions[producer] = position
             return ProducerSupersededError(f"a newer publisher uses the producer id {publish.producer_id[:64]}")
-        if place is None or publish.epoch > place.epoch:
-            place = _Place(publish.epoch, publish.base_seq)
-        expected_seq = max(place.expected_seq, publish.base_seq)
+        if position is None or publish.epoch > position.epoch:
+            position = _Position(publish.epoch, publish.base_seq)
+        expected_seq = max(position.expected_seq, publish.base_seq)
         if publish.first_seq > expected_seq:
-            places[producer] = _Place(publish.epoch, expected_seq)
+            positions[producer] = _Position(publish.epoch, expected_seq)
             self._counts["refused_gap"] += len(publish.events)
             return SequenceGapError(f"expected event {expected_seq}, got {publish.first_seq}")
         through = max(expected_seq, publish.first_seq + len(publish.events))
-        places[producer] = _Place(publish.epoch, through)
+        positions[producer] = _Position(publish.epoch, through)
         return None
 
-    def _append(self, accepted: Sequence[tuple[Parcel, list[Admitted]]], now: datetime) -> Iterable[Appended]:
+    def _append(self, accepted: Sequence[tuple[Submission, list[Admitted]]], now: datetime) -> Iterable[Appended]:
         events: list[Event] = []
         origins: list[Origin] = []
         unread: list[Suspect] = []
         foreign = 0
-        for parcel, sifted in accepted:
-            source = source_name("publisher", parcel.publish.producer_id[:128], parcel.principal)
+        for submission, sifted in accepted:
+            source = source_name("publisher", submission.publish.producer_id[:128], submission.principal)
             events += [result for result in sifted if isinstance(result, Event)]
-            origins += [parcel.principal.origin] * (len(events) - len(origins))
-            unread += suspects(zip(parcel.publish.events, sifted, strict=True), source, self._admission)
+            origins += [submission.principal.origin] * (len(events) - len(origins))
+            unread += suspects(zip(submission.publish.events, sifted, strict=True), source, self._admission)
             foreign += sum(isinstance(result, UserNotAllowedError) for result in sifted)
         appended = self._journal.append(events, now, origins=origins, suspects=unread) if events or unread else []
         duplicates = sum(one.duplicate for one in appended)
@@ -174,16 +172,16 @@ class Intake:
             log.log(level, "intake.refused" if code else "intake.resumed", code=code or self._paused_by)
             self._paused_by = code
 
-    def _remember(self, places: dict[Producer, _Place]) -> None:
-        for producer, place in places.items():
-            self._places[producer] = place
-            self._places.move_to_end(producer)
-        while len(self._places) > _MAX_PRODUCERS:
-            self._places.popitem(last=False)
+    def _remember(self, positions: dict[Producer, _Position]) -> None:
+        for producer, position in positions.items():
+            self._positions[producer] = position
+            self._positions.move_to_end(producer)
+        while len(self._positions) > _MAX_PRODUCERS:
+            self._positions.popitem(last=False)
 
 
-def _cumulative(accepted: Sequence[tuple[Parcel, list[Admitted]]], appended: Iterable[Appended]) -> list[Reply]:
-    """Return one ack for each unbroken run of a producer's events."""
+def _cumulative(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Iterable[Appended]) -> list[Reply]:
+    """Return one ack for each contiguous run of a producer's events."""
     numbers = iter(appended)
     acks: dict[tuple[bytes, str, int], list[Reply]] = {}
     for (peer, publish, _), sifted in accepted:
@@ -202,10 +200,10 @@ def _cumulative(accepted: Sequence[tuple[Parcel, list[Admitted]]], appended: Ite
     return [reply for runs in acks.values() for reply in runs]
 
 
-def _expected(parcel: Parcel, places: dict[Producer, _Place]) -> int:
-    place = places.get(parcel.producer)
-    return place.expected_seq if place is not None else parcel.publish.first_seq
+def _expected(submission: Submission, positions: dict[Producer, _Position]) -> int:
+    position = positions.get(submission.producer)
+    return position.expected_seq if position is not None else submission.publish.first_seq
 
 
-def _refusal(parcel: Parcel, error: RelayError, expected_seq: int) -> Reply:
-    return Reply(parcel.peer, refusal(parcel.publish, error, expected_seq))
+def _refusal(submission: Submission, error: RelayError, expected_seq: int) -> Reply:
+    return Reply(submission.peer, refusal(submission.publish, error, expected_seq))

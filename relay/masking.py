@@ -1,8 +1,8 @@
-"""Obvious secrets in text give way to a word that says what stood there: `[masked:github_token]`.
+"""Masks obvious secrets in text before it is stored: a GitHub token becomes `[masked:github_token]`. Pure.
 
-For use before anything is stored. Time is linear in the text and the text may be hostile (`secret_patterns` says how).
-What it does not do: find a secret that has no form and no word beside it, look into encodings (base64, archives), or
-guess by entropy, which masks commits and digests. Why our own table: `ops/decisions/0022-masking-of-secrets.md`. Pure.
+Time is linear in the text, hostile text included (see `secret_patterns`). Not found: secrets without a known format or
+a telling name beside them, and secrets in encodings (base64, archives). Guessing by entropy lost, because it masks
+commits and digests. Why our own table: `ops/decisions/0022-masking-of-secrets.md`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _CODECS = (
 _TRAILING = ".,;:!?)]}\\"
 _NO_PART = ".,;:)]}\\"
 _RARE_SIGNS = "_=/-:.JKPASGxkw"
-_ANY = ""  # of a pattern that is looked for everywhere
+_ANY = ""  # the mark of a pattern that is tried on every text
 _SHORT = 1_000
 
 
 class Masker:
-    """Masks texts, payloads and events, and counts what it masked. Threads may share it."""
+    """Masks texts, payloads and events, and counts the secrets by kind. Thread-safe."""
 
     def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
-        """Count in `counts` as `masked_` and the kind. Raises `RelaySettingsError` for a pattern that is none."""
+        """Count in `counts`, as `masked_` and the kind. Raises `RelaySettingsError` for an invalid pattern."""
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
         self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()
@@ -59,12 +59,12 @@ class Masker:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was masked so far, by kind."""
+        """How many secrets of each kind were masked so far."""
         counted = sorted(self._counts.items())
         return {name.removeprefix(COUNTED): number for name, number in counted if name.startswith(COUNTED)}
 
     def text(self, text: str) -> str:
-        """Return `text` with its secrets masked; what is masked already stays as it is."""
+        """Return `text` with its secrets masked. Idempotent."""
         if not self._formats:
             return text
         places = self._exact.rows(text) + self._any_case.rows(text.lower())
@@ -74,7 +74,7 @@ class Masker:
         return text
 
     def data(self, data: bytes) -> bytes:
-        """As `value` for JSON and MessagePack, as `text` for other bytes; what is not UTF-8 stays."""
+        """Mask bytes: as `value` if they are JSON or MessagePack, else as `text`; bytes that are not UTF-8 are kept."""
         if not self._formats:
             return data
         for decode, encode in _CODECS:
@@ -87,9 +87,9 @@ class Masker:
         return self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     def value(self, value: Any) -> Any:
-        """Return free JSON with all texts in it masked, at any depth, names of fields too.
+        """Return free JSON with every text masked, at any depth, field names included.
 
-        What stands in a field with a name like `password` is masked whatever it looks like.
+        The value of a field with a name like `password` is masked whatever it looks like.
         """
         if not self._formats:
             return value
@@ -102,7 +102,7 @@ class Masker:
         return value
 
     def event(self, event: Event) -> Event:
-        """Return the event with payload and unknown fields masked. Its ids stay, so a repeat is recognised."""
+        """Return the event with payload and unknown fields masked. Its ids are kept, so a repeat is recognised."""
         if not self._formats:
             return event
         payload, extra = self.value(event.payload), self.value(event.extra)
@@ -115,14 +115,14 @@ class Masker:
         numbers: dict[Any, int] = {}
         for name, value in fields.items():
             kept = said = self.text(name) if isinstance(name, str) else name
-            while kept in masked:  # two secrets as names are two fields still; numbered on, so that many take no longer
+            while kept in masked:  # two masked names stay two fields; counting on keeps many of them linear
                 numbers[said] = numbers.get(said, 1) + 1
                 kept = f"{said}#{numbers[said]}"
             masked[kept] = self._hidden(value) if _is_secret_field(name) else self.value(value)
         return masked
 
     def _hidden(self, value: Any) -> Any:
-        """Mask whatever stands in a secret's field. What is empty, true, false or masked says nothing."""
+        """Mask the value of a secret field. Empty, boolean and masked values reveal nothing and are kept."""
         if isinstance(value, Mapping):
             return {name: self._hidden(one) for name, one in value.items()}
         if isinstance(value, list | tuple):
@@ -136,7 +136,7 @@ class Masker:
         return found if _is_masked(found) else self._mark("password")
 
     def _masked(self, one: SecretFormat, match: re.Match[str]) -> str:
-        """Return what to write in place of a match."""
+        """Return the replacement of a match."""
         whole = match.group()
         start, end = _secret_span(match)
         secret = match.string[start:end]
@@ -154,9 +154,9 @@ class Masker:
 
 
 def masked_kinds(*values: object) -> Counter[str]:
-    """Return how many secrets of which kind were masked in free JSON, by the marks that stand there now.
+    """Count the masked secrets in free JSON by kind, from the marks in it.
 
-    A kind that is not in the table, of a setting or of somebody who wrote such a mark, counts as `other`.
+    A kind that is not in the table (from a setting, or a mark that was written by hand) counts as `other`.
     """
     kinds: Counter[str] = Counter()
     for value in values:
@@ -168,7 +168,7 @@ def masked_kinds(*values: object) -> Counter[str]:
 
 
 def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
-    """Whether what a looser row found is a value and not a word about one, a placeholder, or code that fetches it."""
+    """Return whether the match of a loose pattern is a secret, not a placeholder, a name, or code that fetches one."""
     if _is_masked(secret) or _EVERYDAY.fullmatch(secret) or _REFERENCE.fullmatch(secret) or len(set(secret)) < 3:
         return False
     groups = match.groupdict()
@@ -190,13 +190,13 @@ def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
 
 
 def _is_mixed(secret: str) -> bool:
-    """Whether letters and digits, or letters and signs that no name or path is made of, stand side by side."""
+    """Return whether letters occur with digits, or with signs that names and paths do not have."""
     has_letter = any(map(str.isalpha, secret))
     return has_letter and (any(map(str.isdigit, secret)) or any(sign in secret for sign in "!#&*+=@^~?"))
 
 
 def _is_about(secret: str) -> bool:
-    """Whether a quoted value is the name of a field or of a type rather than a value."""
+    """Return whether a quoted value names a field or a type."""
     lowered = secret.lower()
     return any(word in lowered for word in ("password", "passwd", "secret", "token", "_key", "string"))
 
@@ -210,7 +210,7 @@ def _is_secret_field(name: object) -> bool:
 
 
 def _secret_span(match: re.Match[str]) -> tuple[int, int]:
-    """Return where the secret lies; punctuation behind an unquoted one belongs to the sentence."""
+    """Return the span of the secret, without the punctuation of the sentence around an unquoted one."""
     groups = match.re.groupindex
     for name in ("secret", "quoted"):
         if name in groups and match[name] is not None:
@@ -218,14 +218,15 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
     if "bare" not in groups:
         return match.span()
     start, end = match.span("bare")
-    is_assigned = match.string[start - 1] == "="  # no sentence: a password often ends in one of these
+    is_assigned = match.string[start - 1] == "="  # not a sentence: passwords often end in these
     return start, start + len(match.string[start:end].rstrip(_NO_PART if is_assigned else _TRAILING))
 
 
 class _Marks:
-    """What to look for before any pattern is tried, and the row of the table that it calls for.
+    """Finds the rows of the table whose marks occur in a text, before any pattern is tried.
 
-    By a sign that each of them has: one character is found a hundred times as fast as a word, and most texts lack most.
+    Looks for one rare character of each mark first: that is a hundred times as fast as finding a word, and most texts
+    lack most of them.
     """
 
     def __init__(self, formats: Sequence[SecretFormat], *, ignoring_case: bool) -> None:
@@ -238,21 +239,21 @@ class _Marks:
         self._signs = frozenset(self._by_sign)
 
     def rows(self, text: str) -> list[int]:
-        """Return the rows whose marks stand in `text`."""
+        """Return the rows whose marks occur in `text`."""
         signs = self._signs.intersection(text) if len(text) < _SHORT else [one for one in self._signs if one in text]
         found = [place for sign in signs for mark, place in self._by_sign[sign] if mark in text]
         return found + self._everywhere
 
 
 def _sign(mark: str) -> str:
-    """Return the character of `mark` that fewest texts have."""
+    """Return the rarest character of `mark`."""
     return next((sign for sign in _RARE_SIGNS if sign in mark), mark[:1])
 
 
 def _extra_format(item: tuple[str, str]) -> SecretFormat:
     kind, pattern = item
     if not _EXTRA_KIND.fullmatch(kind):
-        raise RelaySettingsError("masking.patterns", f"{kind!r} is no name: small letters, digits and _ are allowed")
+        raise RelaySettingsError("masking.patterns", f"{kind!r} is not a valid name (a-z, 0-9 and _)")
     return SecretFormat(kind, ("",), _compiled(f"patterns.{kind}", pattern))
 
 
@@ -260,7 +261,7 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise RelaySettingsError(f"masking.{name}", f"is no pattern: {error}") from error
+        raise RelaySettingsError(f"masking.{name}", f"is not a valid pattern: {error}") from error
     if compiled.match("") is not None:
         raise RelaySettingsError(f"masking.{name}", "would match the empty text")
     return compiled

@@ -1,9 +1,8 @@
-"""Formats of keys, tokens and passwords, as a table; what is done with a find is `masking`'s business. Pure.
+"""The formats of keys, tokens and passwords that `masking` looks for, as a table. Pure.
 
-A row is looked for only where one of its marks stands in the text (lower-cased, where its pattern ignores case). Every
-pattern takes time linear in the text, whatever the text is: a token begins only where no character of its own alphabet
-stands before it, repetitions are possessive or bounded, and none lies inside another one. Prefixes and lengths are
-those that the issuers document.
+A pattern is tried only on text that contains one of its marks (lower-cased for a pattern that ignores case). Every
+pattern is linear in the text: a token starts only where no character of its alphabet precedes it, and repetitions are
+possessive or bounded, and never nested. Prefixes and lengths are those that the issuers document.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import NamedTuple
 
 
 class SecretFormat(NamedTuple):
-    """One kind of secret. The part of a match that is masked is group `secret`, or all of it where there is none.
+    """One kind of secret. Group `secret` of a match is masked, or all of it where there is no such group.
 
-    `strict` rows are believed; of the others `masking.looks_secret` decides, as the same words also stand in code.
+    `masking.looks_secret` checks the matches of rows that are not `strict`, since the same words also occur in code.
     """
 
     kind: str
@@ -24,7 +23,7 @@ class SecretFormat(NamedTuple):
     strict: bool = True
 
 
-# Where a token may begin: not inside a word, but well behind an escaped line end inside JSON.
+# Where a token may start: not inside a word, except after an escaped line end inside JSON.
 _WORD = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 _RUN = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
 _PASSWORD_WORDS = r"(?:pass(?:wor[dt]|wd|phrase|code)|pwd|kennwort|contrase[nñ]a|wachtwoord)"
@@ -174,7 +173,7 @@ FORMATS: tuple[SecretFormat, ...] = (
         strict=False,
     ),
 )
-"""In the order in which they are looked for: what names its service first, then what only its surroundings tell."""
+"""In the order of matching: formats that name their service first, then those that only their context tells."""
 
 SECRET_FIELDS = frozenset(
     (
@@ -185,4 +184,4 @@ SECRET_FIELDS = frozenset(
         *("authorization", "proxyauthorization", "setcookie"),
     )
 )
-"""Names of fields, without `_`, `-` and case, whose value is a secret whatever it looks like."""
+"""Names of fields, in lower case without `_` and `-`, whose value is always a secret."""

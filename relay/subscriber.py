@@ -1,8 +1,7 @@
-"""Reads the journal by cursor, woken by the doorbell; also the other requests that a relay answers.
+"""Subscribers: read the journal by cursor, woken by the doorbell, and send the relay's other requests.
 
-The doorbell may be lost, the journal not: whoever is slow, late or restarted reads on from its cursor. What this does
-not do: move the cursor by itself; commit when an event is handled, so that delivery is at least once. Rejected: events
-over PUB/SUB.
+Doorbells may be lost, entries may not: a slow, late or restarted subscriber continues from its cursor. Delivery is at
+least once: commit the cursor after handling an event.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -23,24 +22,33 @@ from relay.net import AsyncClientSocket, AsyncDoorbellSocket, ClientSocket, Door
 from relay.topics import matches_any
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, QuarantineEntry, RelayStats
 
+_Result = TypeVar("_Result")
+
 _TRIES = 2
-_ERASE_TIMEOUT_S = 60.0  # of one part: 20,000 events, of which some have to be read
+_ERASE_TIMEOUT_S = 60.0  # for one part: 20,000 events, some of which must be decoded
 _ITERATION_EVENTS = 500
 _MAX_BYTES = 4 << 20
 
 
 class Subscriber:
-    """One consumer of one relay. Threads may share it, except `wait` and iteration."""
+    """One consumer of one relay. Thread-safe, except `wait` and iteration.
+
+        with Subscriber(*relay_endpoints(data_dir), consumer="indexer") as subscriber:
+            for entry in subscriber.follow(["worker.*"]):
+                handle(entry)
+                subscriber.commit(entry.seq)
+
+    Every request raises `RelayUnavailableError` when no answer came within `timeout_s`. It was sent twice by then, so
+    it may have taken effect: a repeated removal then reports that there is nothing to remove.
+    """
 
     def __init__(
         self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0, *, identity: Identity | None = None
     ) -> None:
-        """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be there yet.
+        """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be up yet.
 
-        `identity` is what to show; without it the token beside the socket file (`local_identity`).
-        `consumer` names the durable cursor that `cursor` and `commit` use. Every request raises
-        `RelayUnavailableError` when there was no answer within `timeout_s`; it was sent twice until then, so it may
-        have happened, and a repeat of a removal says that there is nothing to remove.
+        `consumer` names the durable cursor of `cursor` and `commit`. `identity` defaults to the token beside the socket
+        file. Raises `RelaySettingsError`, `RelayUnavailableError`.
         """
         shown = identity or local_identity(ingest)
         self._socket = ClientSocket(check_endpoint("ingest", ingest), shown)
@@ -53,14 +61,14 @@ class Subscriber:
         self._known_seq = 0
 
     def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
-        """Return at most `limit` entries after a number, of one user when asked, and where the journal ends."""
+        """Return up to `limit` entries after number `after`, of all users or one, and the journal's last number."""
         request = wire.Fetch(after_seq=after, limit=limit, max_bytes=max_bytes, user_id=user_id)
-        batch: Batch = self._ask(request, Batch)
+        batch = self._request(request, Batch)
         self._known_seq = max(self._known_seq, batch.last_seq)
         return batch
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether the journal grew since the last `fetch`; waits for it at most `timeout_s`."""
+        """Wait up to `timeout_s` for entries after the last `fetch`; return whether there are any."""
         deadline_s = time.monotonic() + timeout_s
         while (frame := self._doorbell.receive(deadline_s - time.monotonic())) is not None:
             if wire.decode_doorbell(frame) > self._known_seq:
@@ -68,7 +76,7 @@ class Subscriber:
         return False
 
     def follow(self, topics: Sequence[str] = ("*",), after: int | None = None) -> Iterator[JournalEntry]:
-        """Go over the entries under `topics`, after the cursor or a number, and wait for more, without end."""
+        """Iterate over entries under `topics`, from the cursor or after number `after`, waiting for more for ever."""
         position = self.cursor() if after is None else after
         while True:
             batch = self.fetch(position, _ITERATION_EVENTS)
@@ -77,84 +85,73 @@ class Subscriber:
                 if matches_any(topics, entry.event_type):
                     yield entry
             if not batch.entries:
-                position = max(position, batch.last_seq)  # what lies behind was erased, or no key is left for it
+                position = max(position, batch.last_seq)  # the rest was erased, or its keys were destroyed
                 self.wait(self._timeout_s)
 
     def __iter__(self) -> Iterator[JournalEntry]:
         return self.follow()
 
     def cursor(self) -> int:
-        """Return how far the consumer is; a new one is registered, so that retention waits for it."""
-        result: int = self._ask(wire.Cursor(consumer=self._consumer), int)
-        return result
+        """Return the consumer's cursor; registers a new consumer, so that retention waits for it. Durable."""
+        return self._request(wire.Cursor(consumer=self._consumer), int)
 
     def commit(self, seq: int) -> int:
-        """Note that everything up to `seq` is handled; return the cursor, which never goes back. Durable on return."""
-        result: int = self._ask(wire.Commit(consumer=self._consumer, seq=seq), int)
-        return result
+        """Advance the cursor to `seq` and return it; it never moves back. Durable on return."""
+        return self._request(wire.Commit(consumer=self._consumer, seq=seq), int)
 
     def consumers(self) -> list[ConsumerState]:
-        result: list[ConsumerState] = self._ask(wire.Consumers(), list[ConsumerState])
-        return result
+        return self._request(wire.Consumers(), list[ConsumerState])
 
     def remove_consumer(self, name: str) -> bool:
-        """Forget a consumer, so that retention no longer waits for it; False when it was unknown."""
-        result: bool = self._ask(wire.RemoveConsumer(consumer=name), bool)
-        return result
+        """Remove a consumer, so that retention no longer waits for it; False when there is none."""
+        return self._request(wire.RemoveConsumer(consumer=name), bool)
 
     def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
-        """Put what cannot be handled into quarantine, once; return its id (0: no room). Durable on return."""
+        """Quarantine an event that cannot be handled; return its id, 0 without room. Idempotent; durable on return."""
         request = wire.Quarantine(data=data, code=code, reason=reason, source=source, seq=seq)
-        result: int = self._ask(request, int)
-        return result
+        return self._request(request, int)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
-        """Return at most `limit` quarantined entries with an id above `after`, in order."""
-        result: list[QuarantineEntry] = self._ask(wire.Quarantined(after=after, limit=limit), list[QuarantineEntry])
-        return result
+        """Return up to `limit` quarantined entries with an id above `after`, in order."""
+        return self._request(wire.Quarantined(after=after, limit=limit), list[QuarantineEntry])
 
     def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
         """Return one quarantined entry. Raises `QuarantineEntryError`."""
-        result: QuarantineEntry = self._ask(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
-        return result
+        return self._request(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
 
     def drop_quarantined(self, entry_id: int) -> None:
         """Delete a quarantined entry for good. Raises `QuarantineEntryError`."""
-        self._ask(wire.DropQuarantined(id=entry_id), None)
+        self._request(wire.DropQuarantined(id=entry_id), type(None))
 
     def retry_quarantined(self, entry_id: int) -> bool:
-        """Have the relay read bytes again that were no event; True when they are one now, which is then journaled.
+        """Decode malformed bytes again; True when they are an event now, which is then journaled. Durable on return.
 
-        Raises `QuarantineEntryError`, also for an event of the journal, which its consumer retries.
+        Raises `QuarantineEntryError`, also for an entry of the journal, which its consumer retries.
         """
-        result: bool = self._ask(wire.RetryQuarantined(id=entry_id), bool)
-        return result
+        return self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events for good, all parts of it; their numbers stay as holes. Durable on return.
+        """Erase events, part by part; their numbers stay as holes. Durable on return, part by part.
 
-        Their bytes leave the file with an upkeep of the relay, when it has rested since it last copied its journal
-        (`JournalStats.uncompacted` is 0 then). Each part is
-        asked for once, with patience: a repeat would be told that there is nothing left to erase. Raises
-        `RelayUnavailableError` when it is not known whether it happened; said again, `seqs` are those of the rest.
+        The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). A part
+        is requested once only, since a repeat would report nothing to erase. Raises `RelayUnavailableError` when the
+        outcome is unknown; call it again, and `seqs` are those that were left.
         """
         seqs: list[int] = []
         while True:
             request = wire.Erase(wanted=wanted, dry_run=dry_run)
-            part: Erased = self._ask(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
+            part = self._request(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
             seqs += part.seqs
             if part.next_after is None:
                 return Erased(seqs=seqs, quarantined=part.quarantined)
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     def stats(self) -> RelayStats:
-        result: RelayStats = self._ask(wire.Stats(), RelayStats)
-        return result
+        return self._request(wire.Stats(), RelayStats)
 
     def ping(self) -> int:
         """Return the version of the relay's protocol."""
-        result: int = self._ask(wire.Ping(), int)
-        return result
+        return self._request(wire.Ping(), int)
 
     def close(self) -> None:
         self._socket.close()
@@ -166,9 +163,9 @@ class Subscriber:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(
-        self, request: wire.Request, result_type: Any, *, tries: int = _TRIES, timeout_s: float | None = None
-    ) -> Any:
+    def _request(
+        self, request: wire.Request, result_type: type[_Result], *, tries: int = _TRIES, timeout_s: float | None = None
+    ) -> _Result:
         body = wire.encode(request)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         with self._lock:
@@ -184,7 +181,7 @@ class Subscriber:
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
-                    if not self._socket.reload_token():  # the token of this machine may have been made meanwhile
+                    if not self._socket.reload_token():  # the relay may have created its token since
                         raise
         raise RelayUnavailableError(f"no answer from {self._ingest} within {timeout_s:.3g} s")
 
@@ -198,12 +195,12 @@ class Subscriber:
 
 
 class AsyncSubscriber:
-    """One consumer of one relay, for one event loop. Requests and errors as of `Subscriber`."""
+    """`Subscriber` for an event loop. Requests of several tasks take turns on one socket, which keeps their order."""
 
     def __init__(
         self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0, *, identity: Identity | None = None
     ) -> None:
-        """Connect to a relay's endpoints (`relay_endpoints(data_dir)`); it need not be there yet."""
+        """As `Subscriber`."""
         shown = identity or local_identity(ingest)
         self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
         self._doorbell = AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
@@ -215,14 +212,14 @@ class AsyncSubscriber:
         self._known_seq = 0
 
     async def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
-        """Return at most `limit` entries after a number, of one user when asked, and where the journal ends."""
+        """Return up to `limit` entries after number `after`, of all users or one, and the journal's last number."""
         request = wire.Fetch(after_seq=after, limit=limit, max_bytes=max_bytes, user_id=user_id)
-        batch: Batch = await self._ask(request, Batch)
+        batch = await self._request(request, Batch)
         self._known_seq = max(self._known_seq, batch.last_seq)
         return batch
 
     async def wait(self, timeout_s: float) -> bool:
-        """Return whether the journal grew since the last `fetch`; waits for it at most `timeout_s`."""
+        """Wait up to `timeout_s` for entries after the last `fetch`; return whether there are any."""
         try:
             async with asyncio.timeout(timeout_s):
                 while wire.decode_doorbell(await self._doorbell.receive()) <= self._known_seq:
@@ -232,78 +229,62 @@ class AsyncSubscriber:
         return True
 
     async def cursor(self) -> int:
-        """Return how far the consumer is; a new one is registered, so that retention waits for it."""
-        result: int = await self._ask(wire.Cursor(consumer=self._consumer), int)
-        return result
+        """Return the consumer's cursor; registers a new consumer, so that retention waits for it. Durable."""
+        return await self._request(wire.Cursor(consumer=self._consumer), int)
 
     async def commit(self, seq: int) -> int:
-        """Note that everything up to `seq` is handled; return the cursor. Durable on return."""
-        result: int = await self._ask(wire.Commit(consumer=self._consumer, seq=seq), int)
-        return result
+        """Advance the cursor to `seq` and return it; it never moves back. Durable on return."""
+        return await self._request(wire.Commit(consumer=self._consumer, seq=seq), int)
 
     async def consumers(self) -> list[ConsumerState]:
-        result: list[ConsumerState] = await self._ask(wire.Consumers(), list[ConsumerState])
-        return result
+        return await self._request(wire.Consumers(), list[ConsumerState])
 
     async def remove_consumer(self, name: str) -> bool:
-        """Forget a consumer, so that retention no longer waits for it; False when it was unknown."""
-        result: bool = await self._ask(wire.RemoveConsumer(consumer=name), bool)
-        return result
+        """Remove a consumer, so that retention no longer waits for it; False when there is none."""
+        return await self._request(wire.RemoveConsumer(consumer=name), bool)
 
     async def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
-        """Put what cannot be handled into quarantine, once; return its id (0: no room). Durable on return."""
+        """Quarantine an event that cannot be handled; return its id, 0 without room. Idempotent; durable on return."""
         request = wire.Quarantine(data=data, code=code, reason=reason, source=source, seq=seq)
-        result: int = await self._ask(request, int)
-        return result
+        return await self._request(request, int)
 
     async def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
-        """Return at most `limit` quarantined entries with an id above `after`, in order."""
+        """Return up to `limit` quarantined entries with an id above `after`, in order."""
         request = wire.Quarantined(after=after, limit=limit)
-        result: list[QuarantineEntry] = await self._ask(request, list[QuarantineEntry])
-        return result
+        return await self._request(request, list[QuarantineEntry])
 
     async def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
         """Return one quarantined entry. Raises `QuarantineEntryError`."""
-        result: QuarantineEntry = await self._ask(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
-        return result
+        return await self._request(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
 
     async def drop_quarantined(self, entry_id: int) -> None:
         """Delete a quarantined entry for good. Raises `QuarantineEntryError`."""
-        await self._ask(wire.DropQuarantined(id=entry_id), None)
+        await self._request(wire.DropQuarantined(id=entry_id), type(None))
 
     async def retry_quarantined(self, entry_id: int) -> bool:
-        """Have the relay read bytes again that were no event; True when they are one now. As of `Subscriber`."""
-        result: bool = await self._ask(wire.RetryQuarantined(id=entry_id), bool)
-        return result
+        """Decode malformed bytes again, as `Subscriber.retry_quarantined`."""
+        return await self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     async def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events for good, all parts of it; their numbers stay as holes. Durable on return.
-
-        Their bytes leave the file with an upkeep of the relay, when it has rested since it last copied its journal
-        (`JournalStats.uncompacted` is 0 then). Each part is
-        asked for once, with patience: a repeat would be told that there is nothing left to erase. Raises
-        `RelayUnavailableError` when it is not known whether it happened; said again, `seqs` are those of the rest.
-        """
+        """Erase events, as `Subscriber.erase`."""
         seqs: list[int] = []
         while True:
             request = wire.Erase(wanted=wanted, dry_run=dry_run)
-            part: Erased = await self._ask(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
+            part = await self._request(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
             seqs += part.seqs
             if part.next_after is None:
                 return Erased(seqs=seqs, quarantined=part.quarantined)
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     async def stats(self) -> RelayStats:
-        result: RelayStats = await self._ask(wire.Stats(), RelayStats)
-        return result
+        return await self._request(wire.Stats(), RelayStats)
 
     async def ping(self) -> int:
         """Return the version of the relay's protocol."""
-        result: int = await self._ask(wire.Ping(), int)
-        return result
+        return await self._request(wire.Ping(), int)
 
     async def close(self) -> None:
-        """Close. No request may be under way."""
+        """Close; no request may be under way."""
         self._socket.close()
         self._doorbell.close()
 
@@ -313,9 +294,9 @@ class AsyncSubscriber:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _ask(
-        self, request: wire.Request, result_type: Any, *, tries: int = _TRIES, timeout_s: float | None = None
-    ) -> Any:
+    async def _request(
+        self, request: wire.Request, result_type: type[_Result], *, tries: int = _TRIES, timeout_s: float | None = None
+    ) -> _Result:
         body = wire.encode(request)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         async with self._lock:

@@ -1,9 +1,9 @@
-"""Follows an event table that some other program writes to an SQLite file, read-only.
+"""Intake from an event table that another program writes to an SQLite file; the file is only read.
 
-Columns `seq`, `event_type` and `payload` must be there; `event_id, timestamp, actor_id, user_id, session_id, thread_id`
-may. The cursor moves in the transaction that appends the rows, so each row comes in exactly once. A row that is no
-event is quarantined. A file or table that is not there yet is waited for. Rejected: triggers in that file, because it
-is not ours to change.
+The table needs the columns `seq`, `event_type` and `payload`; `event_id, timestamp, actor_id, user_id, session_id,
+thread_id` are optional. The cursor advances in the transaction that appends the rows, so each row is journaled exactly
+once. Malformed rows are quarantined. A missing file or table is waited for. Triggers lost: the file is not ours to
+change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from relay.access import everybody
+from relay.access import publisher_for_all
 from relay.admission import Admission, Admitted
 from relay.config import TableTail
 from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEventError
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 
 class TableFollower:
-    """A worker's task: takes new rows of one table, a batch in a transaction."""
+    """A worker's task: journals new rows of one table, a batch per transaction."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class TableFollower:
         self._journal = journal
         self._table = table
         self._admission = admission
-        self._principal = everybody(self._source)
+        self._principal = publisher_for_all(self._source)
         self._counts = counts
         self._on_append = on_append
         self._cursor = journal.source_cursor(self._source) or 0
         self._trouble = ""
 
     def step(self) -> float:
-        """Journal the next rows. Returns how long to wait for more."""
+        """Journal the next rows; return how many seconds to wait for more."""
         try:
             self._journal.require_read(self._max_lag)
             rows = self._read()
@@ -80,7 +80,7 @@ class TableFollower:
         return 0.0 if len(rows) == _ROWS else self._table.poll_interval_s
 
     def finish(self) -> None:
-        """Nothing is kept open between steps."""
+        """Nothing is open between steps."""
 
     def _read(self) -> list[Row]:
         address = f"file:{quote(str(Path(self._table.path).absolute()))}?mode=ro"
@@ -138,7 +138,7 @@ class TableFollower:
         return self._admission.admit_mapping({**mapping, "payload": _decode_payload(payload)}, self._principal, now)
 
     def _as_json(self, row: Row) -> bytes:
-        """Return a row as the event it was meant to be, so that it can be looked at, and tried again."""
+        """Return a malformed row as the event it was meant to be, for quarantine and a later retry."""
         shown = {
             name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
             for name, value in row.items()
@@ -156,7 +156,7 @@ class TableFollower:
 
 
 def _text(name: str, value: object) -> object:
-    """Return a column's text; SQLite does not check that it is UTF-8."""
+    """Return the text of a column, which SQLite does not check to be UTF-8."""
     if not isinstance(value, bytes):
         return value
     try:

@@ -1,7 +1,6 @@
-"""Patterns over event types: a type itself, `worker.*` for everything below a dot, `*` for everything.
+"""Topic patterns over event types: a type itself, `worker.*` for everything below a dot, `*` for everything.
 
-What this does not do: it gives event types no meaning. Rejected: wildcards in the middle (`a.*.c`), which nobody asked
-for and which a plain prefix test could not answer.
+Wildcards in the middle (`a.*.c`) are not supported: a prefix test could not answer them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterable
 
 
 def matches(pattern: str, event_type: str) -> bool:
-    """Return whether `event_type` falls under `pattern`. `worker.*` takes `worker.task.done`, not `worker`."""
+    """Return whether `event_type` matches `pattern`; `worker.*` matches `worker.task.done`, not `worker`."""
     if pattern == "*":
         return True
     if pattern.endswith(".*"):
@@ -19,5 +18,5 @@ def matches(pattern: str, event_type: str) -> bool:
 
 
 def matches_any(patterns: Iterable[str], event_type: str) -> bool:
-    """Return whether `event_type` falls under one of the patterns."""
+    """Return whether `event_type` matches any of the patterns."""
     return any(matches(pattern, event_type) for pattern in patterns)

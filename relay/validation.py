@@ -1,7 +1,7 @@
-"""What a field of an event may hold: ids, user ids, timestamps and free JSON values. Pure.
+"""Validates the fields of an event: ids, user ids, timestamps and free JSON values. Pure.
 
-What this does not do: decode bytes (`event`). Rejected: letting msgspec alone check the types, because it says what is
-wrong in its own terms, and knows nothing of NaN, lone surrogates, or names that are unsafe as a folder.
+msgspec alone lost: it does not know NaN, lone surrogates, or names that are unsafe as a folder, and reports errors in
+its own terms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from relay.errors import MalformedEventError
 
 SYSTEM_USER = "system"
-"""Under which conductors publish what belongs to the users whose runs they conduct."""
+"""The user id under which conductors publish events that belong to the users of their runs."""
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_TYPE_CHARS = 128
@@ -24,9 +24,9 @@ _SHOWN_CHARS = 40
 
 
 def validate_user_id(user_id: object) -> str:
-    """Return `user_id` when it is safe as a name of a folder and in a key.
+    """Return `user_id` if it is safe as a folder name and in a key.
 
-    Letters and digits of ASCII and `._:@+-`, 1 to 128 of them, not beginning with a dot. Raises `MalformedEventError`.
+    Allows 1 to 128 ASCII letters, digits and `._:@+-`, without a leading dot. Raises `MalformedEventError`.
     """
     if user_id is None or user_id == "":
         raise MalformedEventError("user_id", "is missing")
@@ -36,24 +36,24 @@ def validate_user_id(user_id: object) -> str:
         raise MalformedEventError("user_id", f"has {len(user_id)} characters, at most 128 are allowed")
     if not _USER_ID.fullmatch(user_id):
         raise MalformedEventError(
-            "user_id", f"{_shown(user_id)} is unsafe: letters, digits and ._:@+- are allowed, and no dot in front"
+            "user_id", f"{_shown(user_id)} is unsafe: letters, digits and ._:@+- are allowed, without a leading dot"
         )
     return user_id
 
 
 def validate_owner(field: str, user_id: object) -> str:
-    """Return whom events of `system` may belong to: a user, and not `system`. Raises `MalformedEventError`."""
+    """Return `user_id` if events of `system` may belong to it: any user but `system`. Raises `MalformedEventError`."""
     try:
         owner = validate_user_id(user_id)
     except MalformedEventError as error:
         raise MalformedEventError(field, error.reason) from error
     if owner == SYSTEM_USER:
-        raise MalformedEventError(field, f"{SYSTEM_USER} is no user: its events belong to others")
+        raise MalformedEventError(field, f"{SYSTEM_USER} is not a user: its events belong to others")
     return owner
 
 
 def validate_event_type(event_type: object) -> str:
-    """Return `event_type` when it is text without blanks and wildcards. Raises `MalformedEventError`."""
+    """Return `event_type` if it is text without spaces and wildcards. Raises `MalformedEventError`."""
     if event_type is None or event_type == "":
         raise MalformedEventError("event_type", "is missing")
     if not isinstance(event_type, str):
@@ -61,12 +61,12 @@ def validate_event_type(event_type: object) -> str:
     if len(event_type) > _MAX_TYPE_CHARS:
         raise MalformedEventError("event_type", f"has {len(event_type)} characters, at most {_MAX_TYPE_CHARS}")
     if not event_type.isprintable() or " " in event_type or "*" in event_type:
-        raise MalformedEventError("event_type", f"{_shown(event_type)} has blanks, control characters or a wildcard")
+        raise MalformedEventError("event_type", f"{_shown(event_type)} has spaces, control characters or a wildcard")
     return event_type
 
 
 def validate_id(field: str, value: object, max_bytes: int) -> str | None:
-    """Return an optional id; an empty one is none. Raises `MalformedEventError` naming `field`."""
+    """Return an optional id, None if it is empty. Raises `MalformedEventError` naming `field`."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
@@ -80,26 +80,26 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 
 
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
-    """Return the moment that `value` means, in UTC.
+    """Return a timestamp in UTC.
 
-    Text is ISO 8601 (without a zone: UTC), a number is seconds since 1970, or milliseconds from 1e11 on.
-    Raises `MalformedEventError`, also when the moment is more than `max_future_s` after `now`.
+    Text is ISO 8601, UTC without a zone; a number is seconds since 1970, milliseconds from 1e11 on.
+    Raises `MalformedEventError`, also for a time more than `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)
     except (ValueError, OverflowError, OSError) as error:
-        raise MalformedEventError("timestamp", f"{_shown(value)} is no ISO 8601 time and no epoch") from error
+        raise MalformedEventError("timestamp", f"{_shown(value)} is neither an ISO 8601 time nor an epoch") from error
     if moment - now > timedelta(seconds=max_future_s):
         ahead_s = (moment - now).total_seconds()
-        raise MalformedEventError("timestamp", f"lies {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
+        raise MalformedEventError("timestamp", f"is {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
     return moment
 
 
 def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]:
-    """Return a free JSON object; None is an empty one.
+    """Return a free JSON object, empty for None.
 
-    Raises `MalformedEventError` with the path of the value that JSON and MessagePack cannot both hold: a key that is
-    no text, bytes, NaN, a lone surrogate, an integer beyond 64 bits, or more than `max_depth` levels.
+    Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot hold: a key that is not text,
+    bytes, NaN, a lone surrogate, an integer beyond 64 bits, or more than `max_depth` levels.
     """
     if value is None:
         return {}
@@ -113,7 +113,7 @@ def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]
 
 
 class _BadValueError(Exception):
-    """Carries a reason up, and collects the path on the way."""
+    """Carries a reason up the stack, collecting the path on the way."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -136,7 +136,7 @@ def _check(value: object, levels: int) -> None:
         if value not in _INTEGERS:
             raise _BadValueError("is an integer beyond 64 bits")
     elif value is not None and kind is not bool:
-        raise _BadValueError(f"a {kind.__name__} is no JSON value")
+        raise _BadValueError(f"a {kind.__name__} is not a JSON value")
 
 
 def _check_members(value: Any, levels: int) -> None:
@@ -190,7 +190,7 @@ def _utf8(field: str, value: str) -> bytes:
 
 
 def _shown(value: object, *, quote: bool = True) -> str:
-    """A short, printable form for a reason; what was sent is never trusted to be short or printable."""
+    """Return a short, printable form of an untrusted value, for an error message."""
     if isinstance(value, int) and value not in _INTEGERS:
         return f"an integer of {value.bit_length()} bits"
     text = ascii(value) if quote else ascii(value).strip("'\"")

@@ -1,17 +1,16 @@
-"""Messages of the bus as frames: requests, replies, acks, and what plain PUB emitters send. Pure, no sockets.
+"""Messages of the bus as frames: requests, replies, acks, and what plain PUB emitters send. Pure.
 
-A request is three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and the
-token of whoever asks (empty where the connection proved a CURVE key). A reply has the first two.
-Events travel inside as the bytes they were encoded to, so that one malformed event cannot spoil its neighbours.
-New fields go last and have defaults; a type never changes. Rejected: a frame per event, because each frame costs more
-than the copy it saves at 1 KB.
+A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
+the client's token (empty where the connection proved a CURVE key). A reply has the first two. Events travel as the
+bytes they were encoded to, so that a malformed event does not affect its neighbours; a frame for each lost, because at
+1 KB a frame costs more than the copy it saves. New fields go last and have defaults; types never change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -19,19 +18,20 @@ from relay.access import Origin
 from relay.errors import MalformedEventError, ProtocolError, RelayError, rebuild
 
 VERSION = 1
+_Result = TypeVar("_Result")
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""Far from the end of 64 bits: what is counted on from here, and told in a refusal, can still be written."""
+"""A number far enough below 64 bits that the numbers counted on from it can be encoded."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
-    """Root of all messages."""
+    """Base of all messages; `op` is the tag."""
 
 
 class Publish(_Message, frozen=True, tag="publish"):
-    """Events `first_seq`, `first_seq + 1`, … of a producer. `base_seq` is the lowest it has no ack for.
+    """Events `first_seq`, `first_seq + 1`, … of a producer; `base_seq` is its lowest unacknowledged number.
 
-    `attempt` is repeated in the answer: a refusal of an earlier attempt is old news.
+    The reply repeats `attempt`, so that the publisher ignores a refusal of an earlier attempt.
     """
 
     producer_id: str
@@ -50,7 +50,7 @@ class Fetch(_Message, frozen=True, tag="fetch"):
 
 
 class Cursor(_Message, frozen=True, tag="cursor"):
-    """Ask for a consumer's cursor; a new consumer is made durable, so that retention waits for it."""
+    """Return a consumer's cursor. Registers a new consumer durably, so that retention waits for it."""
 
     consumer: str
 
@@ -94,11 +94,10 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 
 
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be erased: all events of a user, or those of the user's with these ids, of these sessions and runs.
+    """Selects events to erase: all of a user, or the user's events with these ids, sessions or runs.
 
-    `system_seqs` are the numbers of events of `system` to erase with them, `quarantine_ids` entries of the quarantine
-    that never got a number: whose those are is known to who asks. Any key may name any session, so a session alone says
-    nothing about them.
+    `system_seqs` are numbers of events of `system`, and `quarantine_ids` quarantine entries without a number, to erase
+    as well. The caller knows that they are the user's; a session does not prove it, since any key may name any session.
     """
 
     user_id: str
@@ -143,7 +142,7 @@ Request = (
 
 
 class Receipt(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one event: its journal number, or why it was rejected (then `seq` is 0 and `code` is set)."""
+    """The outcome of one event: its journal number, or 0 with the `code`, `field` and `reason` of its rejection."""
 
     seq: int
     duplicate: bool = False
@@ -153,7 +152,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ack(_Message, frozen=True, tag="ack"):
-    """Cumulative: the events of this producer from `first_seq` on are on disk, or rejected for good."""
+    """The producer's events from `first_seq` on are durable, or rejected for good. Cumulative."""
 
     epoch: int
     first_seq: int
@@ -161,7 +160,7 @@ class Ack(_Message, frozen=True, tag="ack"):
 
 
 class Refusal(_Message, frozen=True, tag="refusal"):
-    """Nothing of this attempt from `first_seq` on was taken; `code` says why, `expected_seq` from where to resend."""
+    """Nothing of this attempt from `first_seq` on was journaled; resend from `expected_seq`."""
 
     epoch: int
     attempt: int
@@ -172,14 +171,14 @@ class Refusal(_Message, frozen=True, tag="refusal"):
 
 
 class Failure(_Message, frozen=True, tag="failure"):
-    """A request could not be answered; `code` and `arguments` rebuild the error."""
+    """The request failed; `code` and `arguments` rebuild the error."""
 
     code: str
     arguments: list[Any]
 
 
 class Answer(_Message, frozen=True, tag="answer"):
-    """The answer to a request; its type follows from the request."""
+    """The result of a request, of the type that the request implies."""
 
     result: msgspec.Raw
 
@@ -195,14 +194,14 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_vouched(self) -> bool:
-        """Whether a key for all users published it: what it says of whose something is counts for every user."""
+        """Whether a key for all users published it, so that its claims of ownership hold for every user."""
         return self.origin is not None and self.origin.for_all
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries in order, and where the journal began and ended when they were read.
+    """Entries in order, and the journal's first and last numbers when they were read.
 
-    When `first_seq` is beyond the cursor + 1, retention was told to pass this consumer.
+    A `first_seq` beyond the cursor + 1 means that retention deleted entries this consumer had not read.
     """
 
     entries: list[JournalEntry]
@@ -211,7 +210,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that could not become an event, or an event (`seq`) that could not be handled; `code`, `reason` say why."""
+    """Bytes that are not an event, or an event (`seq`) that could not be handled, with the error's code and reason."""
 
     id: int
     data: bytes
@@ -223,7 +222,7 @@ class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable consumer: everything up to `seq` is done. `lag` counts the journal numbers after it."""
+    """A durable consumer, done with everything up to `seq`. `lag` counts the journal numbers after it."""
 
     name: str
     seq: int
@@ -231,7 +230,7 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of events that were erased, and how many entries of the quarantine. `next_after`: where to go on."""
+    """The numbers of the erased events, and a count of quarantine entries. `next_after`: where the next part starts."""
 
     seqs: list[int]
     quarantined: int
@@ -239,7 +238,7 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a journal. `locked`: how often readers passed an entry whose key is gone, since it was opened."""
+    """Figures of a journal. `locked` counts reads of entries whose key is gone, since the journal was opened."""
 
     first_seq: int
     last_seq: int
@@ -256,7 +255,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a relay; `counts` begin with the process, the journal's are durable."""
+    """Figures of a relay; `counts` start with the process, those of the journal are durable."""
 
     version: int
     pid: int
@@ -271,7 +270,7 @@ _receipt_decoder: msgspec.msgpack.Decoder[Ack | Refusal] = msgspec.msgpack.Decod
 
 
 def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None) -> Refusal:
-    """Return the answer that nothing of this attempt was taken."""
+    """Return the refusal of a `Publish` because of `error`."""
     return Refusal(
         epoch=publish.epoch,
         attempt=publish.attempt,
@@ -296,17 +295,17 @@ def decode_request(body: bytes) -> Request:
 
 
 def encode_answer(result: object) -> bytes:
-    """Return the body of the answer to a request."""
+    """Return the body of a reply with `result`."""
     return _encoder.encode(Answer(result=msgspec.Raw(_encoder.encode(result))))
 
 
 def encode_failure(error: RelayError) -> bytes:
-    """Return the body that raises `error` again at whoever asked."""
+    """Return the body that makes `decode_reply` raise `error`."""
     return _encoder.encode(Failure(code=error.code, arguments=list(error.args)))
 
 
-def decode_reply(body: bytes, result_type: Any) -> Any:
-    """Return what was answered, as `result_type`. Raises the error that was answered, or `ProtocolError`."""
+def decode_reply(body: bytes, result_type: type[_Result]) -> _Result:
+    """Return the result in a reply. Raises the error in it, or `ProtocolError`."""
     try:
         reply = _reply_decoder.decode(body)
         if isinstance(reply, Answer):
@@ -317,7 +316,7 @@ def decode_reply(body: bytes, result_type: Any) -> Any:
 
 
 def decode_receipt(body: bytes) -> Ack | Refusal:
-    """Return the relay's answer to a `Publish`. Raises `ProtocolError`."""
+    """Return the reply to a `Publish`. Raises `ProtocolError`."""
     try:
         return _receipt_decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -335,10 +334,10 @@ def decode_doorbell(frame: bytes) -> int:
 
 
 def event_in_frames(frames: Sequence[bytes]) -> bytes:
-    """Return the bytes of the event that a plain PUB emitter sent.
+    """Return the bytes of the event in a message of a plain PUB emitter.
 
-    As `[topic, payload]` (frames between them are ignored), `[payload]`, or one frame `topic payload`. The topic only
-    routes: type and user stand in the event. Raises `MalformedEventError` when there is nothing.
+    Accepts `[topic, ..., payload]`, `[payload]`, and one frame `topic payload`. The topic only routes: the event holds
+    its type and user. Raises `MalformedEventError` for an empty message.
     """
     if len(frames) > 1:
         return frames[-1]
@@ -352,5 +351,5 @@ def event_in_frames(frames: Sequence[bytes]) -> bytes:
 
 
 def _begins_an_object(first_byte: int) -> bool:
-    """Whether this is the first byte of a JSON object, or of a MessagePack map."""
+    """Return whether this is the first byte of a JSON object or a MessagePack map."""
     return first_byte in b"{" or 0x80 <= first_byte <= 0x8F or first_byte in (0xDE, 0xDF)

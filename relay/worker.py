@@ -1,7 +1,7 @@
-"""A thread that repeats one step until it is told to stop, beside the broker's own loop.
+"""Runs a task in a thread beside the broker's loop, step by step.
 
-A full disk is waited out and the step repeated; any other error of the bus ends the relay, because after a storage
-error nothing may be acknowledged until the journal was reopened. What this does not do: know what the step is.
+While the disk is full the step is retried. Any other error ends the relay, because after a storage error nothing may be
+acknowledged until the journal is reopened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FULL_PAUSE_S = 0.5
 
 
 class Task(Protocol):
-    """What a worker does. `step` returns how many seconds to wait before the next; `finish` is called at the end."""
+    """A worker's job. `step` returns the seconds to wait before the next step; `finish` is called at the end."""
 
     name: str
 
@@ -30,7 +30,7 @@ class Task(Protocol):
 
 
 class Worker:
-    """Runs a task in a thread of its own."""
+    """Runs one task in its own thread."""
 
     def __init__(self, task: Task, on_failure: Callable[[BaseException], None]) -> None:
         self._task = task
@@ -42,7 +42,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the step under way end, finish, and wait for the thread."""
+        """Wait for the step under way, finish the task, and join the thread."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -51,7 +51,7 @@ class Worker:
         try:
             while not self._stopping.wait(self._step()):
                 pass
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the relay must not go on without its worker
+        except BaseException as error:  # noqa: BLE001 - the relay must not go on without its worker
             self._on_failure(error)
         finally:
             self._finish()

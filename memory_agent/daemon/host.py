@@ -43,11 +43,11 @@ _MUST_NOT_WRITE = (FencedError, EncryptionKeyMissingError)
 
 
 @dataclass
-class _Lock:
-    """One thread at a time, for one user; there only while somebody has it or waits."""
+class _UserLock:
+    """The lock of one user, kept while a thread holds it or waits for it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    people: int = 0
+    holders: int = 0
 
 
 class MemoryHost:
@@ -59,7 +59,7 @@ class MemoryHost:
         self._settings = settings
         self._embedder = embedder
         self._memories: dict[str, Memory] = {}
-        self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
+        self._locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self._guard = threading.Lock()
 
     def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
@@ -175,14 +175,14 @@ class MemoryHost:
     def _lock(self, user_id: str) -> Iterator[None]:
         with self._guard:
             lock = self._locks[user_id]
-            lock.people += 1
+            lock.holders += 1
         try:
             with lock.lock:
                 yield
         finally:
             with self._guard:
-                lock.people -= 1
-                if not lock.people:
+                lock.holders -= 1
+                if not lock.holders:
                     del self._locks[user_id]
 
     def _fault(self, user_id: str, memory: Memory | None, cause: MemoryAgentError | OSError) -> bytes:

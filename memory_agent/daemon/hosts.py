@@ -34,11 +34,11 @@ _SLEEP_TIMEOUT_S = 30.0
 
 
 @dataclass
-class _Gate:
-    """One at a time, for one user; there only while somebody is in it or waits."""
+class _UserLock:
+    """The lock of one user, kept while a task holds it or waits for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    people: int = 0
+    holders: int = 0
 
 
 class Hosts:
@@ -50,7 +50,7 @@ class Hosts:
         self._directory = Directory(settings.dedicated_hosts, settings.shared_hosts)
         self._hosts: dict[str, Host] = {}
         self._spares: list[Host] = []
-        self._gates: defaultdict[str, _Gate] = defaultdict(_Gate)
+        self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self._busy: defaultdict[str, int] = defaultdict(int)
         self._door = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -161,15 +161,15 @@ class Hosts:
 
     @asynccontextmanager
     async def _alone(self, user_id: str) -> AsyncIterator[None]:
-        gate = self._gates[user_id]
-        gate.people += 1
+        user_lock = self._user_locks[user_id]
+        user_lock.holders += 1
         try:
-            async with gate.lock:
+            async with user_lock.lock:
                 yield
         finally:
-            gate.people -= 1
-            if not gate.people:
-                del self._gates[user_id]
+            user_lock.holders -= 1
+            if not user_lock.holders:
+                del self._user_locks[user_id]
                 self._changed.set()
 
     async def _enter(self, user_id: str) -> None:
@@ -193,7 +193,7 @@ class Hosts:
 
     async def _make_room(self) -> None:
         """Put the user to sleep that was spoken to longest ago, or wait until there is one that is not busy."""
-        idle = next((user for user in self._directory if user not in self._busy and user not in self._gates), None)
+        idle = next((user for user in self._directory if user not in self._busy and user not in self._user_locks), None)
         if idle is not None:
             await self._sleep(idle)
             return

@@ -24,8 +24,11 @@ from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,
     MemoryAgentError,
+    ScopeMissingError,
+    UnauthorizedError,
     UnavailableError,
     UnknownMethodError,
+    UserNotAllowedError,
 )
 from memory_agent.params import EraseParams, NoParams, QuarantineIdsParams, QuarantineParams, WaitParams
 from memory_agent.protocol import (
@@ -97,6 +100,9 @@ class Service:
         started_s = time.monotonic()
         try:
             reply = await self._answer(request, principal)
+        except (ScopeMissingError, UnauthorizedError, UserNotAllowedError) as error:
+            # Of the daemon's key at the relay: the caller's key was checked before.
+            return encode_fault(UnavailableError(f"relay: {error}"))
         except MemoryAgentError as error:
             return encode_fault(error)
         except RelayError as error:

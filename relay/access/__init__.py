@@ -22,7 +22,7 @@ from relay.access.key_file import (
     rotate_key,
     server_pair,
 )
-from relay.access.principal import ALL_SCOPES, Origin, Principal, Scope, everybody
+from relay.access.principal import ALL_SCOPES, Origin, Principal, Scope, publisher_for_all
 
 __all__ = [
     "ALL_SCOPES",
@@ -41,11 +41,11 @@ __all__ = [
     "check_endpoint",
     "create_key",
     "ensure_local_key",
-    "everybody",
     "identity_of",
     "ipc_endpoint",
     "is_curve",
     "local_identity",
+    "publisher_for_all",
     "read_key_file",
     "read_keys",
     "revoke_key",

@@ -1,7 +1,7 @@
-"""Who asks: the holder of a token or of a CURVE key, as the key file says now.
+"""Looks up the principal of a token or CURVE key in the key file.
 
-It is looked up for each request, so a key that is revoked, or was made a moment ago, counts at once, on connections
-that stand too. A key file that is gone or damaged lets nobody in. What this does not do: change keys (`key_file`).
+Looked up for each request, so a new or revoked key takes effect at once, on open connections too. Without a readable
+key file every key is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 _Version = tuple[int, int, int]
 
 
-_HOW = "--key-file or MEMORY_AGENT_TOKEN; whoever owns the data folder makes one: memory-agent keys create"
+_HOW = "--key-file or MEMORY_AGENT_TOKEN; the owner of the data folder creates one with memory-agent keys create"
 
 
 class _Table(NamedTuple):
@@ -31,25 +31,25 @@ class _Table(NamedTuple):
     by_digest: dict[str, StoredKey]
     by_curve: dict[str, StoredKey]
     revoked: dict[str, str]
-    """The names of revoked keys, by digest or CURVE public key."""
+    """Names of revoked keys, by token digest or public CURVE key."""
 
 
-_NOBODY = _Table(None, {}, {}, {})
+_NO_KEYS = _Table(None, {}, {}, {})
 
 
 class Credentials:
-    """The keys of one data folder. Any thread may ask."""
+    """The keys of one data folder. Thread-safe."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._path = keys_path(data_dir)
-        self._table = _NOBODY
+        self._table = _NO_KEYS
         self._guard = threading.Lock()
 
     def of_token(self, token: bytes) -> Principal:
-        """Return whose token this is. Raises `UnauthorizedError`."""
+        """Return the principal of a token. Raises `UnauthorizedError`."""
         if not token:
-            raise UnauthorizedError(f"a token is missing: show a key with {_HOW}")
+            raise UnauthorizedError(f"a token is missing: present a key with {_HOW}")
         digest = digest_of(token)
         table = self._current()
         key = table.by_digest.get(digest)
@@ -58,7 +58,7 @@ class Credentials:
         return key.principal
 
     def of_curve(self, public: str) -> Principal:
-        """Return whose CURVE public key this is. Raises `UnauthorizedError`."""
+        """Return the principal of a public CURVE key. Raises `UnauthorizedError`."""
         table = self._current()
         key = table.by_curve.get(public)
         if key is None:
@@ -66,7 +66,7 @@ class Credentials:
         return key.principal
 
     def knows_curve(self, public: str) -> bool:
-        """Say whether a connection with this CURVE public key may stand."""
+        """Return whether a peer with this public CURVE key may connect."""
         return public in self._current().by_curve
 
     def _current(self) -> _Table:
@@ -78,7 +78,7 @@ class Credentials:
 
     def _read(self, version: _Version | None) -> _Table:
         if version is None:
-            return _NOBODY
+            return _NO_KEYS
         try:
             keys = read_keys(self._data_dir)
         except KeyFileError as error:
@@ -95,14 +95,14 @@ class Credentials:
 
 
 def _refused(table: _Table, shown: str, what: str) -> str:
-    """Say why: who shows what a revoked key was knows that key, so its name tells nothing new."""
+    """Return the reason. A revoked key is named: a caller that presents it knows it."""
     revoked = table.revoked.get(shown)
     why = f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
-    return f"{why}: show another with {_HOW}"
+    return f"{why}: present another with {_HOW}"
 
 
 def _version(path: Path) -> _Version | None:
-    """Return what differs after the file was replaced; None where there is none."""
+    """Return a value that changes when the file is replaced; None without a file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -40,7 +40,7 @@ def check_endpoint(setting: str, endpoint: str) -> str:
     elif scheme == CURVE + "tcp" and place:
         reason = ""
     else:
-        reason = f"{endpoint!r} is no endpoint: ipc://PATH, tcp://127.0.0.1:PORT or curve+tcp://HOST:PORT"
+        reason = f"{endpoint!r} is not an endpoint: ipc://PATH, tcp://127.0.0.1:PORT or curve+tcp://HOST:PORT"
     if reason:
         raise RelaySettingsError(setting, reason)
     return endpoint

@@ -1,7 +1,7 @@
-"""What a client shows: a token, or CURVE keys; where it finds them when nobody says.
+"""What a client presents: a token or CURVE keys, and where it finds them by default.
 
-On this machine the socket file lies beside the data folder's token, so whoever may read that (0600) needs to say
-nothing. What this does not do: decide who may what (`credentials`), or encrypt (`sockets`).
+On the same machine the socket file is in the data folder, beside the token, so a client that may read it (0600) needs
+no configuration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CurvePair(NamedTuple):
 
 
 class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key as `keys create` hands it out. `server` is the public CURVE key of the daemon that knows it."""
+    """A key as `keys create` returns it. `server` is the daemon's public CURVE key."""
 
     id: str
     user_id: str | None = None
@@ -35,34 +35,34 @@ class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Identity(NamedTuple):
-    """What to show. CURVE keys go before the token; `file` is read when it is needed, since it may come later."""
+    """What to present: CURVE keys, else the token, else the content of `file`, which is read when it is needed."""
 
     token: str = ""
     curve: CurvePair | None = None
     server: str = ""
     file: Path | None = None
     user_id: str | None = None
-    """Whose the key is, where that is known: then a publisher fills it in."""
+    """The key's user, if known: publishers fill it in."""
 
 
 def identity_of(document: KeyDocument) -> Identity:
-    """Return what the holder of this key shows."""
+    """Return the identity of the holder of this key."""
     curve = CurvePair(document.public, document.secret) if document.secret else None
     return Identity(document.token, curve, document.server, user_id=document.user_id)
 
 
 def read_key_file(path: Path) -> KeyDocument:
-    """Read a file that `keys create` wrote. Raises `RelaySettingsError`."""
+    """Read a key file that `keys create` wrote. Raises `RelaySettingsError`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=KeyDocument)
     except OSError as error:
         raise RelaySettingsError("key_file", f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RelaySettingsError("key_file", f"{path} is no key file") from error
+        raise RelaySettingsError("key_file", f"{path} is not a key file") from error
 
 
 def local_identity(endpoint: str) -> Identity:
-    """Return what to show at a socket file `DATA/run/…` when nothing was named: what `DATA/token` holds."""
+    """Return the default identity for an endpoint: at a socket file `DATA/run/…` the token in `DATA/token`."""
     if not endpoint.startswith("ipc://"):
         return Identity()
     return Identity(file=Path(endpoint.removeprefix("ipc://")).parent.parent / TOKEN_FILE)

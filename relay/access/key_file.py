@@ -1,10 +1,9 @@
-"""The keys of one data folder, on disk: who may ask, what for, and since when no more.
+"""The keys of one data folder on disk: create, rotate, revoke.
 
-DATA/keys.json holds no token, only its SHA-256: a token is 256 random bits, so there is nothing to guess, and salt and
-stretching add nothing. It is replaced whole (temporary file, fsync, rename), so that a reader never sees half of it,
-and sealed (`sealed`), so that no flipped bit makes a key another user's.
-DATA/token holds the one token of the key `local`, for whoever may read this folder; DATA/curve.json the key pair by
-which remote clients know this daemon. All are 0600. What this does not do: look up who asks (`credentials`).
+DATA/keys.json stores the SHA-256 of each token; a token has 256 random bits, so salting and stretching add nothing. The
+file is replaced atomically, and has a checksum, so that a flipped bit cannot make a key another user's. DATA/token is
+the token of the key `local`, for every process that may read this folder; DATA/curve.json is the daemon's CURVE key
+pair. All are 0600.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TOKEN_BYTES = 32
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One key. `user_id` None: for all users. It has a token, or a CURVE public key, `created` then."""
+    """One key, for a user or for all (None), with a token or a public CURVE key, created at `created`."""
 
     id: str
     created: datetime
@@ -52,22 +51,22 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def keys_path(data_dir: Path) -> Path:
-    """Return where the keys of a data folder lie."""
+    """Return the path of a data folder's keys."""
     return data_dir / "keys.json"
 
 
 def server_pair_path(data_dir: Path) -> Path:
-    """Return where the daemon's own CURVE key pair lies."""
+    """Return the path of the daemon's CURVE key pair."""
     return data_dir / "curve.json"
 
 
 def digest_of(token: bytes) -> str:
-    """Return what the key file holds of a token."""
+    """Return the digest of a token that the key file stores."""
     return sha256(token).hexdigest()
 
 
 def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
-    """Return all keys, revoked ones too; none before the first start. Raises `KeyFileError`."""
+    """Return all keys, revoked ones included; none before the first start. Raises `KeyFileError`."""
     path = keys_path(data_dir)
     try:
         return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_Document).keys
@@ -80,9 +79,9 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
 
 
 def ensure_local_key(data_dir: Path) -> str:
-    """Return the token of the key `local`, made at the first start: all users, all scopes.
+    """Return the token of the key `local`, which has all scopes for all users; created at the first start.
 
-    Whoever removes the token file gets another one, and the old one is worth nothing. Raises `KeyFileError`.
+    If the token file was removed, a new token replaces the old one, which is then invalid. Raises `KeyFileError`.
     """
     with _locked(data_dir):
         token = _local_token(data_dir)
@@ -96,13 +95,13 @@ def ensure_local_key(data_dir: Path) -> str:
 def create_key(
     data_dir: Path, key_id: str, user_id: str | None, scopes: frozenset[Scope], pair: CurvePair | None = None
 ) -> KeyDocument:
-    """Add a key and return it with its secret, which is kept nowhere: a CURVE key pair if given, else a new token.
+    """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
-    Raises `KeyFileError` for a name that is taken, or a user that cannot have a key; `MalformedEventError`.
+    Raises `KeyFileError` for a name in use or a user that cannot have a key, `MalformedEventError`.
     """
     validate_key_id(key_id)
     if user_id is not None and validate_user_id(user_id) == SYSTEM_USER:
-        raise KeyFileError(SYSTEM_USER, "is no user: its events belong to others, so only a key for all users may")
+        raise KeyFileError(SYSTEM_USER, "is not a user: its events belong to others, and need a key for all users")
     token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
     added = StoredKey(
         id=key_id,
@@ -115,16 +114,16 @@ def create_key(
     with _locked(data_dir):
         keys = read_keys(data_dir)
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
-            raise KeyFileError(key_id, "there is a key of this name, or was: its name is not used again")
+            raise KeyFileError(key_id, "a key of this name exists or was revoked; names are not reused")
         _write_keys(data_dir, (*keys, added))
     halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
     return KeyDocument(id=key_id, user_id=user_id, token=token, **halves)
 
 
 def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
-    """Make a key worth nothing from now on, also for those who are connected. Raises `KeyFileError`."""
+    """Revoke a key for good, for open connections too. Raises `KeyFileError`."""
     if key_id == LOCAL:
-        raise KeyFileError(LOCAL, "is this folder's own: replace its token with `memory-agent keys rotate local`")
+        raise KeyFileError(LOCAL, "cannot be revoked: replace its token with `memory-agent keys rotate local`")
     with _locked(data_dir):
         keys = read_keys(data_dir)
         found = _find(keys, key_id)
@@ -136,16 +135,16 @@ def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
 
 
 def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> KeyDocument:
-    """Give a key another secret and return it with that: a new token, or what `make` gives where it is a CURVE key.
+    """Replace a key's secret and return the key with the new one: a token, or a pair from `make` for a CURVE key.
 
-    The former one is worth nothing from the next request on. That of the key `local` is put into DATA/token; whoever
-    reads that file never finds one there that is refused. Raises `KeyFileError`.
+    The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token, which
+    never holds an invalid token meanwhile. Raises `KeyFileError`.
     """
     with _locked(data_dir):
         keys = read_keys(data_dir)
         found = _find(keys, key_id)
         if found.revoked is not None:
-            raise KeyFileError(key_id, "was revoked, for good: create another key")
+            raise KeyFileError(key_id, "was revoked for good: create another key")
         pair = make() if found.curve_public else None
         token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
         rotated = msgspec.structs.replace(
@@ -155,7 +154,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
             curve_public=pair.public if pair is not None else "",
         )
         if key_id == LOCAL:
-            _write_keys(data_dir, (rotated, *keys))  # both, while clients read the one or the other
+            _write_keys(data_dir, (rotated, *keys))  # both are valid while clients read either
             write_private(data_dir / TOKEN_FILE, token.encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
     halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
@@ -163,7 +162,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
 
 
 def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
-    """Return the daemon's CURVE key pair, made when it is first needed. Raises `KeyFileError`."""
+    """Return the daemon's CURVE key pair, created by `make` when it is first needed. Raises `KeyFileError`."""
     path = server_pair_path(data_dir)
     with _locked(data_dir):
         try:
@@ -177,7 +176,7 @@ def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
 
 
 def validate_key_id(key_id: str) -> str:
-    """Return a key's name, of the letters that a user's may have. Raises `KeyFileError`."""
+    """Return `key_id` if it may name a key: 1 to 64 letters, digits and `._-`. Raises `KeyFileError`."""
     if not key_id or len(key_id) > 64 or not all(letter.isalnum() or letter in "._-" for letter in key_id):
         raise KeyFileError(key_id[:64], "a key's name is 1 to 64 letters, digits and ._-")
     return key_id
@@ -201,8 +200,8 @@ def _local_token(data_dir: Path) -> str:
     except FileNotFoundError:
         token = ""
     except UnicodeDecodeError as error:
-        raise KeyFileError(str(path), "is damaged: remove it, and another one is made") from error
-    if not token:  # an empty one would be shown by everybody who has none
+        raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
+    if not token:  # a client without a token presents an empty one
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token
@@ -215,7 +214,7 @@ def _write_keys(data_dir: Path, keys: tuple[StoredKey, ...]) -> None:
 
 @contextmanager
 def _locked(data_dir: Path) -> Iterator[None]:
-    """Be the only one who changes the keys of this folder. Raises `KeyFileError` where that cannot be."""
+    """Lock the keys of this folder against other writers. Raises `KeyFileError`."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(os.open(data_dir / "keys.lock", os.O_RDWR | os.O_CREAT, 0o600), "w") as file:

@@ -1,7 +1,6 @@
-"""Who asks: which key was shown, for which user it is, and what it may do. Pure.
+"""Principals and scopes: whose key a request carries, and what that key may do. Pure.
 
-A request never says who asks; the credential that it carries does (`credentials`). What this does not do: read key
-files, or know which request needs which scope.
+A principal follows from the credential of a request (`credentials`), never from what the request says.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from relay.errors import ScopeMissingError, UserNotAllowedError
 
 
 class Scope(StrEnum):
-    """What a key may be for. `publish`: put events and memories in. `recall`: read. `admin`: the rest."""
+    """What a key permits. `publish`: write events and memories. `recall`: read. `admin`: everything else."""
 
     PUBLISH = "publish"
     RECALL = "recall"
@@ -24,8 +23,10 @@ ALL_SCOPES = frozenset(Scope)
 
 
 class Origin(NamedTuple):
-    """Which key published an event, as the journal keeps it. `for_all`: a key for all users, whose word counts for each
-    of them; a key for one user speaks for that one alone."""
+    """The key that published an event, as the journal stores it.
+
+    `for_all`: it is a key for all users, whose claims hold for each of them.
+    """
 
     key_id: str
     for_all: bool
@@ -40,17 +41,17 @@ class Principal(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """What the journal keeps of who published an event."""
+        """The origin that the journal stores with this principal's events."""
         return Origin(self.key_id, self.user_id is None)
 
     def may(self, scope: Scope, user_id: str | None) -> bool:
-        """Say whether this is allowed for a user, or for all of them (None)."""
+        """Return whether `scope` is permitted for a user, or for all users (None)."""
         return scope in self.scopes and self.user_id in (None, user_id)
 
     def require(self, scope: Scope, user_id: str | None) -> None:
-        """Raise unless this is allowed for a user, or for all of them (None).
+        """Raise unless `scope` is permitted for a user, or for all users (None).
 
-        `ScopeMissingError` or `UserNotAllowedError`; neither tells whether the user exists.
+        Raises `ScopeMissingError` or `UserNotAllowedError`; neither reveals whether the user exists.
         """
         if scope not in self.scopes:
             raise ScopeMissingError(scope.value, self.key_id)
@@ -58,10 +59,10 @@ class Principal(NamedTuple):
             raise self.not_for_user()
 
     def not_for_user(self) -> UserNotAllowedError:
-        """Return the refusal of a user that this key is not for: it names the key, and tells nothing of users."""
+        """Return the error for a user that this key is not for; it names the key and no user."""
         return UserNotAllowedError("user_id", f"is not the user that the key {self.key_id} is for")
 
 
-def everybody(key_id: str) -> Principal:
-    """Return who publishes for all users without a key: what the operator let in by a setting, named `key_id`."""
+def publisher_for_all(key_id: str) -> Principal:
+    """Return the principal of an intake without keys that a setting enables, named `key_id`."""
     return Principal(key_id, None, frozenset({Scope.PUBLISH}))

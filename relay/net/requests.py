@@ -114,7 +114,7 @@ class RequestSocket:
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if it needs them.
 
-        Raises `ProtocolError` for what is no endpoint, `RelaySettingsError` where CURVE keys are missing.
+        Raises `ProtocolError` for an invalid endpoint, `RelaySettingsError` where CURVE keys are missing.
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
@@ -130,7 +130,7 @@ class RequestSocket:
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
             if not zeromq.send_now(self._socket, [correlation, *_frames(body)]):
-                raise UnavailableError(f"nobody listens at {self._endpoint}")
+                raise UnavailableError(f"no server at {self._endpoint}")
             while self._socket.poll(_remaining_ms(deadline_s)):
                 reply = self._socket.recv_multipart()
                 if reply and reply[0] == correlation:

@@ -200,7 +200,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure: type[CodedError]) -> None:
     """Connect, proving the CURVE keys of `identity` where the endpoint needs them; it need not be bound yet.
 
-    Closes the socket and raises `failure` for what is no endpoint, `RelaySettingsError` where the keys are missing.
+    Closes the socket and raises `failure` for an invalid endpoint, `RelaySettingsError` where the keys are missing.
     """
     try:
         if is_curve(endpoint):
@@ -208,7 +208,7 @@ def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure:
         socket.connect(endpoint.removeprefix(CURVE))
     except zmq.ZMQError as error:
         socket.close(linger=0)
-        raise failure(f"{endpoint} is no endpoint: {error}") from error
+        raise failure(f"{endpoint} is not a valid endpoint: {error}") from error
     except RelaySettingsError:
         socket.close(linger=0)
         raise

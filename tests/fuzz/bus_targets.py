@@ -33,10 +33,10 @@ from relay import (
     validate_user_id,
     wire,
 )
-from relay.access import ALL_SCOPES, Principal, everybody
+from relay.access import ALL_SCOPES, Principal, publisher_for_all
 from relay.admission import Admission, admit
 from relay.answers import Answers
-from relay.intake import Intake, Parcel
+from relay.intake import Intake, Submission
 from relay.table_tail import TableFollower
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -156,11 +156,11 @@ def _asked(data: bytes) -> None:
         intake = Intake(journal, admission, Counter())
         again = msgspec.structs.replace(request, epoch=max(0, request.epoch - 1))
         for publish in (request, again, request):
-            for reply in intake.take([Parcel(b"peer", publish, everybody("k"))], NOW):
+            for reply in intake.take([Submission(b"peer", publish, publisher_for_all("k"))], NOW):
                 wire.decode_receipt(wire.encode(reply.message))
         return
     try:
-        answer = wire.encode_answer(answers.answer(request, everybody("k")))
+        answer = wire.encode_answer(answers.answer(request, publisher_for_all("k")))
     except RelayError as error:
         answer = wire.encode_failure(error)
     refused(wire.decode_reply, answer, Any)

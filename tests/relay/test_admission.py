@@ -17,7 +17,7 @@ from relay.access import ALL_SCOPES, Origin, Principal, Scope
 from relay.admission import Admission, publisher_of, source_name
 from relay.answers import Answers
 from relay.config import RelaySettings
-from relay.intake import Intake, Parcel
+from relay.intake import Intake, Submission
 from relay.wire import Ack, Publish, Receipt, Refusal, RetryQuarantined
 
 ADMISSION = Admission(LIMITS)
@@ -36,7 +36,7 @@ def publish(*events: bytes, producer: str = "p", epoch: int = 1) -> Publish:
 
 
 def receipts(intake: Intake, principal: Principal, *events: bytes) -> list[Receipt]:
-    (reply,) = intake.take([Parcel(b"peer", publish(*events), principal)], NOW)
+    (reply,) = intake.take([Submission(b"peer", publish(*events), principal)], NOW)
     assert isinstance(reply.message, Ack)
     return reply.message.receipts
 
@@ -78,7 +78,10 @@ def test_what_names_another_user_is_told_to_the_publisher_and_kept_nowhere(intak
 
 def test_the_journal_keeps_which_key_an_event_came_by(intake: Intake, journal: Journal) -> None:
     intake.take(
-        [Parcel(b"a", publish(told(), told(user_id="bob")), ALICE), Parcel(b"b", publish(told(user_id="bob")), LOCAL)],
+        [
+            Submission(b"a", publish(told(), told(user_id="bob")), ALICE),
+            Submission(b"b", publish(told(user_id="bob")), LOCAL),
+        ],
         NOW,
     )
     assert [(entry.user_id, entry.origin) for entry in journal.read(0, 10)] == [
@@ -140,7 +143,7 @@ def test_a_source_tells_whose_key_it_was_whatever_the_publisher_calls_itself(
 
 def test_a_key_that_is_not_for_publishing_is_refused_by_name(intake: Intake, journal: Journal) -> None:
     reader = Principal("key-r", None, frozenset({Scope.RECALL, Scope.ADMIN}))
-    (reply,) = intake.take([Parcel(b"peer", publish(told(user_id="alice")), reader)], NOW)
+    (reply,) = intake.take([Submission(b"peer", publish(told(user_id="alice")), reader)], NOW)
     assert isinstance(reply.message, Refusal)
     assert (reply.message.code, reply.message.arguments) == ("scope_missing", ["publish", "key-r"])
     assert list(journal.read(0, 10)) == []
@@ -148,9 +151,9 @@ def test_a_key_that_is_not_for_publishing_is_refused_by_name(intake: Intake, jou
 
 def test_nobody_stops_a_producer_by_using_its_id_with_another_key(intake: Intake) -> None:
     event = ADMISSION.admit(told(user_id="bob", event_id="1"), LOCAL, NOW)
-    intake.take([Parcel(b"bob", publish(encode_event(event)), LOCAL)], NOW)
-    intake.take([Parcel(b"alice", publish(told(), producer="p", epoch=10**9), ALICE)], NOW)
-    (reply,) = intake.take([Parcel(b"bob", publish(encode_event(event)), LOCAL)], NOW)
+    intake.take([Submission(b"bob", publish(encode_event(event)), LOCAL)], NOW)
+    intake.take([Submission(b"alice", publish(told(), producer="p", epoch=10**9), ALICE)], NOW)
+    (reply,) = intake.take([Submission(b"bob", publish(encode_event(event)), LOCAL)], NOW)
     assert isinstance(reply.message, Ack)
     assert reply.message.receipts[0].duplicate
 

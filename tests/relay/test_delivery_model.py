@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
-from relay.access import everybody
+from relay.access import publisher_for_all
 from relay.admission import Admission
 from relay.delivery import Outgoing, Window
-from relay.intake import Intake, Parcel
+from relay.intake import Intake, Submission
 from relay.wire import Ack, Publish, Refusal
 
 CAPACITY = 6
@@ -70,7 +70,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def relay_takes(self, count: int) -> None:
         batch, self.under_way = self.under_way[:count], self.under_way[count:]
         if batch:
-            replies = self.intake.take([Parcel(b"peer", publish, everybody("k")) for publish in batch], NOW)
+            replies = self.intake.take([Submission(b"peer", publish, publisher_for_all("k")) for publish in batch], NOW)
             self.answers += [reply.message for reply in replies]
 
     @rule()

@@ -26,10 +26,10 @@ from relay import (
     event_from_mapping,
     read_event,
 )
-from relay.access import everybody
+from relay.access import publisher_for_all
 from relay.admission import Admission
 from relay.config import EventLimits
-from relay.intake import Intake, Parcel
+from relay.intake import Intake, Submission
 from relay.masking import Masker
 from relay.wire import Publish
 
@@ -197,7 +197,7 @@ def test_it_can_be_switched_off_taught_and_told_what_to_leave() -> None:
     assert masked(TOKEN, enabled=False) == TOKEN
     assert masked(TOKEN, allow=("ghp_Ab1.*",)) == TOKEN
     assert masked("badge EMP-12345 opened it", patterns={"badge": r"EMP-\d{5}"}) == "badge [masked:badge] opened it"
-    with pytest.raises(RelaySettingsError, match="is no pattern"):
+    with pytest.raises(RelaySettingsError, match="is not a valid pattern"):
         Masker(MaskingSettings(allow=("(",)))
     with pytest.raises(RelaySettingsError, match="empty text"):
         Masker(MaskingSettings(patterns={"badge": "x*"}))
@@ -235,7 +235,7 @@ def test_bytes_that_are_no_event_are_masked_in_quarantine(tmp_path: Path) -> Non
         admission = Admission(EventLimits(), masker.event, masker.data)
         intake = Intake(journal, admission, Counter())
         publish = Publish(producer_id="p", epoch=1, base_seq=1, first_seq=1, attempt=1, events=[unreadable])
-        intake.take([Parcel(b"peer", publish, everybody("k"))], NOW)
+        intake.take([Submission(b"peer", publish, publisher_for_all("k"))], NOW)
         entry = journal.quarantined_entry(1)
     assert json.loads(entry.data)["payload"] == {"text": "[masked:github_token]", "password": "[masked:password]"}
 

@@ -62,7 +62,7 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
         (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is no scope"),
         (["create", "a", "--all-users", "--scope", ""], "no scope"),
         (["create", "a", "--user", "system"], "only a key for all users"),
-        (["create", "local", "--all-users"], "there is a key of this name"),
+        (["create", "local", "--all-users"], "a key of this name exists"),
         (["revoke", "a"], "there is no such key"),
         (["revoke", "local"], "keys rotate local"),
         (["rotate", "a"], "there is no such key"),
@@ -148,12 +148,12 @@ def test_without_a_daemon_a_key_that_is_none_answers_nothing(
     run("keys", "create", "bob", "--user", "bob", "--out", str(key))
     run("keys", "revoke", "bob")
     nonsense.write_text("no key")
-    for file, reason in ((key, "bob was revoked"), (nonsense, "no key file"), (data_dir / "none", "cannot be read")):
+    for file, reason in ((key, "bob was revoked"), (nonsense, "not a key file"), (data_dir / "none", "cannot be read")):
         refused = run("recall", "duck", "--key-file", str(file))
         assert (refused.exit_code, refused.stdout) == (1, "")
         assert reason in refused.stderr
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", "of another folder")
     refused = run("remember", "anything")
     assert refused.exit_code == 1
-    assert "the token is not known here: show another with --key-file" in refused.stderr
+    assert "the token is not known here: present another with --key-file" in refused.stderr
     assert not (data_dir / "users").exists()

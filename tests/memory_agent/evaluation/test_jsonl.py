@@ -79,7 +79,7 @@ def test_a_record_becomes_an_event_that_the_relay_accepts(tmp_path: Path, kind: 
         (RECORD | {"id": "r" * 121}, "id: has 121 bytes, at most 120 are allowed"),
         (RECORD | {"id": "r2", "user": "../x"}, "own.jsonl:3: user_id: '../x' is unsafe"),
         (RECORD | {"id": "r2", "kind": "idea"}, "kind: Invalid enum value 'idea'"),
-        (RECORD | {"id": "r2", "timestamp": "noon"}, "own.jsonl:3: timestamp: 'noon' is no ISO 8601 time"),
+        (RECORD | {"id": "r2", "timestamp": "noon"}, "own.jsonl:3: timestamp: 'noon' is neither an ISO 8601 time"),
         (RECORD | {"id": "r2", "sesion_id": "s"}, "Object contains unknown field `sesion_id`"),
         (RECORD, "own.jsonl:3: id: is that of line 1 again"),
         (QUERY, "own.jsonl:3: id: is that of line 2 again"),
