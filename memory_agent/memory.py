@@ -19,7 +19,7 @@ from typing import Any, Self, Unpack
 import msgspec
 import structlog
 
-from memory_agent.api import RecallOptions
+from memory_agent.arguments import RecallOptions
 from memory_agent.config import (
     EmbedderSettings,
     IngestSettings,
