@@ -22,12 +22,12 @@ import structlog
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster
-from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import Owners
+from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import cast
 
 from memory_agent.daemon.absent_users import AbsentUsers
-from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.owners import Owners
+from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from memory_agent.config import RetentionSettings
-from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.erasure.aging import is_due_asleep
 from memory_agent.erasure.rules import Rules
