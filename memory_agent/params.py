@@ -313,8 +313,11 @@ class WaitParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `wait`; the patience travels with the request."""
-        return cls(through=dict(arguments["through"]))
+        """Build from the arguments of `wait`; the timeout is the patience of the request."""
+        through = arguments["through"]
+        if not isinstance(through, Mapping):
+            raise InvalidInputError("through", "must map users to journal numbers")
+        return cls(through=dict(through))
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:

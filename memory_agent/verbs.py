@@ -68,8 +68,8 @@ class Verb:
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client.
     `scope` is the scope that a key needs; None for steps that only the daemon itself takes. `repeat` says whether a
     request whose answer was lost may be sent again. `about` says for whom the key must be: for the request's user, for
-    each user that the parameters name, or for all users. `answered_by` says who answers in a daemon; an embedded `Memory` has
-    the methods that are answered by a memory, alone or with the journal.
+    each user that the parameters name, or for all users. `answered_by` says who answers in a daemon; an embedded
+    `Memory` has the methods that a memory answers, alone or with the journal.
     """
 
     name: str
