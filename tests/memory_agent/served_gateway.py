@@ -81,7 +81,7 @@ def gateway_without_ray(
     relay_settings: RelaySettings | None = None,
     settings: Settings | None = None,
 ) -> Iterator[Served]:
-    """Serve `data_dir`, whose path must be short; with rules of retention, upkeep comes all the time."""
+    """Serve `data_dir`, whose path must be short; with retention rules, upkeep runs all the time."""
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()

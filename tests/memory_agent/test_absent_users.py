@@ -52,7 +52,7 @@ def erased(client: MemoryClient, *named: Any, **more: Any) -> tuple[bool, int, i
 
 
 @pytest.mark.parametrize(("read", "nothing"), READS)
-def test_a_read_of_a_mistyped_user_is_empty_and_makes_no_user(
+def test_a_read_of_a_mistyped_user_is_empty_and_creates_nothing(
     served: Served, absent: MemoryClient, read: Callable[[MemoryClient], Any], nothing: object
 ) -> None:
     assert read(absent) == nothing
@@ -70,7 +70,7 @@ def test_a_read_of_a_mistyped_user_is_empty_and_makes_no_user(
         lambda client: client.erasure.erase(session_id=" "),
     ],
 )
-def test_what_is_wrong_is_refused_as_for_a_user_who_is_known(
+def test_wrong_requests_are_refused_as_for_a_known_user(
     served: Served, absent: MemoryClient, wrong: Callable[[MemoryClient], Any]
 ) -> None:
     with MemoryClient("known", data_dir=served.data_dir, endpoint=served.gateway) as known:
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_refused_as_for_a_user_who_is_known(
     assert of_absent.value.args == of_known.value.args
 
 
-def test_a_first_recall_can_be_planned_with_and_judged(served: Served) -> None:
+def test_a_first_recall_takes_feedback_and_starts_a_run(served: Served) -> None:
     """A planner asks before there is anything, and goes on as if there were."""
     with MemoryClient("newcomer", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy").recall_id
@@ -94,14 +94,14 @@ def test_a_first_recall_can_be_planned_with_and_judged(served: Served) -> None:
         assert [one.id for one in client.runs.list()] == [run.id]
 
 
-def test_a_recall_in_the_name_of_a_run_wakes_the_user_who_will_be_told_of_it(served: Served) -> None:
+def test_a_recall_for_a_run_wakes_the_user(served: Served) -> None:
     with MemoryClient("runner", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy", by_run="run-1").recall_id
         assert "runner" in known_users(served.data_dir)
         assert client.feedback(recall_id, quality=1.0).quality == 1.0
 
 
-def test_what_an_absent_user_does_is_seen_by_no_other(served: Served) -> None:
+def test_absent_users_are_isolated_from_each_other(served: Served) -> None:
     own = {"data_dir": served.data_dir, "endpoint": served.gateway}
     with MemoryClient("first", **own) as first, MemoryClient("second", **own) as second:  # type: ignore[arg-type]
         before = second.stats(), second.sona.status()
@@ -116,7 +116,7 @@ def test_what_an_absent_user_does_is_seen_by_no_other(served: Served) -> None:
             second.feedback(recall_id, quality=0.5)
 
 
-def test_feedback_of_an_absent_user_is_checked_as_any(served: Served) -> None:
+def test_feedback_of_an_absent_user_is_validated(served: Served) -> None:
     with MemoryClient("third", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy").recall_id
         for wrong in ({"quality": 1.5}, {}):
