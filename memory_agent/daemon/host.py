@@ -43,7 +43,7 @@ _MUST_NOT_WRITE = (FencedError, EncryptionKeyMissingError)
 
 @dataclass
 class _UserLock:
-    """A lock for one user, kept only while it is held or waited for."""
+    """The lock of one user, kept while a thread holds it or waits for it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     holders: int = 0

@@ -35,7 +35,7 @@ _SLEEP_TIMEOUT_S = 30.0
 
 @dataclass
 class _UserLock:
-    """A lock for one user, kept only while it is held or waited for."""
+    """The lock of one user, kept while a task holds it or waits for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0
@@ -50,7 +50,7 @@ class Hosts:
         self._directory = Directory(settings.dedicated_hosts, settings.shared_hosts)
         self._hosts: dict[str, Host] = {}
         self._spares: list[Host] = []
-        self._locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
+        self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self._busy: defaultdict[str, int] = defaultdict(int)
         self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -161,15 +161,15 @@ class Hosts:
 
     @asynccontextmanager
     async def _locked(self, user_id: str) -> AsyncIterator[None]:
-        held = self._locks[user_id]
-        held.holders += 1
+        user_lock = self._user_locks[user_id]
+        user_lock.holders += 1
         try:
-            async with held.lock:
+            async with user_lock.lock:
                 yield
         finally:
-            held.holders -= 1
-            if not held.holders:
-                del self._locks[user_id]
+            user_lock.holders -= 1
+            if not user_lock.holders:
+                del self._user_locks[user_id]
                 self._changed.set()
 
     async def _enter(self, user_id: str) -> None:
@@ -193,7 +193,7 @@ class Hosts:
 
     async def _make_room(self) -> None:
         """Put the least recently used idle user to sleep, or wait for one to become idle."""
-        idle = next((user for user in self._directory if user not in self._busy and user not in self._locks), None)
+        idle = next((user for user in self._directory if user not in self._busy and user not in self._user_locks), None)
         if idle is not None:
             await self._sleep(idle)
             return

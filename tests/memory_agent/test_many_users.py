@@ -81,7 +81,7 @@ def test_nothing_is_kept_for_users_that_sleep() -> None:
         assert replies == [user_id.encode() for user_id in USERS]
         await asyncio.gather(hosts.sleep_idle(), *(ask(hosts, user_id) for user_id in USERS))
         await hosts.sleep_idle()
-        assert (hosts.awake(), len(hosts._locks), len(hosts._busy), len(hosts._hosts)) == ((), 0, 0, 0)
+        assert (hosts.awake(), len(hosts._user_locks), len(hosts._busy), len(hosts._hosts)) == ((), 0, 0, 0)
 
     asyncio.run(go())
 
@@ -131,7 +131,7 @@ def test_waking_waits_for_an_idle_user_until_its_deadline() -> None:
         assert await asyncio.gather(*busy, patient) == [b"a", b"b", b"c"]
         assert len(hosts.awake()) == 2
         await hosts.close()
-        assert (len(hosts._locks), len(hosts._busy), len(hosts._hosts)) == (0, 0, 0)
+        assert (len(hosts._user_locks), len(hosts._busy), len(hosts._hosts)) == (0, 0, 0)
 
     asyncio.run(go())
 
