@@ -1,9 +1,9 @@
-"""Where things lie below the data folder, so that a client on the same machine needs nothing else.
+"""The paths and endpoints below the data folder, which is all that a client on the same machine needs.
 
-DATA/daemon.lock            held for as long as a daemon serves this folder
-DATA/token                  what clients on this machine show: the key `local` (0600)
-DATA/keys.json curve.json   who else may ask, and the key pair by which remote clients know the daemon (0600)
-DATA/encryption             which folder of keys it is encrypted with: the id of the key of `system`
+DATA/daemon.lock            held while a daemon serves this folder
+DATA/token                  the key `local`, for clients on this machine (0600)
+DATA/keys.json curve.json   the other keys, and the key pair that identifies the daemon to remote clients (0600)
+DATA/encryption             identifies the key folder: the id of the key of `system`
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock
 """
@@ -26,7 +26,7 @@ from relay import ensure_local_key
 from relay.access import ipc_endpoint
 
 CONSUMER = "memory"
-"""The name under which the journal keeps how far the daemon is."""
+"""The name of the daemon's cursor in the journal."""
 DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
 TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
 KEY_FILE_VARIABLE = "MEMORY_AGENT_KEY_FILE"
@@ -35,7 +35,7 @@ _GLANCE_PAUSE_S = 0.002
 
 
 def default_data_dir() -> Path:
-    """Return the folder that $MEMORY_AGENT_DATA_DIR names, made absolute, else the platform's; as the daemon does."""
+    """Return the folder of $MEMORY_AGENT_DATA_DIR as an absolute path, else the platform's.."""
     named = os.environ.get(DATA_DIR_VARIABLE)
     return Path(named).expanduser().absolute() if named else platform_data_dir()
 
@@ -57,7 +57,7 @@ class Layout:
         self._token = self.data_dir / "token"
 
     def create(self) -> None:
-        """Make the folders, private to this user. Raises `SettingsError` where that is not possible."""
+        """Create the folders, private to this user. Raises `SettingsError`."""
         try:
             for folder in (self.data_dir, self.run):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,19 +82,19 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the token of the key `local`, made at the first start: it is for all users and everything.
+        """Return the token of the key `local`, which allows everything for all users; creates it at the first start.
 
         Raises `KeyFileError`.
         """
         return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
-        """Remove the socket files; the processes that listened on them have ended."""
+        """Remove the socket files of ended processes."""
         for socket in self.run.glob("*.sock"):
             socket.unlink(missing_ok=True)
 
     def daemon_runs(self) -> bool:
-        """Say whether a daemon serves this folder now."""
+        """Whether a daemon serves this folder now."""
         try:
             with open(self._lock) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -105,16 +105,16 @@ class Layout:
         return False
 
     def finish_restore(self) -> None:
-        """Carry a restore that was killed in the middle out to its end. Raises `DaemonRunningError`, as `hold`."""
+        """Finish a restore that was killed midway. Raises `DaemonRunningError`."""
         if has_unfinished_moves(self.data_dir):
             with self.hold():
                 pass
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Be the one daemon of this folder. Raises `DaemonRunningError` naming the process that is.
+        """Hold this folder's lock as its one daemon. Raises `DaemonRunningError` naming the process that has it.
 
-        A restore that was killed in the middle is carried out to its end first.
+        First finishes a restore that was killed midway.
         """
         with open(self._lock, "a+") as file:
             if not _locked(file):
@@ -129,7 +129,7 @@ class Layout:
 
 
 def _locked(file: TextIO) -> bool:
-    """Lock for as long as the file is open; False when a daemon has it. A client that looks has it for a moment."""
+    """Lock until the file is closed; False if a daemon has it. A client that checks holds it for a moment."""
     deadline_s = time.monotonic() + _GLANCE_S
     while True:
         try:

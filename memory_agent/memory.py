@@ -19,8 +19,10 @@ from typing import Any, Self, Unpack
 import msgspec
 import structlog
 
-from memory_agent.api import RecallOptions
-from memory_agent.config import EmbedderSettings
+from memory_agent.arguments import RecallOptions
+from memory_agent.config import (
+    EmbedderSettings,
+)
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import asdict
 from ulid import ULID
 
-from memory_agent.api import check_deadline_ms, check_mode, check_options
+from memory_agent.arguments import check_deadline_ms, check_mode, check_options
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
@@ -313,8 +313,11 @@ class WaitParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `wait`; the patience travels with the request."""
-        return cls(through=dict(arguments["through"]))
+        """Build from the arguments of `wait`; the timeout is the patience of the request."""
+        through = arguments["through"]
+        if not isinstance(through, Mapping):
+            raise InvalidInputError("through", "must map users to journal numbers")
+        return cls(through=dict(through))
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:

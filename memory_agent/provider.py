@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Unpack, runtime_checkable
 
-from memory_agent.api import RecallOptions
+from memory_agent.arguments import RecallOptions
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.records import (
     Compacted,

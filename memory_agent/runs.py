@@ -14,7 +14,7 @@ from typing import Any
 
 from ulid import ULID
 
-from memory_agent.api import check_choice, check_whole
+from memory_agent.arguments import check_choice, check_whole
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.learning.attribution import names_all, shown_row

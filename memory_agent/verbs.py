@@ -8,7 +8,7 @@ table. To add a verb, add a row here and the method that it names, and run `pyth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -53,7 +53,7 @@ from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
 from relay import Scope
 
 Repeat = Literal["never", "read", "idempotent", "by event id"]
-About = Literal["user", "users in the parameters", "daemon"]
+About = Literal["user", "named users", "daemon"]
 AnsweredBy = Literal["memory", "memory and journal", "daemon", "relay"]
 
 USUAL_PATIENCE_MS = 10_000.0
@@ -61,22 +61,23 @@ _MINUTE_MS = 60_000.0
 _LONGEST_MS = 600_000.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Verb:
     """One verb.
 
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client.
     `scope` is the scope that a key needs; None for steps that only the daemon itself takes. `repeat` says whether a
     request whose answer was lost may be sent again. `about` says for whom the key must be: for the request's user, for
-    each user in the parameters, or for all users. `answered_by` says who answers in a daemon; an embedded `Memory` has
-    the methods that are answered by a memory, alone or with the journal.
+    each user that the parameters name, or for all users. `answered_by` says who answers in a daemon; an embedded
+    `Memory` has the methods that a memory answers, alone or with the journal.
     """
 
     name: str
     method: str
-    summary: str
+    params: type[Params]
     result: Any
-    params: type[Params] = NoParams
+    summary: str
+    _: KW_ONLY
     scope: Scope | None = Scope.ADMIN
     repeat: Repeat = "never"
     about: About = "user"
@@ -131,268 +132,70 @@ class Call:
         return encode_fields(request)
 
 
+# fmt: off
 VERBS: tuple[Verb, ...] = (
-    Verb(
-        name="recall",
-        method="recall",
-        summary="Return the memories that resemble a query, best first.",
-        params=RecallParams,
-        result=RecallResult,
-        scope=Scope.RECALL,
-        repeat="read",
-    ),
-    Verb(
-        name="remember",
-        method="remember",
-        summary="Store a memory.",
-        params=RememberParams,
-        result=MemoryRecord,
-        scope=Scope.PUBLISH,
-    ),
-    Verb(
-        name="get",
-        method="get",
-        summary="Return memories by their ids.",
-        params=GetParams,
-        result=list[MemoryRecord],
-        scope=Scope.RECALL,
-        repeat="read",
-    ),
-    Verb(
-        name="forget",
-        method="forget",
-        summary="Remove memories, their vectors and words.",
-        params=IdsParams,
-        result=int,
-        repeat="idempotent",
-    ),
-    Verb(
-        name="forget_session",
-        method="forget_session",
-        summary="Remove the memories, runs and recalls of a session.",
-        params=SessionParams,
-        result=int,
-        repeat="idempotent",
-    ),
-    Verb(
-        name="feedback",
-        method="feedback",
-        summary="Record which memories of a recall were used and how well it ended.",
-        params=FeedbackParams,
-        result=FeedbackReport,
-        scope=Scope.PUBLISH,
-        repeat="by event id",
-    ),
-    Verb(
-        name="stats",
-        method="stats",
-        summary="Return the figures of a user's memory.",
-        result=MemoryStats,
-        scope=Scope.RECALL,
-        repeat="read",
-    ),
-    Verb(
-        name="run_begin",
-        method="runs.begin",
-        summary="Begin a run.",
-        params=RunBeginParams,
-        result=Trajectory,
-        scope=Scope.PUBLISH,
-        repeat="by event id",
-    ),
-    Verb(
-        name="run_step",
-        method="runs.step",
-        summary="Record what a run did and which memories it used.",
-        params=RunStepParams,
-        result=Trajectory,
-        scope=Scope.PUBLISH,
-        repeat="by event id",
-    ),
-    Verb(
-        name="run_end",
-        method="runs.end",
-        summary="End a run.",
-        params=RunEndParams,
-        result=Trajectory,
-        scope=Scope.PUBLISH,
-        repeat="by event id",
-    ),
-    Verb(
-        name="run_get",
-        method="runs.get",
-        summary="Return a run, or None.",
-        params=RunIdParams,
-        result=Trajectory | None,
-        scope=Scope.RECALL,
-        repeat="read",
-    ),
-    Verb(
-        name="run_list",
-        method="runs.list",
-        summary="Return runs, newest first.",
-        params=RunListParams,
-        result=list[Trajectory],
-        scope=Scope.RECALL,
-        repeat="read",
-    ),
-    Verb(
-        name="sona_status",
-        method="sona.status",
-        summary="Return the state of the learner.",
-        result=SonaStatus,
-        scope=Scope.RECALL,
-        repeat="read",
-    ),
-    Verb(
-        name="sona_reset",
-        method="sona.reset",
-        summary="Discard what was learned, keeping the runs.",
-        result=int,
-        repeat="idempotent",
-        patience_ms=_MINUTE_MS,
-    ),
-    Verb(
-        name="sona_export",
-        method="sona.export",
-        summary="Return the ended runs with their recalls, for `sona.load`.",
-        result=bytes,
-        repeat="read",
-        patience_ms=_MINUTE_MS,
-    ),
-    Verb(
-        name="sona_import",
-        method="sona.load",
-        summary="Learn from exported runs.",
-        params=SonaImportParams,
-        result=int,
-        repeat="idempotent",
-        patience_ms=_MINUTE_MS,
-    ),
-    Verb(
-        name="rebuild",
-        method="care.rebuild",
-        summary="Rebuild the vector index and the lexicon from the records.",
-        result=int,
-        patience_ms=_LONGEST_MS,
-    ),
-    Verb(
-        name="compact",
-        method="care.compact",
-        summary="Return the disk space of deleted records.",
-        result=Compacted,
-        patience_ms=_LONGEST_MS,
-    ),
-    Verb(
-        name="erase",
-        method="erasure.erase",
-        summary="Erase memories and their events from every file.",
-        params=EraseParams,
-        result=ErasureReceipt,
-        answered_by="memory and journal",
-        patience_ms=_LONGEST_MS,
-    ),
-    Verb(
-        name="erase",
-        method="erasure.erase_expired",
-        summary="Erase what reached the age of a retention rule.",
-        params=EraseExpiredParams,
-        result=ErasureReceipt,
-        answered_by="memory and journal",
-        patience_ms=_LONGEST_MS,
-    ),
-    Verb(
-        name="erase",
-        method="erasure.erase_user",
-        summary="Erase a user: memories, events, learner and folder.",
-        params=EraseUserParams,
-        result=ErasureReceipt,
-        answered_by="daemon",
-        patience_ms=_LONGEST_MS,
-    ),
-    Verb(
-        name="erase_begin",
-        method="erasure.start",
-        summary="Select what is to be erased and record the intent.",
-        params=EraseParams,
-        result=Intent,
-        scope=None,
-        repeat="idempotent",
-    ),
-    Verb(
-        name="erase_finish",
-        method="erasure.carry_out",
-        summary="Carry out a recorded erasure.",
-        params=EraseFinishParams,
-        result=ErasureReceipt,
-        scope=None,
-        repeat="idempotent",
-    ),
-    Verb(
-        name="age",
-        method="erasure.age",
-        summary="Forget what reached its age, if a check is due.",
-        params=AgeParams,
-        result=int,
-        scope=None,
-        repeat="idempotent",
-    ),
-    Verb(
-        name="status",
-        method="status",
-        summary="Return the state of the daemon.",
-        result=DaemonStatus,
-        about="daemon",
-        answered_by="daemon",
-    ),
-    Verb(
-        name="address",
-        method="address",
-        summary="Wake the user and return the Ray actor that hosts it.",
-        result=HostAddress,
-        about="daemon",
-        answered_by="daemon",
-    ),
-    Verb(
-        name="wait",
-        method="wait",
-        summary="Wait until all events up to a journal number are handled.",
-        params=WaitParams,
-        result=None,
-        scope=Scope.PUBLISH,
-        about="users in the parameters",
-        answered_by="daemon",
-    ),
-    Verb(
-        name="quarantine_list",
-        method="quarantined",
-        summary="Return quarantined events, oldest first.",
-        params=QuarantineParams,
-        result=list[QuarantinedEvent],
-        about="daemon",
-        answered_by="relay",
-    ),
-    Verb(
-        name="quarantine_retry",
-        method="retry_quarantined",
-        summary="Try quarantined events again.",
-        params=QuarantineIdsParams,
-        result=RetryReport,
-        about="daemon",
-        answered_by="relay",
-        patience_ms=_MINUTE_MS,
-    ),
-    Verb(
-        name="quarantine_drop",
-        method="drop_quarantined",
-        summary="Delete quarantined events.",
-        params=QuarantineIdsParams,
-        result=int,
-        about="daemon",
-        answered_by="relay",
-        patience_ms=_MINUTE_MS,
-    ),
+    Verb("recall", "recall", RecallParams, RecallResult,
+         "Return the memories that resemble a query, best first.", scope=Scope.RECALL, repeat="read"),
+    Verb("remember", "remember", RememberParams, MemoryRecord,
+         "Store a memory.", scope=Scope.PUBLISH),
+    Verb("get", "get", GetParams, list[MemoryRecord],
+         "Return memories by their ids.", scope=Scope.RECALL, repeat="read"),
+    Verb("forget", "forget", IdsParams, int,
+         "Remove memories, their vectors and words.", repeat="idempotent"),
+    Verb("forget_session", "forget_session", SessionParams, int,
+         "Remove the memories, runs and recalls of a session.", repeat="idempotent"),
+    Verb("feedback", "feedback", FeedbackParams, FeedbackReport,
+         "Record which recalled memories were used and how well it ended.", scope=Scope.PUBLISH, repeat="by event id"),
+    Verb("stats", "stats", NoParams, MemoryStats,
+         "Return the figures of a user's memory.", scope=Scope.RECALL, repeat="read"),
+    Verb("run_begin", "runs.begin", RunBeginParams, Trajectory,
+         "Begin a run.", scope=Scope.PUBLISH, repeat="by event id"),
+    Verb("run_step", "runs.step", RunStepParams, Trajectory,
+         "Record what a run did and which memories it used.", scope=Scope.PUBLISH, repeat="by event id"),
+    Verb("run_end", "runs.end", RunEndParams, Trajectory,
+         "End a run.", scope=Scope.PUBLISH, repeat="by event id"),
+    Verb("run_get", "runs.get", RunIdParams, Trajectory | None,
+         "Return a run, or None.", scope=Scope.RECALL, repeat="read"),
+    Verb("run_list", "runs.list", RunListParams, list[Trajectory],
+         "Return runs, newest first.", scope=Scope.RECALL, repeat="read"),
+    Verb("sona_status", "sona.status", NoParams, SonaStatus,
+         "Return the state of the learner.", scope=Scope.RECALL, repeat="read"),
+    Verb("sona_reset", "sona.reset", NoParams, int,
+         "Discard what was learned, keeping the runs.", repeat="idempotent", patience_ms=_MINUTE_MS),
+    Verb("sona_export", "sona.export", NoParams, bytes,
+         "Return the ended runs with their recalls, for `sona.load`.", repeat="read", patience_ms=_MINUTE_MS),
+    Verb("sona_import", "sona.load", SonaImportParams, int,
+         "Learn from exported runs.", repeat="idempotent", patience_ms=_MINUTE_MS),
+    Verb("rebuild", "care.rebuild", NoParams, int,
+         "Rebuild the vector index and the lexicon from the records.", patience_ms=_LONGEST_MS),
+    Verb("compact", "care.compact", NoParams, Compacted,
+         "Return the disk space of deleted records.", patience_ms=_LONGEST_MS),
+    Verb("erase", "erasure.erase", EraseParams, ErasureReceipt,
+         "Erase memories and their events from every file.", answered_by="memory and journal", patience_ms=_LONGEST_MS),
+    Verb("erase", "erasure.erase_expired", EraseExpiredParams, ErasureReceipt,
+         "Erase what reached the age of a retention rule.", answered_by="memory and journal", patience_ms=_LONGEST_MS),
+    Verb("erase", "erasure.erase_user", EraseUserParams, ErasureReceipt,
+         "Erase a user: memories, events, learner and folder.", answered_by="daemon", patience_ms=_LONGEST_MS),
+    Verb("erase_begin", "erasure.start", EraseParams, Intent,
+         "Select what is to be erased and record the intent.", scope=None, repeat="idempotent"),
+    Verb("erase_finish", "erasure.carry_out", EraseFinishParams, ErasureReceipt,
+         "Carry out a recorded erasure.", scope=None, repeat="idempotent"),
+    Verb("age", "erasure.age", AgeParams, int,
+         "Forget what reached its age, if a check is due.", scope=None, repeat="idempotent"),
+    Verb("status", "status", NoParams, DaemonStatus,
+         "Return the state of the daemon.", about="daemon", answered_by="daemon"),
+    Verb("address", "address", NoParams, HostAddress,
+         "Wake the user and return the Ray actor that hosts it.", about="daemon", answered_by="daemon"),
+    Verb("wait", "wait", WaitParams, None,
+         "Wait until events are handled.", scope=Scope.PUBLISH, about="named users", answered_by="daemon"),
+    Verb("quarantine_list", "quarantined", QuarantineParams, list[QuarantinedEvent],
+         "Return quarantined events, oldest first.", about="daemon", answered_by="relay"),
+    Verb("quarantine_retry", "retry_quarantined", QuarantineIdsParams, RetryReport,
+         "Try quarantined events again.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
+    Verb("quarantine_drop", "drop_quarantined", QuarantineIdsParams, int,
+         "Delete quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
 )
+# fmt: on
 BY_NAME: dict[str, Verb] = {verb.name: verb for verb in reversed(VERBS)}
 """By the name on the wire. `erase` has three methods, which differ in their parameters alone."""
 BY_METHOD: dict[str, Verb] = {verb.method: verb for verb in VERBS}

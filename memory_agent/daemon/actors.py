@@ -1,12 +1,12 @@
 """Hosts of memories as Ray actors, and Ray itself: the only place of this package that imports Ray.
 
-Ray starts, names and restarts host processes; it is trusted with nothing else. Writes are never retried by Ray
-(`max_task_retries=0`), because a retried task may have run (Ray documentation, actor fault tolerance): retries belong
-to the dispatcher, and repeats are recognised by the store. That only one process writes a user's store is kept by the
-store's own lock and epoch, since an actor outlives its raylet (measured).
+Ray starts, names and restarts host processes, and nothing else. It never retries a task (`max_task_retries=0`), because
+the first attempt may have run (Ray documentation, actor fault tolerance): retries belong to the dispatcher, and the
+store recognises repeats. The store's own lock and epoch keep a user's store to one writer, since an actor outlives its
+raylet (measured).
 
-Ray has no user boundary inside: who can speak to it runs any code. So it listens on this machine alone, and its token
-and its folder are the user's (ops/SECURITY.md).
+Ray has no user boundary inside: any process that reaches it can run any code. So it listens on loopback alone, and its
+token and folder are private to the user (ops/SECURITY.md).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
 _GRACE_S = 0.1
-"""How much longer than it is told a host is waited for, so that what it has at its deadline arrives."""
+"""How much longer than its deadline a host is waited for, so that a late answer arrives."""
 _PARENT_CHECK_S = 0.5
 _OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes through it
 
@@ -66,7 +66,7 @@ class HostActor:
 
     @ray.method(concurrency_group="answer")
     def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
-        """As `MemoryHost.call`; the time since it was sent, in Ray's queue above all, is taken off the deadline."""
+        """As `MemoryHost.call`; the time since sending, mostly in Ray's queue, is subtracted from the deadline."""
         return self._host.call(user_id, method, params, _remaining_ms(deadline_ms, sent_at_s))
 
     @ray.method(concurrency_group="answer")
@@ -86,7 +86,7 @@ class HostActor:
 
     @ray.method(concurrency_group="ingest")
     def keep_up(self) -> None:
-        """As `MemoryHost.keep_up`, at this moment."""
+        """As `MemoryHost.keep_up`, now."""
         self._host.keep_up(datetime.now(UTC))
 
     @ray.method(concurrency_group="answer")
@@ -101,10 +101,10 @@ class HostActor:
 
 
 class Cluster:
-    """A Ray of our own on this machine: on loopback, no dashboard, token authentication, a folder that goes with it."""
+    """A private Ray on this machine: loopback, no dashboard, token authentication, a temporary folder."""
 
     def __init__(self, settings: Settings, data_dir: Path, run_folder: Path, embedder_endpoint: str) -> None:
-        """Start Ray (a few seconds), its token in `run_folder`. Raises `UnavailableError` when it does not come up."""
+        """Start Ray (a few seconds), with its token in `run_folder`. Raises `UnavailableError`."""
         self._run_folder = run_folder
         self._arguments = (str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint)
         self._folder = RayFolder()
@@ -130,7 +130,7 @@ class Cluster:
         self._system = [child for child in psutil.Process().children() if child.name() in _SYSTEM_PROCESSES]
 
     def alive(self) -> bool:
-        """Say whether the processes that Ray itself is made of run."""
+        """Whether Ray's own processes run."""
         try:
             return all(process.status() != psutil.STATUS_ZOMBIE for process in self._system)
         except psutil.NoSuchProcess:
@@ -138,11 +138,11 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """What another process joins (`join`)."""
+        """The address for `join`."""
         return str(ray.get_runtime_context().gcs_address)
 
     def start_host(self) -> Host:
-        """Return a new host; its process starts meanwhile. No name comes twice: the former one may still be dying."""
+        """Return a new host whose process is starting. Names are never reused: the former actor may still be dying."""
         self._started += 1
         name = f"host-{self._started}"
         actor = HostActor.options(name=name).remote(*self._arguments)  # type: ignore[attr-defined]
@@ -163,10 +163,10 @@ class Cluster:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let Ray take the loopback address that it is given.
+    """Make Ray keep the loopback address it is given.
 
-    It replaces 127.0.0.1 by the outer address, and then driver, gcs, raylet and actors listen on every interface
-    (measured with 2.56). There is no public switch; the test of the ports that are open notices a Ray that changed.
+    Ray replaces 127.0.0.1 by the outer address, and then driver, gcs, raylet and actors listen on every interface
+    (measured with 2.56). There is no public switch; the test of open ports notices when Ray changes.
     """
     resolve = ray_services.resolve_ip_for_localhost
     ray_services.resolve_ip_for_localhost = lambda host: host
@@ -182,7 +182,7 @@ class Host:
     def __init__(self, name: str, actor: Any) -> None:
         self.name = name
         self.is_gone = False
-        """Whether its process ended and is not going to be started again."""
+        """Whether its process ended and Ray will not restart it."""
         self._actor = actor
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
@@ -195,11 +195,11 @@ class Host:
         return bytes(await self._answer(self._actor.ingest.remote(user_id, batch), timeout_s))
 
     async def fill_vectors(self, timeout_s: float) -> int:
-        """Embed what waits for a model. Raises as `call`."""
+        """Embed what was stored without a model. Raises as `call`."""
         return int(await self._answer(self._actor.fill_vectors.remote(), timeout_s))
 
     async def keep_up(self, timeout_s: float) -> None:
-        """Expire runs and consolidate what was learned. Raises as `call`."""
+        """Do the upkeep of the awake users. Raises as `call`."""
         await self._answer(self._actor.keep_up.remote(), timeout_s)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
@@ -211,7 +211,7 @@ class Host:
         return int(await self._answer(self._actor.pid.remote(), timeout_s))
 
     def end(self) -> None:
-        """End the process. Its memories should sleep by then; if not, nothing committed is lost."""
+        """End the process. Its memories should be asleep; if not, nothing committed is lost."""
         ray.kill(self._actor, no_restart=True)
 
     async def _answer(self, reference: Any, timeout_s: float) -> Any:
@@ -229,14 +229,14 @@ class Host:
 
 
 def _end_with(raylet_pid: int) -> None:
-    """End this process when its raylet has ended: it would live on, and nobody would know of it (PARTS 3)."""
+    """End this process when its raylet has ended; it would live on unsupervised."""
     while os.getppid() == raylet_pid:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)
 
 
 def ray_token(run_folder: Path) -> Path:
-    """Return the file of the token that lets a process join the daemon's Ray."""
+    """Return the token file for joining the daemon's Ray."""
     return run_folder / "ray-token"
 
 
@@ -252,7 +252,7 @@ def join(address: str, token: Path, **options: Any) -> None:
 
 
 def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-    """Ask a user's host from a Ray task, actor or driver and return the encoded reply; blocks.
+    """Ask a user's host from a Ray task, actor or driver and return the encoded reply. Blocks.
 
     Raises `HostDiedError` when the host is gone, `DeadlineExceededError`, `UnavailableError` outside the daemon's Ray.
     """
@@ -271,10 +271,10 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 
 
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
-    """Return our error for an exception that nobody foresaw: the host lives, and asking again would not help."""
+    """Return our error for an unexpected exception: the host lives, and repeating the request would not help."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
 
 
 def _remaining_ms(deadline_ms: float, sent_at_s: float) -> float:
-    """Return what is left of a deadline that was sent then, by the clock on the wall, which processes share."""
+    """Return the rest of a deadline, by the wall clock, which processes share."""
     return deadline_ms - max(0.0, time.time() - sent_at_s) * 1000

@@ -1,8 +1,7 @@
 """Child processes of the daemon: started, watched, restarted when they die, ended with it.
 
-A child prints one JSON line when it is ready. What this does not do: know what the children are for (`process`).
-Rejected: asyncio's subprocesses. Cancelled while they start, they wait for ever for a process that was already reaped
-(seen: a daemon whose relay could not start hung and heeded no signal).
+A child prints one JSON line when it is ready. Rejected: asyncio's subprocesses, which wait for ever for a reaped
+process when cancelled at the start (seen: a daemon whose relay could not start hung and ignored signals).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Child:
             self._watch = asyncio.create_task(self._keep_alive())
 
     async def stop(self) -> None:
-        """End the process, SIGTERM, then SIGKILL, and start it no more."""
+        """End the process with SIGTERM, then SIGKILL, and do not restart it."""
         self._stopped = True
         if self._watch is not None:
             self._watch.cancel()
@@ -57,7 +56,7 @@ class Child:
             await _end(self._process)
 
     def status(self) -> PartStatus:
-        """Return how the process is."""
+        """Return the state of the process."""
         pid = self._process.pid if self._process is not None and self._process.poll() is None else None
         return PartStatus(
             name=self.name,
@@ -118,7 +117,7 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Return the resident memory of a process, 0 when it is gone."""
+    """Return the resident memory of a process, 0 if it has ended."""
     if pid is None:
         return 0
     try:

@@ -1,9 +1,9 @@
-"""From the journal to the users: reads by cursor, gives each event to its user's lane, moves the cursor behind them.
+"""Reads the journal by cursor, gives each event to its user's lane, and commits the cursor behind them.
 
-The cursor in the journal is the low-water mark: everything up to it is on disk in some memory or in quarantine. After a
-crash the events above it come again, and each user's store recognises what it already has. Events published under
-`system` go to whom they name, or to the owner of their run or session. Who that is, keys for all users say: what a
-user's own key says of a run proves nothing, since everybody can name it (setting `daemon.owner_claims`).
+The cursor is the low-water mark: everything up to it is on disk in some memory or in quarantine. After a crash the
+events above it are read again, and each user's store recognises those it has. An event published under `system` goes to
+the user it names, or to the owner of its run or session. Only keys for all users establish an owner, since any user can
+name any run (setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from relay import SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 
 log = structlog.get_logger()
 
-_FETCH_EVENTS = 100  # routing them takes 2 ms, for which recalls wait
+_FETCH_EVENTS = 100  # routing them takes 2 ms, during which recalls wait
 _FETCH_BYTES = 4 << 20
 _BUFFER_BYTES = 64 << 20
 _IDLE_WAIT_S = 1.0
@@ -40,7 +40,7 @@ _NO_OWNER = "no key for all users has named the user whose its run or session is
 
 
 class Dispatcher:
-    """Works the journal off, for all users. Lives in one event loop."""
+    """Dispatches the journal's events of all users. Lives in one event loop."""
 
     def __init__(self, journal: AsyncSubscriber, hosts: Hosts, owners: Owners, settings: DaemonSettings) -> None:
         self._journal = journal
@@ -57,7 +57,7 @@ class Dispatcher:
         self.counts: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Work until cancelled. A relay that is away is waited for."""
+        """Work until cancelled; waits for an unavailable relay."""
         await self._start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -80,7 +80,7 @@ class Dispatcher:
             raise DeadlineExceededError(f"not all events were handled within {timeout_s:.3g} s") from error
 
     def owner_of(self, user_id: str, event: bytes) -> str:
-        """Return whose memory an event belongs in. Raises `UnhandledEventError` for one that belongs to nobody yet."""
+        """Return the user whose memory an event belongs to. Raises `UnhandledEventError` while there is none."""
         if user_id != SYSTEM_USER:
             return user_id
         owner = self._owners.owner_of(event)
@@ -89,8 +89,7 @@ class Dispatcher:
         return owner
 
     async def system_events_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """Return the numbers of the events of `system` that are this user's, and of these runs and sessions; of any
-        with None."""
+        """Return the numbers of the `system` events of this user, of these runs and sessions (None: of all)."""
         found: set[int] = set()
         after = 0
         while among is None or among:
@@ -103,7 +102,7 @@ class Dispatcher:
         return frozenset(found)
 
     async def system_quarantine_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """As `system_events_of`, of what is in quarantine and never got a number: the ids of the entries."""
+        """As `system_events_of`, for quarantined events without a journal number; returns entry ids."""
         found: set[int] = set()
         after = 0
         while (among is None or among) and (page := await self._journal.quarantined(after, _FETCH_EVENTS)):
@@ -113,19 +112,19 @@ class Dispatcher:
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
-        """Learn that a run is this user's, who began it by hand: what is published of it under `system` is theirs too.
+        """Record that this user began a run by hand, and so owns what is published of it under `system`.
 
-        `is_vouched`: a key for all users began it. Durable with the next commit; events that waited for an owner go on.
+        `is_vouched`: with a key for all users. Durable with the next commit; events waiting for an owner are released.
         """
         if self._counts(is_vouched):
             self._learn(run_keys(run_id), user_id)
 
     def lag(self) -> int:
-        """Return how many journal numbers lie between the low-water mark and what was read."""
+        """Return how many journal numbers lie between the low-water mark and the last one read."""
         return self._read_through - self._low_water()
 
     async def commit(self) -> None:
-        """Move the journal's cursor to the low-water mark. Durable on return. Raises `RelayError`, `StoreError`."""
+        """Commit the low-water mark as the journal's cursor. Durable on return. Raises `RelayError`, `StoreError`."""
         low_water = self._low_water()
         if low_water > self._committed:
             self._owners.save()
@@ -157,10 +156,10 @@ class Dispatcher:
         return seq in self._erased
 
     async def forget(self, user_id: str, seqs: Iterable[int]) -> None:
-        """Handle none of these events any more, which the journal erased; return when none is under way.
+        """Drop these events, which the journal erased; return when none of them is being handled.
 
-        They are remembered until the low-water mark has passed them: after a restart the journal has no bytes of them.
-        What waits is read again all the same: an erasure that is said twice is told no numbers the second time.
+        Their numbers are kept until the low-water mark passes them; after a restart the journal has no bytes of them.
+        Waiting events are read again in any case: a repeated erasure has no numbers the second time.
         """
         self._note_erased(seqs)
         for name in (user_id, SYSTEM_USER):
@@ -169,12 +168,12 @@ class Dispatcher:
 
     @asynccontextmanager
     async def holding(self, user_id: str) -> AsyncIterator[Callable[[Iterable[int]], None]]:
-        """Hand the user's memory nothing within this; gives what to call with the numbers that the journal erased."""
+        """Pause the user's lane within this; yields a function that takes the numbers the journal erased."""
         async with self._lane(user_id).held():
             yield self._note_erased
 
     def forget_owner(self, user_id: str) -> None:
-        """Forget which runs and sessions are this user's. Raises `StoreError`."""
+        """Forget the user's runs and sessions. Raises `StoreError`."""
         self._owners.forget(user_id)
 
     def _note_erased(self, seqs: Iterable[int]) -> None:
@@ -223,7 +222,7 @@ class Dispatcher:
                     self._route(entry)
                 await self._wait_for_parking()
                 await self._wait_for_owners()
-                if not batch.entries:  # what lies behind was erased, or no key is left for it
+                if not batch.entries:  # the rest was erased, or its key is gone
                     self._read_through = max(self._read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
             except RelayError as error:
@@ -231,13 +230,13 @@ class Dispatcher:
             await asyncio.sleep(0)
 
     async def _wait_for_parking(self) -> None:
-        """Read no further while more events are parked than may be; quarantine takes them slower than we read."""
+        """Stop reading while too many events are parked; quarantine is slower than reading."""
         while self._parking.surplus > 0:
             self._progress.clear()
             await self._progress.wait()
 
     async def _wait_for_owners(self) -> None:
-        """Read no further while what was learnt of owners cannot be saved."""
+        """Stop reading while new owners cannot be saved."""
         while self._owners.is_crowded:
             try:
                 self._owners.save()
@@ -251,7 +250,7 @@ class Dispatcher:
             try:
                 await self._expire_parked()
                 await self.commit()
-                self._leave_done_lanes()
+                self._drop_done_lanes()
             except (RelayError, MemoryAgentError) as error:
                 log.warning("cursor.not_committed", code=error.code)
 
@@ -271,7 +270,7 @@ class Dispatcher:
         self._progress.set()
 
     def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
-        """Return whose an event of `system` is; whom it names owns its run and session from now on."""
+        """Return the owner of a `system` event; a user named in it owns its run and session from now on."""
         named = named_owner(entry.data)
         if named is None:
             return self._owners.owner(keys)
@@ -299,12 +298,12 @@ class Dispatcher:
                 self._parking.leave(event.seq)
                 continue
             if event.seq not in self._parking:
-                continue  # its owner turned up while others were set aside
+                continue  # its owner became known meanwhile
             pending = Pending(event.seq, event.data)
             await self.quarantine(SYSTEM_USER, pending, "owner_unknown", _NO_OWNER)
             self._parking.leave(event.seq)
 
-    def _leave_done_lanes(self) -> None:
+    def _drop_done_lanes(self) -> None:
         done = [user_id for user_id, lane in self._lanes.items() if lane.is_done(self._read_through)]
         for user_id in done:
             del self._lanes[user_id]
@@ -325,7 +324,7 @@ class Dispatcher:
         return oldest is None or oldest > seq
 
     def _low_water(self) -> int:
-        """Never beyond what was read: a lane that refills itself may be ahead of us, but other users' lanes are not."""
+        """Never above what was read: a lane that refills itself may be ahead, but other users' lanes are not."""
         oldest = [lane.oldest_pending for lane in self._lanes.values()]
         oldest.append(self._parking.oldest())
         return min([self._read_through, *(seq - 1 for seq in oldest if seq is not None)])

@@ -1,8 +1,7 @@
-"""Several users' memories in one process: opened at their first message, closed when they sleep. Knows no Ray.
+"""Several users' memories in one process: opened at their first request, closed when they sleep. Knows no Ray.
 
-Requests come in and replies go out as bytes (`protocol`), so errors keep their type whatever carries them. A store
-that failed or was fenced is closed at once and opened again, verified, by the next message: an I/O error is never
-worked around in place.
+Requests and replies are bytes (`protocol`), so errors keep their type whatever carries them. A store that failed or was
+fenced is closed at once; the next request opens and verifies it again. An I/O error is never worked around in place.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ class _UserLock:
 
 
 class MemoryHost:
-    """The memories that live in this process. Every method may be called from several threads."""
+    """The memories of this process. Every method may be called from several threads."""
 
     def __init__(self, data_dir: Path, settings: Settings, embedder: Embedder) -> None:
-        """Serve users below `data_dir`, embedding with `embedder`, which stays the caller's."""
+        """Serve users below `data_dir`. The `embedder` stays the caller's to close."""
         self._data_dir = data_dir
         self._settings = settings
         self._embedder = embedder
@@ -63,7 +62,7 @@ class MemoryHost:
         self._guard = threading.Lock()
 
     def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """Answer one request of `user_id` with an encoded reply; what goes wrong is in the reply."""
+        """Answer one request of `user_id` with an encoded reply; an error is a fault in it."""
         started_s = time.monotonic()
         memory = None
         try:
@@ -78,16 +77,16 @@ class MemoryHost:
             return self._fault(user_id, memory, error)
 
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """As `call`, for whoever was told earlier that the user lives here; a fault when it does not any more.
+        """As `call`, for a caller that looked up the actor earlier; a fault if the user is not awake here any more.
 
-        Only the daemon wakes a user: waking it here as well would open the store of a user who has moved.
+        Only the daemon wakes a user: waking it here could open the store of a user who has moved.
         """
         if user_id not in self._memories:
             return encode_fault(HostDiedError(f"{user_id} is not awake here"))
         return self.call(user_id, method, params, deadline_ms)
 
     def ingest(self, user_id: str, batch: bytes) -> bytes:
-        """Take in journal entries; the reply carries an `IngestReport`. Durable on return."""
+        """Ingest journal entries; the reply carries an `IngestReport`. Durable on return."""
         memory = None
         try:
             entries = decode(batch, IngestBatch)
@@ -97,16 +96,16 @@ class MemoryHost:
             return self._fault(user_id, memory, error)
 
     def fill_vectors(self) -> int:
-        """Embed what was stored while no model was there, for every user awake; return how many.
+        """Embed what was stored without a model, for every user awake; return how many.
 
-        A user whose store does not take them costs the others nothing.
+        A failing store does not affect the others.
         """
         return sum(self._fill_vectors(memory) for memory in self._awake_memories())
 
     def keep_up(self, now: datetime) -> None:
-        """Expire runs that were abandoned, forget what is too old, consolidate what was learned, for every user awake.
+        """Expire abandoned runs, forget what reached its age and consolidate learning, for every user awake.
 
-        A user for whom that fails, in whatever way, costs the others nothing.
+        A failure, of whatever kind, does not affect the other users.
         """
         for memory in self._awake_memories():
             try:
@@ -130,7 +129,7 @@ class MemoryHost:
                 log.info("memory.slept", user_id=user_id)
 
     def close(self) -> None:
-        """Put everybody to sleep."""
+        """Put all users to sleep."""
         for user_id in list(self._memories):
             self.sleep(user_id)
 
@@ -191,10 +190,10 @@ class MemoryHost:
         return encode_fault(error)
 
     def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:
-        """Close the memory that failed, unless another thread was faster and the next one is open already.
+        """Close the memory that failed, unless another thread already replaced it.
 
-        One whose disk is full has not failed: it answers as before, and could not be opened again, which takes room.
-        The lock is held until it is closed: whoever opens it again meanwhile would find it owned, by this process.
+        A full disk is no failure: the memory still answers, and could not be reopened, which takes room. The lock is
+        held until it is closed, because opening it meanwhile would find it owned by this process.
         """
         if not isinstance(error, StoreError) or isinstance(error, StoreFullError):
             return

@@ -1,10 +1,10 @@
-"""Users as virtual actors: each always exists by name, wakes at its first message and sleeps when idle.
+"""Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
-Callers name a user and never see which process answers. A host that died is asked again once Ray has started it
-anew, for as long as the caller's deadline allows. At most `daemon.most_awake` users are awake: who comes then waits
-until the one that was spoken to longest ago, and is not busy, sleeps. A process whose users all sleep is kept for the
-next to wake, up to `daemon.spare_hosts` of them: to start one takes a second of processor time, and on a busy machine
-longer than a caller waits. What this does not do: decide who may ask (`gateway`).
+Callers name a user and never see which process answers. A request to a host that died is repeated once Ray has
+restarted it, if the verb allows that and the deadline lasts. At most `daemon.most_awake` users are awake; another one
+waits until the least recently used idle user sleeps. A process whose users all sleep is kept as a spare, up to
+`daemon.spare_hosts` of them: starting one takes a second of processor time, on a busy machine longer than a caller
+waits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _UserLock:
 
 
 class Hosts:
-    """The processes that host memories, and who is awake in them. Lives in one event loop."""
+    """The processes that host memories, and the users awake in them. Lives in one event loop."""
 
     def __init__(self, cluster: Cluster, settings: DaemonSettings) -> None:
         self._cluster = cluster
@@ -52,7 +52,7 @@ class Hosts:
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self._busy: defaultdict[str, int] = defaultdict(int)
-        self._door = asyncio.Lock()
+        self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
@@ -78,7 +78,7 @@ class Hosts:
             self._leave(user_id)
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        """Hand journal entries to the user's memory; durable on return. Raises what the memory raises."""
+        """Ingest journal entries into the user's memory. Durable on return. Raises what the memory raises."""
         await self._enter(user_id)
         try:
             host = self._host_of(user_id)
@@ -92,19 +92,19 @@ class Hosts:
         return decode_reply(reply, IngestReport)
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
-        """Wake the user and tell where it lives. Raises what waking raises."""
+        """Wake the user and return its actor. Raises as `call`."""
         decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
         return HostAddress(actor=self._host_of(user_id).name, namespace=NAMESPACE)
 
     async def sleep(self, user_id: str) -> None:
-        """Put a user to sleep to whom nobody speaks at the moment."""
+        """Put a user to sleep, unless a request of it is running."""
         if user_id in self._directory.awake():
             await self._sleep(user_id)
 
     @asynccontextmanager
     async def fenced(self, user_id: str) -> AsyncIterator[None]:
-        """Let nobody ask or wake the user within this, who sleeps; calls under way are waited for, new ones wait."""
-        async with self._alone(user_id):
+        """Keep the user asleep within this: waits for running calls; new ones wait."""
+        async with self._locked(user_id):
             while user_id in self._busy:
                 self._changed.clear()
                 await self._changed.wait()
@@ -112,12 +112,12 @@ class Hosts:
             yield
 
     async def sleep_idle(self) -> None:
-        """Put users to sleep that were not spoken to for a while."""
+        """Put users to sleep that had no request for `daemon.idle_sleep_s`."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self._sleep(user_id)
 
     async def fill_vectors(self) -> int:
-        """Have every host embed what was stored without a model; return how many vectors were filled in."""
+        """Have every host embed what was stored without a model; return how many vectors were added."""
         filled = 0
         for host in list(self._hosts.values()):
             try:
@@ -127,7 +127,7 @@ class Hosts:
         return filled
 
     async def keep_up(self) -> None:
-        """Have every host expire abandoned runs and consolidate what was learned."""
+        """Have every host do its upkeep: expire abandoned runs, age, consolidate."""
         for host in list(self._hosts.values()):
             try:
                 await host.keep_up(self._settings.ingest_timeout_s)
@@ -150,17 +150,17 @@ class Hosts:
         return self._directory.awake()
 
     def is_awake(self, user_id: str) -> bool:
-        """Whether the user has a place in a host."""
+        """Whether the user is awake."""
         return self._directory.has(user_id)
 
     async def close(self) -> None:
-        """Put everybody to sleep and end the hosts."""
+        """Put all users to sleep and end the hosts."""
         await asyncio.gather(*(self._sleep(user_id, force=True) for user_id in self._directory.awake()))
         while self._spares:
             self._spares.pop().end()
 
     @asynccontextmanager
-    async def _alone(self, user_id: str) -> AsyncIterator[None]:
+    async def _locked(self, user_id: str) -> AsyncIterator[None]:
         user_lock = self._user_locks[user_id]
         user_lock.holders += 1
         try:
@@ -173,7 +173,7 @@ class Hosts:
                 self._changed.set()
 
     async def _enter(self, user_id: str) -> None:
-        async with self._alone(user_id):
+        async with self._locked(user_id):
             if user_id not in self._directory:
                 await self._wait_for_room(user_id)
             self._busy[user_id] += 1
@@ -185,14 +185,14 @@ class Hosts:
             self._changed.set()
 
     async def _wait_for_room(self, user_id: str) -> None:
-        """Seat a user that sleeps; newcomers wait in the order in which they came."""
-        async with self._door:
+        """Seat a sleeping user; newcomers wait in order of arrival."""
+        async with self._seating:
             while len(self._directory) >= self._settings.most_awake:
                 await self._make_room()
             self._directory.seat(user_id, time.monotonic())
 
     async def _make_room(self) -> None:
-        """Put the user to sleep that was spoken to longest ago, or wait until there is one that is not busy."""
+        """Put the least recently used idle user to sleep, or wait for one to become idle."""
         idle = next((user for user in self._directory if user not in self._busy and user not in self._user_locks), None)
         if idle is not None:
             await self._sleep(idle)
@@ -208,14 +208,14 @@ class Hosts:
         return host
 
     def _forget_if_gone(self, user_id: str, host: Host) -> None:
-        """Start another process at the next call, where this one is not going to be started again."""
+        """Use another process at the next call, if Ray will not restart this one."""
         name = self._directory.seat(user_id, time.monotonic())
         if host.is_gone and self._hosts.get(name) is host:
             log.warning("host.gone", host=host.name)
             del self._hosts[name]
 
     async def _sleep(self, user_id: str, *, force: bool = False) -> None:
-        async with self._alone(user_id):
+        async with self._locked(user_id):
             if force or user_id not in self._busy:
                 await self._close(user_id)
 
@@ -237,7 +237,7 @@ class Hosts:
         return True
 
     def _retire(self, host: Host, *, sound: bool) -> None:
-        """Keep a process that nobody lives in any more for whoever wakes next, or end it."""
+        """Keep an empty process as a spare, or end it."""
         if sound and len(self._spares) < self._settings.spare_hosts:
             self._spares.append(host)
         else:

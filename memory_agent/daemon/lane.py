@@ -1,9 +1,8 @@
-"""One user's events on their way from the journal to the memory: in order, bounded, tried until they are handled.
+"""One user's events between journal and memory: in order, bounded, retried until they are handled.
 
-A lane that is full forgets what it cannot hold and reads it from the journal again later, so a slow or broken user
-costs bounded memory and holds nobody up. An event leaves the lane when the memory has it on disk, or when it is in
-quarantine with its reason, or when the key that it was encrypted with is gone. What this does not do: find out whose
-event it is (`dispatcher`).
+A full lane drops what it cannot hold and reads it from the journal again later, so a slow or broken user costs bounded
+memory and delays no other user. An event leaves the lane when it is durable in the memory, or quarantined with its
+reason, or when its encryption key is gone.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pending:
-    """A journal entry that is not handled yet. `late`: it found its owner after later events were handled."""
+    """A journal entry that is not handled yet. `late`: its owner became known after later events were handled."""
 
     seq: int
     data: bytes
@@ -47,48 +46,48 @@ class Pending:
 
 
 class Budget:
-    """Room for events in memory, shared by all lanes."""
+    """Bytes of events in memory, shared by all lanes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Say whether `size_bytes` more fit."""
+        """Whether `size_bytes` more fit."""
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Use room; a lane's only event may exceed the limit."""
+        """Use bytes; a lane's only event may exceed the limit."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """Give room back."""
+        """Release bytes."""
         self._used_bytes -= size_bytes
 
 
 class Surroundings(Protocol):
-    """What a lane needs of the dispatcher."""
+    """What a lane needs from the dispatcher."""
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        """Hand events to the user's memory; durable on return."""
+        """Ingest events into the user's memory. Durable on return."""
 
     async def ready(self, user_id: str) -> None:
-        """Return when the user's memory answers. Raises `MemoryAgentError` while it does not."""
+        """Return if the user's memory answers; raise `MemoryAgentError` if not."""
 
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
         """Return the user's next journal entries after `after_seq`; empty when there are no more."""
 
     async def content(self, seq: int) -> bytes | None:
-        """Return the bytes of one journal entry; None when it was erased or deleted."""
+        """Return the bytes of a journal entry; None if it was erased or deleted."""
 
     def is_erased(self, seq: int) -> bool:
-        """Say whether this event was erased after it was read: it must not be handled any more."""
+        """Whether this event was erased after it was read, and must not be handled any more."""
 
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
-        """Set an event aside for good; durable on return."""
+        """Quarantine an event. Durable on return."""
 
     def report(self, user_id: str, report: IngestReport) -> None:
-        """Take note of what became of a batch."""
+        """Count the outcome of a batch."""
 
 
 class Lane:
@@ -108,16 +107,16 @@ class Lane:
         self._handling = asyncio.Lock()
 
     async def read_again(self) -> None:
-        """Read what waits from the journal again before it is handled, which may have erased it meanwhile.
+        """Read waiting events from the journal again before handling them: it may have erased some.
 
-        Returns when no batch is under way that was begun before this was asked.
+        Returns when every batch begun before this call is done.
         """
         async with self._handling:
             self._lighten()
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Handle nothing within this; what waits then is read from the journal again."""
+        """Pause within this; what waits afterwards is read from the journal again."""
         async with self._handling:
             try:
                 yield
@@ -131,7 +130,7 @@ class Lane:
                 queue[place] = replace(event, data=b"")
 
     def offer(self, event: Pending) -> None:
-        """Take in the next event; when the lane is full it is fetched again later."""
+        """Add the next event; if the lane is full, it is fetched again later."""
         if event.late:
             self._offer_late(event)
         elif event.seq <= self._held_through:
@@ -144,13 +143,13 @@ class Lane:
             self._task = asyncio.create_task(self._work())
 
     def is_done(self, through_seq: int) -> bool:
-        """Whether nothing is left to do, and nothing beyond `through_seq` was read: a new lane would be the same."""
+        """Whether nothing is left to do and nothing above `through_seq` was read, so that a new lane would be equal."""
         is_idle = (self._task is None or self._task.done()) and not self._handling.locked()
         return is_idle and self.oldest_pending is None and self._held_through <= through_seq
 
     @property
     def oldest_pending(self) -> int | None:
-        """The lowest journal number that is not handled yet, or None when all are."""
+        """The lowest unhandled journal number, or None."""
         waiting = [event.seq for event in self._late]
         if self._late_numbers:
             waiting.append(min(self._late_numbers))
@@ -161,7 +160,7 @@ class Lane:
         return min(waiting, default=None)
 
     async def close(self) -> None:
-        """Stop working; what is not handled is still in the journal."""
+        """Stop; unhandled events are still in the journal."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -186,14 +185,14 @@ class Lane:
             self._late.append(self._lightened(event))
 
     def _lightened(self, event: Pending) -> Pending:
-        """Count the event's bytes, or leave them in the journal when there is no room."""
+        """Count the event's bytes, or leave them in the journal if the budget is used up."""
         if not self._budget.has_room(len(event.data)):
             return replace(event, data=b"")
         self._budget.take(len(event.data))
         return event
 
     async def _work(self) -> None:
-        """Work until nothing is left. What nobody foresaw is logged and tried again: it must not end here unseen."""
+        """Work until nothing is left. An unexpected exception is logged and retried, not lost."""
         pauses = _pauses()
         while self._late or self._late_numbers or self._queue or self._behind:
             try:
@@ -216,7 +215,7 @@ class Lane:
             await self._persist(self._refill)
 
     async def _refill(self) -> None:
-        goal = self._skipped_through  # what is skipped while we ask is left for the next time
+        goal = self._skipped_through  # what is skipped meanwhile is left for the next time
         events = await self._around.backlog(self._user_id, self._held_through)
         for event in events:
             self._hold(event)
@@ -253,7 +252,7 @@ class Lane:
         return batch
 
     async def _handle(self, batch: list[Pending]) -> None:
-        """Deliver the batch; one that cannot be delivered whole is halved until the culprit stands alone."""
+        """Deliver the batch; bisect one that cannot be delivered until the offending event is alone."""
         fault = await self._deliver(batch)
         if fault is None:
             return
@@ -268,10 +267,10 @@ class Lane:
         await self._handle(batch[middle:])
 
     async def _pass_without_key(self, batch: list[Pending]) -> None:
-        """Pass what the journal cannot read any more either; what was told since the key is gone is set aside.
+        """Drop what the journal cannot read any more either; quarantine what was published since the key is gone.
 
-        What we hold must not be handed back: it would be written anew, with a key that nobody destroyed. What the
-        journal reads is tried once more: if the whole folder of keys was away, it is back now.
+        The bytes held here must not be ingested: that would write them again under a key that was not destroyed. What
+        the journal can read is tried once more, in case the whole key folder was missing and is back.
         """
         for event in batch:
             told = await self._loaded(event)
@@ -279,7 +278,7 @@ class Lane:
                 await self._quarantine(told, again.code, str(again))
 
     async def _deliver(self, batch: list[Pending]) -> MemoryAgentError | None:
-        """Deliver the batch and return None, or the error for which it never can be delivered."""
+        """Deliver the batch and return None, or the permanent error that prevents it."""
         events = tuple((event.seq, event.data) for event in batch)
         message = IngestBatch(events=events, replay=batch[0].late)
         crashes = 0
@@ -311,7 +310,7 @@ class Lane:
         await self._persist(lambda: self._around.quarantine(self._user_id, event, code, reason))
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works: what a lane waits for here comes back, or the daemon ends."""
+        """Retry until it works or the daemon ends."""
         pauses = _pauses()
         while True:
             try:

@@ -1,6 +1,6 @@
-"""Events published under `system` that wait until it is known whose run or session they belong to: pure.
+"""Events published under `system` that wait until the owner of their run or session is known. Pure.
 
-Bounded in number and in time; what leaves unclaimed goes to quarantine, which is the dispatcher's to do.
+Bounded in number and time; the dispatcher quarantines what stays unclaimed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parked:
-    """A waiting event: its journal number and bytes, what it belongs to, and when waiting ends (seconds)."""
+    """A waiting event: journal number, bytes, keys of its run and session, and when waiting ends (monotonic s)."""
 
     seq: int
     data: bytes
@@ -20,7 +20,7 @@ class Parked:
 
 
 class Parking:
-    """Waiting events, found by any of their keys."""
+    """Waiting events, indexed by their keys."""
 
     def __init__(self, limit: int) -> None:
         """Hold at most `limit` events."""
@@ -36,33 +36,33 @@ class Parking:
 
     @property
     def surplus(self) -> int:
-        """How many events are above the limit."""
+        """How many events exceed the limit."""
         return max(0, len(self._parked) - self._limit)
 
     def park(self, event: Parked) -> None:
-        """Let an event wait."""
+        """Add an event."""
         self._parked[event.seq] = event
         for key in event.keys:
             self._by_key[key].add(event.seq)
 
     def claim(self, keys: tuple[str, ...]) -> list[Parked]:
-        """Take out the events that have one of `keys`, in journal order."""
+        """Remove and return the events with any of `keys`, in journal order."""
         seqs = {seq for key in keys for seq in self._by_key.get(key, ())}
         return [self._take(seq) for seq in sorted(seqs)]
 
     def expired(self, now_s: float) -> list[Parked]:
-        """Return the events whose time is up, and the oldest above the limit; they stay until `leave`."""
+        """Return the events past their time and the oldest above the limit; they stay until `leave`."""
         surplus = self.surplus
         waiting = enumerate(self._parked.values())
         return [event for place, event in waiting if event.until_s <= now_s or place < surplus]
 
     def leave(self, seq: int) -> None:
-        """Take one event out, if it still waits."""
+        """Remove an event, if it is still there."""
         if seq in self._parked:
             self._take(seq)
 
     def oldest(self) -> int | None:
-        """Return the lowest journal number that waits."""
+        """Return the lowest waiting journal number, or None."""
         return min(self._parked, default=None)
 
     def _take(self, seq: int) -> Parked:

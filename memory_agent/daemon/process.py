@@ -1,7 +1,7 @@
 """The daemon: starts relay, embedder, Ray and gateway, keeps them running, stops them in order.
 
-Stopping goes from the outside in: no new requests, dispatch what is under way, move the cursor, put the memories to
-sleep, end the processes. Nothing depends on it having happened: after a kill the journal and the stores say it all.
+Stopping goes from the outside in: no new requests, finish the dispatching, commit the cursor, put the memories to
+sleep, end the processes. Nothing depends on an orderly stop: after a kill, journal and stores have everything.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import structlog
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster
-from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
@@ -65,18 +65,16 @@ def serve(settings: Settings, data_dir: Path) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code.
 
     Raises `DaemonRunningError` when another daemon serves this folder, `SettingsError`, `UnavailableError`,
-    `StoreEncryptedError` where no folder of keys is named and some of the data folder is encrypted,
-    `EncryptionKeyMissingError` where that folder is away.
+    `StoreEncryptedError` when the data folder is encrypted and no key folder is set, `EncryptionKeyMissingError` when
+    the key folder is missing.
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
-    RetentionRules(
-        settings.retention, SignalTable.load(settings.ingest.signals)
-    )  # a host that cannot read them keeps nothing
+    RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # refused here, not by each host
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
     layout.create()
-    layout.make_token()  # before the lock shows that a daemon is there: who asks while it starts needs it
+    layout.make_token()  # before the lock is visible: a client that connects during the start needs it
     with layout.hold():
         return asyncio.run(Daemon(settings, layout).run())
 
@@ -107,7 +105,7 @@ class Daemon:
         return int(self._failed)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do `work`; return False when the signal to stop came first. Raises what `work` raises."""
+        """Do `work`; return False if the stop signal came first. Raises what `work` raises."""
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -186,7 +184,7 @@ class Daemon:
         return Gateway(reception, sockets, daemon.requests_in_flight, daemon.requests_bytes)
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
-        """Listen at the socket file and on loopback, and on a socket of its own where CURVE guards."""
+        """Listen at the socket file and on loopback; CURVE endpoints get a socket of their own."""
         named = self._settings.daemon.listen
         sockets = [AsyncReplySocket([self._layout.gateway, *(one for one in named if not is_curve(one))])]
         guarded = [endpoint for endpoint in named if is_curve(endpoint)]
@@ -196,7 +194,7 @@ class Daemon:
         return sockets
 
     def _make_children(self) -> tuple[Child, ...]:
-        """Hand each child its part of the settings, as it was read once here."""
+        """Give each child its part of the settings, which are read once, here."""
         configuration = self._layout.run / "relay.toml"
         configuration.write_bytes(
             msgspec.toml.encode(RelaySettings.of(self._settings.relay, self._settings.encryption))
@@ -212,7 +210,7 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Put idle users to sleep, expire runs, consolidate what was learned, embed what was stored without a model."""
+        """Put idle users to sleep, do the hosts' upkeep, finish erasures, embed what was stored without a model."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
@@ -224,7 +222,7 @@ class Daemon:
                 await self._hosts.fill_vectors()
 
     async def _watch_ray(self) -> None:
-        """Stop when Ray's own processes died: actors would live on unsupervised (PARTS 3), a restart clears that up."""
+        """Stop when Ray's own processes died: actors would live on unsupervised; a restart recovers."""
         while self._cluster.alive():
             await asyncio.sleep(_RAY_CHECK_S)
         log.error("ray.died")
@@ -291,7 +289,7 @@ class Starting:
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once, to the end; then raise the first error there was."""
+    """Run all of them concurrently to the end, then raise the first error, if any."""
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

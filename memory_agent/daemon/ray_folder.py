@@ -1,12 +1,11 @@
-"""The folder that Ray needs while it runs: for this user alone, with a short path, gone with the daemon that made it.
+"""Ray's temporary folder: private, with a short path, removed with the daemon that made it.
 
-Ray opens its own folder to everybody (mode 0777, measured with 2.56), so it gets one inside a folder that is private.
-A daemon that was killed leaves its folder behind; the next one to start, on whatever data, finds that nobody holds its
-lock any more, and removes it.
+Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed daemon
+leaves its folder behind; the next daemon, on whatever data, finds its lock released and removes it.
 
-With the folder go the processes of Ray that still use it. When raylet and gcs die together, Ray's two agents live on
-for a minute and more, because they want to tell the dead gcs of it (measured with 2.60); and a worker that was starting
-up when the daemon ended makes the folder again, where it is gone, before it notices (seen on a busy machine).
+Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents live on
+for over a minute, trying to report to the dead gcs (measured with 2.60); and a worker that was starting when the daemon
+ended recreates the folder before it notices (seen on a busy machine).
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ import psutil
 PREFIX = "memory-ray-"
 _LOCK = "lock"
 _TITLE = "ray::"
-"""What Ray's workers and agents call themselves once they are up; before, an option of theirs names the folder. Who
-has joined (`actors.join`) keeps a name of its own, and is left alone."""
+"""How the titles of Ray's workers and agents begin once they are up; before that, an option names the folder. A process
+that joined (`actors.join`) has a title of its own, and is left alone."""
 _END_WITHIN_S = 5.0
 
 
 class RayFolder:
-    """A folder below the system's one for temporary files, held until `remove` or the end of this process."""
+    """A folder in the system's temporary folder, held until `remove` or the end of this process."""
 
     def __init__(self) -> None:
-        """Make it, and remove those that nobody holds. Raises `OSError`."""
+        """Create it, and remove those that no process holds. Raises `OSError`."""
         for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             _remove_if_left(other)
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -43,14 +42,14 @@ class RayFolder:
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """Remove it with all that is in it, and end Ray's processes that still use it."""
+        """Remove it with its contents, and end the Ray processes that still use it."""
         _clear(self._folder)
         with suppress(OSError):
             os.close(self._lock)
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove a folder of ours whose holder is gone; one without a lock is being made, or is none of ours."""
+    """Remove a folder of ours whose holder is gone; one without a lock is being created, or is not ours."""
     with suppress(OSError):
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         try:

@@ -17,7 +17,7 @@ from ulid import ULID
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.errors import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.api import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
+from memory_agent.arguments import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
 from memory_agent.config import RecallSettings
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError

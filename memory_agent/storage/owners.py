@@ -1,11 +1,9 @@
-"""Whose run or session it is, for events that conductors publish under `system`.
+"""The users that own runs and sessions, for events that conductors publish under `system`. Durable.
 
-Events whose word counts teach who owns their run and session; the pairs are kept on disk, so a restart forgets nothing.
-Whose word counts is the dispatcher's to say: anybody can name another's run
-(`ops/decisions/0024-whose-word-makes-an-owner.md`). A run or session that two users claim belongs to nobody: guessing
-would show one user's work to another. Bounded: beyond `LIMIT` pairs the one that was learnt first is forgotten, and
-learnt again from its next event. Encrypted, it keeps of runs and sessions what recognises them and reads nothing back.
-Events that wait for an owner are kept by the dispatcher (`daemon.dispatcher`).
+The dispatcher decides which events establish an owner, since any user can name any run
+(`ops/decisions/0024-whose-word-makes-an-owner.md`). A run or session claimed by two users belongs to neither: guessing
+would show one user's work to another. Beyond `LIMIT` pairs the oldest is dropped, and learned again from its next
+event. An encrypted map keeps keyed hashes of runs and sessions, which cannot be read back.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ _decoder = msgspec.msgpack.Decoder(_Traces)
 
 
 def ownership_keys(event: bytes) -> tuple[str, ...]:
-    """Return what an encoded event says it belongs to, the most specific first: `run:…`, then `session:…`."""
+    """Return the keys of an encoded event's run and session, the most specific first: `run:…`, then `session:…`."""
     traces = _decoder.decode(event)
     keys = []
     run_id = traces.payload.get("run_id")
@@ -83,15 +81,15 @@ def ownership_keys(event: bytes) -> tuple[str, ...]:
 
 
 def named_owner(event: bytes) -> str | None:
-    """Return the user whom an encoded event of `system` names as the one that it belongs to."""
+    """Return the user that an encoded `system` event names as its owner (`on_behalf_of`), or None."""
     named = _naming_decoder.decode(event).extra.get(ON_BEHALF_OF)
     return named if isinstance(named, str) and named else None
 
 
 def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
-    """Return what bytes of `system` that never became an event say of whose they are, as an event would say it.
+    """Return the run, session and owner that quarantined `system` bytes name, encoded as an event.
 
-    None for bytes of others, for what cannot be read, and for what a key for one user sent, whose word is not enough.
+    None for bytes of other users, for unreadable ones, and for what a key for one user sent.
     """
     if entry.seq is not None or publisher_of(entry.source).user_id is not None:
         return None
@@ -115,18 +113,18 @@ def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
 
 
 def run_keys(run_id: str) -> tuple[str, ...]:
-    """Return what events of a run say that they belong to."""
+    """Return the keys of a run's events."""
     return (_key("run", run_id),)
 
 
 def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:
-    """Return what events of a session and of runs say that they belong to."""
+    """Return the keys of the events of a session and of runs."""
     sessions = [] if session_id is None else [_key("session", session_id)]
     return frozenset([*sessions, *(_key("run", run_id) for run_id in run_ids)])
 
 
 def is_named(user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-    """As `Owners.has`, where there is no map of owners: what names its user is that user's all the same."""
+    """As `Owners.has` without a map of owners: true for an event that names the user."""
     return _is_among(event, among) and named_owner(event) == user_id
 
 
@@ -135,7 +133,7 @@ def _is_among(event: bytes, among: frozenset[str] | None) -> bool:
 
 
 def _key(kind: str, id_: str) -> str:
-    """Return the key of an id of any length. A long one is hashed, not cut: what is cut may be another's."""
+    """Return the key of an id of any length. A long id is hashed, not cut, so that two ids never share a key."""
     if len(id_.encode()) <= _LONGEST_ID_BYTES:
         return f"{kind}:{id_}"
     return f"{kind}#{blake2b(id_.encode(), digest_size=16).hexdigest()}"
@@ -163,11 +161,11 @@ class Owners:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so much waits to be saved that nothing more should be learnt before."""
+        """Whether `save` is due before anything more is learned."""
         return len(self._unsaved) >= _UNSAVED
 
     def learn(self, keys: tuple[str, ...], user_id: str) -> bool:
-        """Note that `keys` belong to `user_id`; True if that was news. Durable after `save`."""
+        """Record that `keys` belong to `user_id`; return whether that is new. Durable after `save`."""
         news = {}
         for key, known in self._known(keys):
             if known not in (user_id.encode(), NOBODY):
@@ -176,25 +174,25 @@ class Owners:
         return bool(news)
 
     def owner(self, keys: tuple[str, ...]) -> str | None:
-        """Return the one user that the most specific known key belongs to, or None."""
+        """Return the owner of the most specific known key, or None."""
         for _, owner in self._known(keys):
             if owner is not None:
                 return owner.decode() or None
         return None
 
     def owner_of(self, event: bytes) -> str | None:
-        """Return whose an event of `system` is: whom it names, else who owns its run or session, or None."""
+        """Return the owner of a `system` event: the user it names, else the owner of its run or session, or None."""
         return named_owner(event) or self.owner(ownership_keys(event))
 
     def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-        """Whether an event of `system` is this user's, and `among` these runs and sessions where they are named."""
+        """Whether a `system` event is this user's, and, with `among`, of one of these runs and sessions."""
         return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
-        """Forget a user's runs and sessions, and leave nothing of them in the file. Raises `StoreError`.
+        """Erase a user's runs and sessions from the file. Raises `StoreError`.
 
-        Damaged pairs go as well: they may be this user's. Where there is none left, whoever took them out may have died
-        before the file was made anew.
+        Removes damaged pairs too: they may be this user's. Compacts in any case: an earlier attempt may have been
+        killed before it did.
         """
         self.save()
         doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
@@ -219,7 +217,7 @@ class Owners:
         encrypt_in_place(self._environment, open_copy, partial(_encrypted_pairs, key=key))
 
     def save(self) -> None:
-        """Make what was learnt durable. Raises `StoreError`."""
+        """Make what was learned durable. Raises `StoreError`."""
         if not self._unsaved:
             return
         with self._environment.write() as transaction:
@@ -232,14 +230,14 @@ class Owners:
         self._unsaved.clear()
 
     def close(self) -> None:
-        """Save and close. Raises `StoreError` when what was learnt could not be saved; it is closed all the same."""
+        """Save and close. Raises `StoreError` if saving failed; closes in any case."""
         try:
             self.save()
         finally:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Make room for what is unsaved; what is claimed anew meanwhile is the newest again."""
+        """Make room for the unsaved pairs; a pair claimed again meanwhile counts as new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return
@@ -249,7 +247,7 @@ class Owners:
             transaction.delete(PAIRS, key)
 
     def _take_over_older_ones(self) -> None:
-        """Seal and number the pairs of a map from before there were checksums."""
+        """Add checksums and numbers to the pairs of a map from before there were any."""
         with self._environment.read() as transaction:
             older = dict(transaction.scan(UNCHECKED))
         if not older:
@@ -262,7 +260,7 @@ class Owners:
                 transaction.put(PAIRS, key, encode_owner(key, user), append=True)
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
-        """Return the owner of each key, and None for one that nobody has named. A damaged pair is nobody's."""
+        """Return the owner of each key, None if unknown. A damaged pair has no owner."""
         encoded = kept_keys((key.encode() for key in keys), self._key)
         with self._environment.read() as transaction:
             return [(key, self._unsaved.get(key, _opened(key, transaction.get(PAIRS, key)))) for key in encoded]
@@ -276,9 +274,9 @@ def _opened(key: bytes, value: bytes | None) -> bytes | None:
 
 
 def encrypt_owners(path: Path, key: UserKey) -> bool:
-    """Encrypt the map in `path`, which nobody has open; False where there is none, or it is encrypted. Durable.
+    """Encrypt the closed map in `path`; False if there is none or it is encrypted already. Durable.
 
-    Killed at any moment, it leaves the old file or the new one. Raises `StoreError`, `EncryptionKeyMissingError`.
+    A kill at any moment leaves the old file or the new one. Raises `StoreError`, `EncryptionKeyMissingError`.
     """
     if not path.exists():
         return False
@@ -306,7 +304,7 @@ def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
-    """Go on counting where the order ends. Raises `StoreDamagedError` where it ends in no number of ours."""
+    """Continue counting where the order ends. Raises `StoreDamagedError` if it does not end in a number."""
     last = transaction.last_key(ORDER)
     if last is not None and (len(last) > _NUMBER_BYTES or last[:1] == b"\xff"):
         raise StoreDamagedError("the order of the map of owners ends in a key that is no number")

@@ -17,7 +17,7 @@ from typing import NamedTuple, Unpack
 import msgspec
 import numpy as np
 
-from memory_agent.api import RecallOptions
+from memory_agent.arguments import RecallOptions
 from memory_agent.embedders import Embedder
 from memory_agent.evaluation.dataset import History, Question, event_id
 from memory_agent.evaluation.metrics import Place

@@ -37,15 +37,7 @@ class CountParams(Params, frozen=True, kw_only=True):
     at_least: int = 1
 
 
-ROW = Verb(
-    name="count",
-    method="care.count",
-    summary="Count the memories that have all of some words.",
-    params=CountParams,
-    result=int,
-    scope=Scope.RECALL,
-    repeat="read",
-)
+ROW = Verb("count", "care.count", CountParams, int, "Count memories by their words.", scope=Scope.RECALL, repeat="read")
 
 
 def count(self: Care, words: list[str], *, at_least: int = 1) -> int:

@@ -22,10 +22,11 @@ from verb_examples import BAD, BAD_OF_DAEMON, Ask, Story
 from memory_agent import ActorMemoryProvider, AsyncMemoryClient, Memory, MemoryClient, MemoryProvider
 from memory_agent.client import in_ray
 from memory_agent.client.daemon_methods import DaemonMethods
+from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.protocol import HostAddress
-from memory_agent.verbs import VERBS, Verb
+from memory_agent.verbs import BY_NAME, VERBS, Verb
 from relay import BrokerSettings, RelaySettings
 
 PUBLIC = [verb for verb in VERBS if not verb.is_inner]
@@ -103,7 +104,7 @@ def test_every_verb_has_an_example(stories: dict[str, list[tuple[str, Any]]]) ->
     assert {method for method, _ in stories["user-carl"]} == {verb.method for verb in PUBLIC}
     refused = {method for method, _, _ in BAD + BAD_OF_DAEMON}
     takes_nothing = {verb.method for verb in PUBLIC if not verb.params.__struct_fields__}
-    cannot_be_wrong = {"erasure.erase_expired", "erasure.erase_user", "wait", "quarantined"}
+    cannot_be_wrong = {"erasure.erase_expired", "erasure.erase_user"}
     assert refused == {verb.method for verb in PUBLIC} - takes_nothing - cannot_be_wrong
 
 
@@ -167,6 +168,17 @@ def test_every_door_has_one_signature(verb: Verb) -> None:
         assert inspect.signature(function).return_annotation == inspect.signature(declared).return_annotation
         assert inspect.getdoc(function) == inspect.getdoc(declared)
         assert inspect.iscoroutinefunction(function) == (owner is AsyncMemoryClient)
+
+
+def test_rows_of_one_name_agree_on_what_follows_from_the_name() -> None:
+    """`erase` has three methods; the gateway and the service know it by its name."""
+    for verb in VERBS:
+        first = BY_NAME[verb.name]
+        assert (verb.scope, verb.about, verb.repeat) == (first.scope, first.about, first.repeat)
+        assert issubclass(verb.params, first.params)
+        assert verb.params.__struct_fields__ == first.params.__struct_fields__
+        assert (verb.answered_by == "memory") == (first.answered_by == "memory")
+        assert (verb.answered_by == "memory") != hasattr(Service, f"answer_{verb.name}")
 
 
 def test_no_door_has_a_method_that_is_no_verb() -> None:

@@ -73,6 +73,9 @@ BAD_OF_DAEMON: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("retry_quarantined", {"ids": [7]}, "ids"),
     ("drop_quarantined", {"ids": [7]}, "ids"),
     ("drop_quarantined", {"ids": "7"}, "ids"),
+    ("wait", {"through": "user-carl", "timeout_s": 1.0}, "through"),
+    ("wait", {"through": {"user-carl": "soon"}, "timeout_s": 1.0}, "through[...]"),
+    ("quarantined", {"limit": "all"}, "limit"),
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from bus_targets import ALICE, EVENTS, LIMITS, NOW, PACKED
 from target import Target, alone, refused
 
-from memory_agent.api import check_options
+from memory_agent.arguments import check_options
 from memory_agent.doors.reception import permitted
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders import wire as embedder_wire

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import cast
 
 from memory_agent.daemon.absent_users import AbsentUsers
-from memory_agent.daemon.aging import RetentionRounds
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
@@ -90,7 +90,7 @@ def gateway_without_ray(
     relay_settings: RelaySettings | None = None,
     settings: Settings | None = None,
 ) -> Iterator[Served]:
-    """Serve `data_dir`, whose path must be short; with rules of retention, upkeep comes all the time."""
+    """Serve `data_dir`, whose path must be short; with retention rules, upkeep runs all the time."""
     layout = Layout(data_dir)
     layout.create()
     layout.make_token()

@@ -1,4 +1,4 @@
-"""A client of a real host behind a real socket, without the processes in between; and an embedder that is absent."""
+"""A client of a real host behind a real socket, without the processes in between; and a missing embedder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from relay.net import ReplySocket
 
 @contextmanager
 def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
-    """Give the client of an embedder that is not there, for whom nobody waits the 4 s that each `remember` would."""
+    """Give the client of a missing embedder, without the 4 s that each `remember` would wait for it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ingest, "_EMBED_TIMEOUT_S", 0.01)
         embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)

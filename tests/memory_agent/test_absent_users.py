@@ -1,4 +1,4 @@
-"""Reads of users of whom nothing is kept: answered with nothing, and nothing is made for them."""
+"""Reads for users without a store are answered with nothing, and create nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from memory_agent.storage.folders import known_users
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory(prefix="strange-") as folder:
+    with tempfile.TemporaryDirectory(prefix="absent-") as folder:
         data_dir = Path(folder)
         with absent_embedder(data_dir) as embedder, gateway_without_ray(data_dir, embedder) as served:
             yield served
 
 
 @pytest.fixture
-def stranger(served: Served) -> Iterator[MemoryClient]:
+def absent(served: Served) -> Iterator[MemoryClient]:
     with MemoryClient("alcie", data_dir=served.data_dir, endpoint=served.gateway) as client:
         yield client
 
@@ -52,10 +52,10 @@ def erased(client: MemoryClient, *named: Any, **more: Any) -> tuple[bool, int, i
 
 
 @pytest.mark.parametrize(("read", "nothing"), READS)
-def test_a_read_of_a_mistyped_user_is_empty_and_makes_no_user(
-    served: Served, stranger: MemoryClient, read: Callable[[MemoryClient], Any], nothing: object
+def test_a_read_of_a_mistyped_user_is_empty_and_creates_nothing(
+    served: Served, absent: MemoryClient, read: Callable[[MemoryClient], Any], nothing: object
 ) -> None:
-    assert read(stranger) == nothing
+    assert read(absent) == nothing
     assert "alcie" not in known_users(served.data_dir)
     assert not (served.data_dir / "erasures").exists()
 
@@ -70,19 +70,19 @@ def test_a_read_of_a_mistyped_user_is_empty_and_makes_no_user(
         lambda client: client.erasure.erase(session_id=" "),
     ],
 )
-def test_what_is_wrong_is_refused_as_for_a_user_who_is_known(
-    served: Served, stranger: MemoryClient, wrong: Callable[[MemoryClient], Any]
+def test_wrong_requests_are_refused_as_for_a_known_user(
+    served: Served, absent: MemoryClient, wrong: Callable[[MemoryClient], Any]
 ) -> None:
     with MemoryClient("known", data_dir=served.data_dir, endpoint=served.gateway) as known:
         known.remember("so that there is somebody")
         with pytest.raises(InvalidInputError) as of_known:
             wrong(known)
-    with pytest.raises(InvalidInputError) as of_stranger:
-        wrong(stranger)
-    assert of_stranger.value.args == of_known.value.args
+    with pytest.raises(InvalidInputError) as of_absent:
+        wrong(absent)
+    assert of_absent.value.args == of_known.value.args
 
 
-def test_a_first_recall_can_be_planned_with_and_judged(served: Served) -> None:
+def test_a_first_recall_takes_feedback_and_starts_a_run(served: Served) -> None:
     """A planner asks before there is anything, and goes on as if there were."""
     with MemoryClient("newcomer", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy").recall_id
@@ -94,8 +94,32 @@ def test_a_first_recall_can_be_planned_with_and_judged(served: Served) -> None:
         assert [one.id for one in client.runs.list()] == [run.id]
 
 
-def test_a_recall_in_the_name_of_a_run_wakes_the_user_who_will_be_told_of_it(served: Served) -> None:
+def test_a_recall_for_a_run_wakes_the_user(served: Served) -> None:
     with MemoryClient("runner", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy", by_run="run-1").recall_id
         assert "runner" in known_users(served.data_dir)
         assert client.feedback(recall_id, quality=1.0).quality == 1.0
+
+
+def test_absent_users_are_isolated_from_each_other(served: Served) -> None:
+    own = {"data_dir": served.data_dir, "endpoint": served.gateway}
+    with MemoryClient("first", **own) as first, MemoryClient("second", **own) as second:  # type: ignore[arg-type]
+        before = second.stats(), second.sona.status()
+        recall_id = first.recall("fix the proxy").recall_id
+        first.feedback(recall_id, quality=0.5)
+        assert second.runs.list() == []
+        assert second.runs.get(recall_id) is None
+        assert (second.stats(), second.sona.status()) == before
+        assert second.sona.status().served == {"baseline": 0, "learned": 0, "interleaved": 0}
+        assert {"first", "second"}.isdisjoint(known_users(served.data_dir))
+        with pytest.raises(InvalidInputError, match="recall_id"):
+            second.feedback(recall_id, quality=0.5)
+
+
+def test_feedback_of_an_absent_user_is_validated(served: Served) -> None:
+    with MemoryClient("third", data_dir=served.data_dir, endpoint=served.gateway) as client:
+        recall_id = client.recall("fix the proxy").recall_id
+        for wrong in ({"quality": 1.5}, {}):
+            with pytest.raises(InvalidInputError):
+                client.feedback(recall_id, **wrong)  # type: ignore[arg-type]
+        assert "third" not in known_users(served.data_dir)

@@ -83,7 +83,7 @@ def test_a_client_outlives_any_number_of_threads(endpoint: str) -> None:
     assert answers == [3] * 1_100
 
 
-def test_threads_ask_at_the_same_time(endpoint: str) -> None:
+def test_threads_send_requests_concurrently(endpoint: str) -> None:
     answers: list[int] = []
     with MemoryClient(endpoint=endpoint, token="t") as client:
         threads = [threading.Thread(target=lambda: answers.append(client.forget(["id"]))) for _ in range(20)]
@@ -103,14 +103,12 @@ def test_threads_ask_at_the_same_time(endpoint: str) -> None:
         {"reference_time": datetime(2026, 2, 10, tzinfo=UTC)},
     ],
 )
-def test_a_daemon_too_old_for_an_option_refuses_instead_of_passing_it_over(
-    first_daemon: str, options: dict[str, Any]
-) -> None:
+def test_a_daemon_too_old_for_an_option_refuses_it(first_daemon: str, options: dict[str, Any]) -> None:
     with MemoryClient(endpoint=first_daemon, token="t") as client, pytest.raises(ProtocolError, match="version 2"):
         client.recall("x", **options)
 
 
-def test_an_old_daemon_answers_whatever_it_understands(first_daemon: str) -> None:
+def test_an_old_daemon_answers_requests_without_new_options(first_daemon: str) -> None:
     with MemoryClient(endpoint=first_daemon, token="t") as client:
         assert client.recall("x", 3, mode="lexical", with_embedding=True, dates=None).recall_id == "first"
 
@@ -125,7 +123,7 @@ def test_an_old_daemon_answers_whatever_it_understands(first_daemon: str) -> Non
         (lambda client: client.forget_session("s"), "forget_session"),
     ],
 )
-def test_a_daemon_too_old_for_a_method_is_said_to_be(
+def test_a_method_unknown_to_the_daemon_is_reported_as_newer(
     daemon_without_runs: str, ask: Callable[[MemoryClient], object], method: str
 ) -> None:
     with (

@@ -41,13 +41,13 @@ NOWHERE = "ipc:///nowhere/at-all.sock"
         ("sona.load", {"data": bytes(33 << 20)}, "data"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_name(method: str, arguments: dict[str, Any], field: str) -> None:
+def test_an_argument_that_cannot_be_sent_is_named(method: str, arguments: dict[str, Any], field: str) -> None:
     with MemoryClient("alice", endpoint=NOWHERE, token="t") as client, pytest.raises(InvalidInputError) as caught:
         attrgetter(method)(client)(**arguments)
     assert caught.value.field == field
 
 
-def test_a_user_that_is_no_unicode_is_refused_by_name() -> None:
+def test_a_user_id_that_is_not_unicode_is_named() -> None:
     with MemoryClient("\ud800", endpoint=NOWHERE, token="t") as client, pytest.raises(InvalidInputError) as caught:
         client.recall("x")
     assert caught.value.field == "user_id"

@@ -96,7 +96,7 @@ async def until(fact: Callable[[], bool], task_alive_s: float = 20.0) -> None:
 
 
 def test_the_cursor_does_not_pass_what_was_not_read_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:
-    """Alice's lane, too full for event 2, refills itself with 2 and 4; 3 is Bob's, and nobody has read it yet."""
+    """Alice's lane, too full for event 2, refills itself with 2 and 4; 3 is Bob's and not read yet."""
     publish(broker, "alice", "alice", "bob", "alice")
     memories = Memories(stuck=frozenset({4}))
     settings = DaemonSettings(lane_events=1, batch_events=1)
@@ -111,9 +111,7 @@ def test_the_cursor_does_not_pass_what_was_not_read_when_a_lane_reads_ahead(brok
     assert asyncio.run(go()) == 2
 
 
-def test_a_flood_of_events_that_nobody_owns_is_read_no_faster_than_it_is_set_aside(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_ownerless_events_are_read_no_faster_than_they_are_quarantined(broker: Broker, tmp_path: Path) -> None:
     publish(broker, *["system"] * 1_500, payload={"run_id": "nobody's"})
     settings = DaemonSettings(parked_events=10, owner_wait_s=3600.0)
     most = 0
@@ -134,9 +132,7 @@ def test_a_flood_of_events_that_nobody_owns_is_read_no_faster_than_it_is_set_asi
     assert most <= 510  # the limit, and one reading
 
 
-def test_an_event_whose_owner_turned_up_while_others_were_set_aside_is_not_set_aside(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_an_event_whose_owner_appears_in_time_is_not_quarantined(broker: Broker, tmp_path: Path) -> None:
     publish(broker, "system", "system", payload={"run_id": "r"})
     settings = DaemonSettings(owner_wait_s=0.2)
 
@@ -177,7 +173,7 @@ def test_five_thousand_users_leave_nothing_in_memory_once_they_are_handled(broke
     assert sorted(memories.taken, key=lambda taken: taken[1])[:5_000] == list(zip(users, range(1, 5_001), strict=True))
 
 
-def test_what_nobody_can_read_any_more_keeps_no_publisher_out(tmp_path: Path) -> None:
+def test_unreadable_events_do_not_block_publishers(tmp_path: Path) -> None:
     """It stands at the end of the journal: without more to come, the cursor has to pass it all the same."""
     keys = KeyRing(tmp_path / "keys")
     settings = RelaySettings(

@@ -80,7 +80,7 @@ def require_gone(data_dir: Path) -> None:
         assert bob.stats().memories == 1
 
 
-def test_a_user_is_erased_whole_and_begins_anew(data_dir: Path) -> None:
+def test_a_user_is_erased_completely_and_starts_empty(data_dir: Path) -> None:
     with served(data_dir) as gateway, client(gateway, "alice") as alice:
         planned = alice.erasure.erase_user(dry_run=True)
         assert planned.dry_run
@@ -108,7 +108,7 @@ def test_a_user_whose_records_are_damaged_is_erased_unread(data_dir: Path) -> No
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_daemon_killed_at_any_step_goes_on_at_its_start(step: str, data_dir: Path) -> None:
+def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, data_dir: Path) -> None:
     killed = subprocess.run([sys.executable, __file__, str(data_dir), step], timeout=120)
     assert killed.returncode == -signal.SIGKILL
     with served(data_dir) as gateway:

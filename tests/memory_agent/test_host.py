@@ -58,7 +58,7 @@ def ingest(host: MemoryHost, user_id: str) -> IngestReport:
     return decode_reply(host.ingest(user_id, encode(IngestBatch(events=((1, data),)))), IngestReport)
 
 
-def test_a_store_that_failed_is_opened_anew_and_no_other_thread_sees_more_than_that(host: MemoryHost) -> None:
+def test_a_failed_store_is_reopened_while_other_threads_ask(host: MemoryHost) -> None:
     """A thread that came late with its error closed the successor; one that opened early met its own lock."""
     remember(host)
     failures: list[str] = []
@@ -96,7 +96,7 @@ def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: M
     assert new.stats().memories == 0
 
 
-def test_a_folder_that_the_system_refuses_is_an_error_to_try_again_after(host: MemoryHost, tmp_path: Path) -> None:
+def test_a_refused_folder_is_a_retryable_error(host: MemoryHost, tmp_path: Path) -> None:
     """It used to leave as an OSError, which Ray turned into a dead host, and the lane into quarantined events."""
     folder = user_folder(tmp_path, "carl")
     folder.parent.mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_a_folder_that_the_system_refuses_is_an_error_to_try_again_after(host: M
     assert ingest(host, "carl").kept == 1
 
 
-def test_a_folder_that_vanishes_is_an_error_to_try_again_after(host: MemoryHost, tmp_path: Path) -> None:
+def test_a_vanished_folder_is_a_retryable_error(host: MemoryHost, tmp_path: Path) -> None:
     remember(host)
     shutil.rmtree(user_folder(tmp_path, "alice"))
     with pytest.raises(StoreError) as caught:
@@ -147,7 +147,7 @@ def test_abandoned_runs_expire_for_the_others_when_one_memory_fails(host: Memory
     assert run_of(host, "carol").state == "expired"
 
 
-def test_who_was_told_an_address_earlier_wakes_nobody(host: MemoryHost) -> None:
+def test_a_call_with_an_old_address_wakes_no_user(host: MemoryHost) -> None:
     """The user may live elsewhere by now; opening its store here as well would answer from a stale index."""
     params = encode(NoParams())
     with pytest.raises(HostDiedError):
@@ -159,7 +159,7 @@ def test_who_was_told_an_address_earlier_wakes_nobody(host: MemoryHost) -> None:
         decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats)
 
 
-def test_a_user_whose_pages_are_damaged_is_refused_by_name_and_the_others_live_on(
+def test_a_user_with_damaged_pages_does_not_affect_the_others(
     tmp_path: Path, embedder: RemoteEmbedder, host: MemoryHost
 ) -> None:
     for user_id in ("alice", "bob"):
@@ -179,9 +179,7 @@ def test_a_user_whose_pages_are_damaged_is_refused_by_name_and_the_others_live_o
     assert file.read_bytes() == damaged
 
 
-def test_a_destroyed_key_ends_a_host_s_use_of_that_user_at_once_and_of_no_other(
-    tmp_path: Path, embedder: RemoteEmbedder
-) -> None:
+def test_a_destroyed_key_closes_that_user_alone(tmp_path: Path, embedder: RemoteEmbedder) -> None:
     settings = Settings(encryption=EncryptionSettings(keys_folder=str(tmp_path / "keys")))
     host = MemoryHost(tmp_path / "data", settings, embedder)
     for user_id in ("alice", "bob", "carol"):
@@ -189,7 +187,7 @@ def test_a_destroyed_key_ends_a_host_s_use_of_that_user_at_once_and_of_no_other(
     KeyRing(tmp_path / "keys").destroy("alice")
     KeyRing(tmp_path / "keys").destroy("bob")
     host.keep_up(NOW)
-    assert list(host._memories) == ["carol"]  # whoever was idle is closed, too
+    assert list(host._memories) == ["carol"]  # idle users are closed too
     for ask in (stats, ingest, remember):
         with pytest.raises(EncryptionKeyMissingError):
             ask(host, "alice")

@@ -1,4 +1,4 @@
-"""Hosts in a Ray of their own: woken right after they were ended, and honest about errors that nobody foresaw."""
+"""Hosts in a real Ray: woken right after they ended, restarted, and clear about unexpected errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cluster() -> Iterator[Cluster]:
         cluster.stop()
 
 
-def test_all_that_ray_listens_on_is_this_machine_alone(cluster: Cluster) -> None:
+def test_ray_listens_on_loopback_alone(cluster: Cluster) -> None:
     assert cluster.address.startswith("127.0.0.1:")
     asyncio.run(_woken(cluster, "alice"))
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
@@ -53,7 +53,7 @@ async def _woken(cluster: Cluster, user_id: str) -> None:
     await Hosts(cluster, Settings().daemon).call(user_id, "stats", encode(NoParams()), 60_000.0)
 
 
-def test_a_user_that_was_just_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
+def test_a_user_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
     async def go() -> list[int]:
         hosts = Hosts(cluster, Settings().daemon)
         pids = []
@@ -68,7 +68,7 @@ def test_a_user_that_was_just_put_to_sleep_wakes_in_a_new_process(cluster: Clust
     assert len(set(pids)) == 4
 
 
-def test_who_is_spoken_to_while_falling_asleep_is_answered_by_a_process_that_lives(cluster: Cluster) -> None:
+def test_a_request_during_falling_asleep_is_answered(cluster: Cluster) -> None:
     """No process is kept, so each time one is started while the former one dies."""
     settings = msgspec.structs.replace(Settings().daemon, idle_sleep_s=1e-9, spare_hosts=0)
 
@@ -87,7 +87,7 @@ def test_who_is_spoken_to_while_falling_asleep_is_answered_by_a_process_that_liv
     asyncio.run(go())
 
 
-def test_a_process_that_was_ended_for_good_is_told_from_one_that_comes_again(cluster: Cluster) -> None:
+def test_a_host_ended_for_good_is_told_from_a_restarting_one(cluster: Cluster) -> None:
     async def go() -> None:
         host = cluster.start_host()
         os.kill(await host.pid(60.0), signal.SIGKILL)
@@ -141,7 +141,7 @@ def _own_bytes(process: psutil.Process) -> int:
     return int(memory.rss - memory.shared)
 
 
-def test_a_run_whose_host_is_killed_is_begun_once_by_asking_on(cluster: Cluster) -> None:
+def test_a_run_is_begun_once_although_its_host_is_killed(cluster: Cluster) -> None:
     """The caller of the second request sees nothing of the death: it carries its event's id, so it may be repeated."""
     too_short_to_embed = "Fix"
     params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
@@ -163,7 +163,7 @@ def test_a_run_whose_host_is_killed_is_begun_once_by_asking_on(cluster: Cluster)
     assert first == again
 
 
-def test_an_error_that_nobody_foresaw_is_no_death_and_is_not_tried_until_the_deadline(cluster: Cluster) -> None:
+def test_an_unexpected_error_is_reported_and_not_retried(cluster: Cluster) -> None:
     async def go() -> MemoryAgentError:
         host = cluster.start_host()
         await host.pid(60.0)

@@ -156,7 +156,7 @@ def test_a_full_lane_reads_the_rest_from_the_journal() -> None:
     assert world.backlog_reads > 0
 
 
-def test_an_error_that_nobody_foresaw_does_not_end_a_lane() -> None:
+def test_an_unexpected_error_does_not_end_a_lane() -> None:
     world = World([1, 2, 3], hiccups=["bug"])
     run_lane(world, DaemonSettings())
     assert world.handled == [1, 2, 3]
@@ -195,28 +195,28 @@ def test_a_relay_that_is_away_is_waited_for() -> None:
 
 
 def test_a_damaged_store_sends_nothing_to_quarantine() -> None:
-    """It is the store that is broken, not the event: events wait until somebody has mended it."""
+    """The store is broken, not the event: events wait until it is repaired."""
     world = World([1, 2, 3], hiccups=["damaged"] * 5)
     run_lane(world, DaemonSettings())
     assert world.handled == [1, 2, 3]
     assert world.set_aside == {}
 
 
-def test_what_was_erased_while_it_waited_is_not_handled_and_holds_nobody_up() -> None:
+def test_an_event_erased_while_waiting_is_dropped() -> None:
     world = World(range(1, 21))
     world.erased = {3, 4, 20}
     run_lane_through(world)
     assert world.handled == [seq for seq in range(1, 20) if seq not in world.erased]
 
 
-def test_a_late_event_whose_bytes_are_gone_from_the_journal_is_passed_over() -> None:
+def test_a_late_event_missing_from_the_journal_is_skipped() -> None:
     world = World([7])
     world.gone = {3}
     run_lane_through(world, late=[3, 5], room_bytes=0)
     assert sorted(world.handled) == [5, 7]
 
 
-def test_what_waits_is_read_again_after_an_erasure_and_what_is_gone_is_not_handled() -> None:
+def test_waiting_events_are_read_again_after_an_erasure() -> None:
     """Nobody tells the numbers: the erasure was said twice, and the second time there was nothing left to erase."""
 
     class Busy(World):
@@ -290,7 +290,7 @@ def test_while_all_keys_were_away_nothing_is_set_aside() -> None:
     assert world.set_aside == {}
 
 
-def test_without_its_key_a_lane_passes_what_nobody_can_read_and_sets_aside_what_came_since() -> None:
+def test_without_its_key_a_lane_drops_old_events_and_quarantines_new_ones() -> None:
     world = World(range(1, 31), locked=True)
     world.gone = set(range(1, 28))  # encrypted with the key that was destroyed
     run_lane(world, DaemonSettings(batch_events=8))

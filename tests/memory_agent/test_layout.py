@@ -35,13 +35,13 @@ def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_token_file_that_a_crash_left_empty_is_made_anew(tmp_path: Path) -> None:
+def test_an_empty_token_file_is_recreated(tmp_path: Path) -> None:
     """An empty token would be shown by every client that has none."""
     (tmp_path / "token").touch()
     assert len(Layout(tmp_path).make_token()) >= 32
 
 
-def test_clients_that_look_for_a_daemon_do_not_keep_it_from_starting(tmp_path: Path) -> None:
+def test_clients_looking_for_a_daemon_do_not_block_its_start(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with layout.hold():
         pass
@@ -108,7 +108,7 @@ def test_a_client_looks_where_the_variable_says(tmp_path: Path, monkeypatch: pyt
     assert find_daemon(tmp_path / "given", None, None).layout.data_dir == tmp_path / "given"
 
 
-def test_a_folder_below_home_or_here_is_one_path_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_or_home_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay's endpoints are made of the folder as it is."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

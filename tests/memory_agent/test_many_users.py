@@ -86,7 +86,7 @@ def test_nothing_is_kept_for_users_that_sleep() -> None:
     asyncio.run(go())
 
 
-def test_no_more_users_are_awake_than_may_be_and_all_are_answered() -> None:
+def test_awake_users_are_bounded_and_all_are_answered() -> None:
     async def go() -> None:
         world = Processes()
         hosts = hosts_of(world, most_awake=20)
@@ -99,7 +99,7 @@ def test_no_more_users_are_awake_than_may_be_and_all_are_answered() -> None:
     asyncio.run(go())
 
 
-def test_who_was_spoken_to_longest_ago_sleeps_first_and_never_while_busy() -> None:
+def test_the_least_recently_used_idle_user_sleeps_first() -> None:
     async def go() -> None:
         world = Processes()
         world.stuck = {"a"}
@@ -115,7 +115,7 @@ def test_who_was_spoken_to_longest_ago_sleeps_first_and_never_while_busy() -> No
     asyncio.run(go())
 
 
-def test_who_wakes_waits_until_somebody_is_not_busy_and_no_longer_than_its_deadline() -> None:
+def test_waking_waits_for_an_idle_user_until_its_deadline() -> None:
     async def go() -> None:
         world = Processes()
         world.stuck = {"a", "b"}
@@ -136,7 +136,7 @@ def test_who_wakes_waits_until_somebody_is_not_busy_and_no_longer_than_its_deadl
     asyncio.run(go())
 
 
-def test_a_process_whose_users_sleep_is_kept_for_the_next_and_not_more_of_them() -> None:
+def test_empty_processes_are_kept_as_spares_up_to_the_limit() -> None:
     async def go() -> None:
         world = Processes()
         hosts = hosts_of(world, idle_sleep_s=1e-9, spare_hosts=1)

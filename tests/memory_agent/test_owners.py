@@ -43,7 +43,7 @@ def test_a_run_id_that_is_no_text_is_no_key() -> None:
     assert ownership_keys(encoded(payload={"run_id": 7})) == ()
 
 
-def test_what_was_learnt_outlives_the_process(tmp_path: Path) -> None:
+def test_owners_survive_a_restart(tmp_path: Path) -> None:
     first = Owners(tmp_path / "owners")
     assert first.learn(("run:a", "session:s"), "alice")
     assert not first.learn(("run:a",), "alice")
@@ -53,7 +53,7 @@ def test_what_was_learnt_outlives_the_process(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_session_that_two_users_claim_belongs_to_nobody(owners: Owners) -> None:
+def test_a_session_claimed_by_two_users_has_no_owner(owners: Owners) -> None:
     owners.learn(("session:s",), "alice")
     owners.learn(("session:s",), "bob")
     assert owners.owner(("session:s",)) is None
@@ -82,7 +82,7 @@ def test_long_run_ids_that_differ_only_at_the_end_are_two_runs(owners: Owners) -
     assert owners.owner(bobs) is None
 
 
-def test_a_full_map_forgets_what_was_learnt_first_and_goes_on(tmp_path: Path) -> None:
+def test_a_full_map_drops_its_oldest_pairs(tmp_path: Path) -> None:
     """The map of 128 pages has no room for all that is learnt; what was forgotten is learnt again."""
     owners = Owners(tmp_path / "owners", limit=500, map_size_bytes=512 << 10)
     for number in range(5_000):
@@ -100,7 +100,7 @@ def test_a_full_map_forgets_what_was_learnt_first_and_goes_on(tmp_path: Path) ->
     again.close()
 
 
-def test_a_damaged_pair_is_nobodys_is_found_by_the_check_and_goes_with_whoever_is_forgotten(tmp_path: Path) -> None:
+def test_a_damaged_pair_has_no_owner_is_reported_and_is_removed_with_any_user(tmp_path: Path) -> None:
     folder = tmp_path / "owners"
     owners = Owners(folder)
     for number in range(6):
@@ -130,7 +130,7 @@ def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
     environment.close()
 
 
-def test_a_map_from_before_there_were_checksums_is_taken_over_and_forgets_too(tmp_path: Path) -> None:
+def test_a_map_without_checksums_is_migrated(tmp_path: Path) -> None:
     environment = open_environment(tmp_path / "owners", 1 << 20, databases=("owners",))
     with environment.write() as transaction:
         for number in range(20):
@@ -197,7 +197,7 @@ def test_a_plain_map_becomes_an_encrypted_one(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_event_that_names_its_user_is_that_users_whoever_owns_its_run(owners: Owners) -> None:
+def test_a_named_user_takes_precedence_over_the_owner_of_the_run(owners: Owners) -> None:
     owners.learn(("run:r",), "bob")
     naming = encoded(payload={"run_id": "r"}, extra={"on_behalf_of": "alice"})
     assert named_owner(naming) == "alice"
@@ -209,11 +209,11 @@ def test_an_event_that_names_its_user_is_that_users_whoever_owns_its_run(owners:
 
 
 @pytest.mark.parametrize("named", [None, "", 7, ["alice"]])
-def test_what_is_no_name_names_nobody(named: object) -> None:
+def test_an_invalid_name_names_no_user(named: object) -> None:
     assert named_owner(encoded(extra={"on_behalf_of": named})) is None
 
 
-def test_without_a_map_what_names_its_user_is_known_to_be_that_users() -> None:
+def test_without_a_map_a_named_user_is_recognised() -> None:
     """A folder in which no daemon ever ran: an erasure on its files must reach it."""
     naming = encoded(session_id="s", extra={"on_behalf_of": "alice"})
     assert is_named("alice", naming, keys_of("s", []))

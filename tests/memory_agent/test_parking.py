@@ -18,7 +18,7 @@ def test_an_event_is_claimed_once_by_any_of_its_keys_in_journal_order() -> None:
     assert parking.oldest() == 2
 
 
-def test_an_event_whose_time_is_up_stays_until_it_is_taken_out() -> None:
+def test_an_expired_event_stays_until_it_is_removed() -> None:
     parking = Parking(10)
     parking.park(parked(1, until_s=5.0))
     parking.park(parked(2, until_s=50.0))

@@ -36,7 +36,7 @@ def test_a_host_is_released_when_its_last_user_sleeps() -> None:
     assert directory.leave("b") is None
 
 
-def test_only_users_that_were_not_spoken_to_are_idle() -> None:
+def test_only_users_without_requests_are_idle() -> None:
     directory = Directory(2, 1)
     directory.seat("a", 0.0)
     directory.seat("b", 0.0)

@@ -37,7 +37,7 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
 
 
 @pytest.mark.parametrize("code", sorted(errors.ERRORS))
-def test_an_error_arrives_as_itself(code: str) -> None:
+def test_an_error_is_raised_as_the_same_type(code: str) -> None:
     error = EXAMPLES.get(code) or errors.ERRORS[code]("what happened")
     with pytest.raises(type(error)) as caught:
         decode_reply(encode_fault(error), int)
@@ -60,7 +60,7 @@ def test_a_code_of_a_newer_daemon_keeps_its_message() -> None:
 
 
 @given(st.text(), st.integers(1, 1000))
-def test_a_request_comes_out_as_it_went_in(query: str, top_k: int) -> None:
+def test_a_request_round_trips(query: str, top_k: int) -> None:
     params = RecallParams(query=query.encode("utf-8", "replace").decode(), top_k=top_k)
     request = decode_request(encode(Request(method="recall", params=msgspec.Raw(encode(params)))))
     assert decode(request.params, RecallParams) == params
@@ -68,7 +68,7 @@ def test_a_request_comes_out_as_it_went_in(query: str, top_k: int) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_raise_anything_but_our_errors(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_our_errors(data: bytes) -> None:
     for read in (decode_request, lambda data: decode(data, RecallParams), lambda data: decode_reply(data, int)):
         with contextlib.suppress(errors.MemoryAgentError):
             read(data)
@@ -120,7 +120,7 @@ def test_a_reference_time_of_an_older_client_is_utc() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "America", "../../etc/passwd", "", "\0", "Asia/Tokyo"])
-def test_a_zone_that_does_not_say_the_same_here_leaves_the_offset(zone: str) -> None:
+def test_a_zone_with_another_offset_here_is_ignored(zone: str) -> None:
     moment = datetime(2026, 2, 10, tzinfo=UTC)
     params = RecallParams(query="x", reference_time=moment, reference_offset_s=-3600.0, reference_zone=zone)
     arrived = params.local_reference_time
@@ -130,7 +130,7 @@ def test_a_zone_that_does_not_say_the_same_here_leaves_the_offset(zone: str) -> 
 
 
 @pytest.mark.parametrize("offset_s", [86_400.0, -1e300, float("nan"), float("inf")])
-def test_an_offset_that_no_zone_has_is_refused_by_name(offset_s: float) -> None:
+def test_an_impossible_offset_is_refused(offset_s: float) -> None:
     params = RecallParams(query="x", reference_time=datetime(2026, 2, 10, tzinfo=UTC), reference_offset_s=offset_s)
     with pytest.raises(errors.InvalidInputError, match="reference_time"):
         _ = params.local_reference_time

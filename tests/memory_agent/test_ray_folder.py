@@ -28,7 +28,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_killed_daemon_left_goes_at_the_next_start_and_what_is_held_stays(temporary: Path) -> None:
+def test_folders_of_killed_daemons_are_removed_and_held_ones_stay(temporary: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     left = Path(holder.stdout.readline().strip())
@@ -53,7 +53,7 @@ def started_in(folder: Path, title: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_with_it_go_rays_own_processes_that_use_it_and_no_others(temporary: Path) -> None:
+def test_ray_processes_using_the_folder_end_with_it(temporary: Path) -> None:
     held = RayFolder()
     left = temporary / f"{PREFIX}left"
     left.mkdir()
@@ -78,7 +78,7 @@ def test_with_it_go_rays_own_processes_that_use_it_and_no_others(temporary: Path
             process.wait()
 
 
-def test_a_worker_that_is_starting_up_does_not_make_the_folder_again(temporary: Path) -> None:
+def test_a_starting_worker_does_not_recreate_the_folder(temporary: Path) -> None:
     folder = RayFolder()
     command = [sys.executable, "-c", "input()", f"--raylet-name={folder.path}/sockets/raylet"]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE)
@@ -91,14 +91,14 @@ def test_a_worker_that_is_starting_up_does_not_make_the_folder_again(temporary: 
         worker.communicate()
 
 
-def test_nobody_else_can_enter_it(temporary: Path) -> None:
+def test_the_folder_is_private(temporary: Path) -> None:
     folder = RayFolder()
     folder.path.chmod(0o777)  # as Ray does
     assert stat.S_IMODE(folder.path.parent.stat().st_mode) == 0o700
     folder.remove()
 
 
-def test_a_folder_that_only_has_the_name_is_left_alone(temporary: Path) -> None:
+def test_a_foreign_folder_of_that_name_is_left_alone(temporary: Path) -> None:
     (temporary / f"{PREFIX}notes").mkdir()
     (temporary / f"{PREFIX}link").symlink_to(temporary)
     RayFolder().remove()

@@ -11,7 +11,7 @@ from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
 
 
-def test_what_a_crash_left_of_a_removed_user_goes_at_the_start() -> None:
+def test_a_half_removed_user_is_removed_at_the_start() -> None:
     with tempfile.TemporaryDirectory(prefix="left-") as name:
         folder = Path(name)
         for users in (folder / "users", folder / "replaced-20261120T000000000000" / "users"):

@@ -1,4 +1,4 @@
-"""Retention in a daemon: who is awake and who sleeps for ever, the journal's part too, nobody woken for nothing."""
+"""Retention in a daemon: of awake and of sleeping users, in the journal too, without waking users needlessly."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def until(fact: object) -> None:
 
 
 def is_done(served: Served) -> bool:
-    """Whether nobody's erasure is under way, and the relay has cleared its file."""
+    """Whether no erasure is running and the relay has compacted its file."""
     return not list(served.data_dir.glob(f"users/*/{INTENT_FILE}")) and not files_with(SECRET, served.data_dir)
 
 
-def test_a_user_who_is_never_spoken_to_loses_what_is_too_old_in_every_file(data_dir: Path, embedder: Embedder) -> None:
+def test_retention_erases_from_every_file_of_a_sleeping_user(data_dir: Path, embedder: Embedder) -> None:
     owners = {user: (data_dir / "users" / user / "owner.lock").read_bytes() for user in ("alice", "bob", "carol")}
     assert files_with(SECRET, data_dir)
     with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
@@ -109,7 +109,7 @@ def test_a_user_who_is_never_spoken_to_loses_what_is_too_old_in_every_file(data_
         assert (figures.memories, figures.expired) == (1, {"progress": 2})
 
 
-def test_who_is_awake_ages_with_the_upkeep(data_dir: Path, embedder: Embedder) -> None:
+def test_awake_users_age_with_the_upkeep(data_dir: Path, embedder: Embedder) -> None:
     with (
         gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served,
         MemoryClient("alice", endpoint=served.gateway, token=Layout(data_dir).token()) as alice,
@@ -119,7 +119,7 @@ def test_who_is_awake_ages_with_the_upkeep(data_dir: Path, embedder: Embedder) -
         assert alice.stats().memories == 1
 
 
-def test_a_user_whose_files_the_system_does_not_give_holds_nobody_up(data_dir: Path, embedder: Embedder) -> None:
+def test_an_unreadable_user_does_not_stop_the_round(data_dir: Path, embedder: Embedder) -> None:
     lock = data_dir / "users" / "bob" / "owner.lock"
     lock.unlink()
     lock.mkdir()  # cannot be read, by root either
@@ -128,7 +128,7 @@ def test_a_user_whose_files_the_system_does_not_give_holds_nobody_up(data_dir: P
         until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
 
 
-def test_without_rules_nobody_is_woken(data_dir: Path, embedder: Embedder) -> None:
+def test_without_rules_no_user_is_woken(data_dir: Path, embedder: Embedder) -> None:
     owners = {file: file.read_bytes() for file in data_dir.glob("users/*/owner.lock")}
     with (
         gateway_without_ray(data_dir, embedder, RELAY) as served,

@@ -20,10 +20,10 @@ def tell(stream: io.StringIO) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_terminal_is_told_each_part_and_when_it_is_ready() -> None:
+def test_a_terminal_shows_each_part_and_readiness() -> None:
     lines = tell(Terminal())
     assert [line.partition(" s  ")[2] for line in lines] == ["starting relay", "starting Ray", "ready; Ctrl-C ends it"]
 
 
-def test_a_file_is_told_nothing() -> None:
+def test_a_file_gets_no_progress() -> None:
     assert tell(io.StringIO()) == []

@@ -86,7 +86,7 @@ def test_runs_are_listed_newest_first_and_by_state(memory: Memory) -> None:
         (lambda runs: runs.get(""), "run_id"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(memory: Memory, call: Any, field: str) -> None:
+def test_an_unusable_argument_is_named(memory: Memory, call: Any, field: str) -> None:
     with pytest.raises(InvalidInputError) as raised:
         call(memory.runs)
     assert raised.value.field == field

@@ -1,4 +1,4 @@
-"""What clients show to a daemon when nobody says, and what they are told of it: the key's name, never what opens."""
+"""Which credentials clients show by default, and what refusals reveal: the key's name, never its secret."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ async def whose_async(client: AsyncMemoryClient) -> str:
         return (await client.stats()).user_id
 
 
-def test_both_clients_obey_the_variable_of_a_key_file_and_the_command_lines_order(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_resolve_keys_in_the_order_of_the_command_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     alices, _ = key_file(served, "alices", "alice")
     bobs, bob = key_file(served, "bobs", "bob")
     own = {"data_dir": served.data_dir, "endpoint": served.gateway}
@@ -82,7 +80,7 @@ def test_both_clients_obey_the_variable_of_a_key_file_and_the_command_lines_orde
     assert whose(MemoryClient(**own, token=bob.token)) == "bob"  # type: ignore[arg-type]
 
 
-def test_a_user_who_is_named_is_the_keys_own_whatever_the_name(served: Served) -> None:
+def test_a_key_for_one_user_refuses_any_other_name(served: Served) -> None:
     fayes, _ = key_file(served, "fayes", "faye")
     own = {"data_dir": served.data_dir, "endpoint": served.gateway}
     for named in ("default", "alice"):
@@ -95,7 +93,7 @@ def test_a_user_who_is_named_is_the_keys_own_whatever_the_name(served: Served) -
         MemoryClient("", **own)  # type: ignore[arg-type]
 
 
-def test_a_key_file_that_is_not_there_is_named_by_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_client_names_a_missing_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"none\.key"):
         ActorMemoryProvider("alice", data_dir=tmp_path, key_file=tmp_path / "none.key")
     monkeypatch.setenv("MEMORY_AGENT_KEY_FILE", str(tmp_path / "none.key"))
@@ -124,7 +122,7 @@ def test_a_refusal_names_the_key_and_never_its_token(served: Served) -> None:
         assert made.token not in repr(refusal)
 
 
-def test_who_reads_the_folders_token_goes_on_when_it_is_rotated_and_the_former_opens_nothing(served: Served) -> None:
+def test_a_rotated_token_is_picked_up_and_the_old_one_refused(served: Served) -> None:
     former = (served.data_dir / "token").read_text()
     publisher = Publisher(served.relay.ingest, identity=local_identity(served.relay.ingest))
     event = {"event_type": "a.b", "user_id": "fred"}

@@ -1,6 +1,6 @@
-"""Complete erasure in a running daemon: the intent first, then the journal, the lanes, and the memory last.
+"""Complete erasure in a running daemon: the intent first, then the journal, the lanes and finally the memory.
 
-A crash between leaves the intent in the user's folder; `resume` goes on with it when the daemon starts.
+After a crash in between, `resume` continues from the intent in the user's folder at the daemon's next start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayEr
 log = structlog.get_logger()
 
 _LANE_PATIENCE_S = 60.0
-_CLEARED_WITHIN_S = 45.0  # the relay's upkeep comes each 30 s
+_CLEARED_WITHIN_S = 45.0  # the relay's upkeep runs every 30 s
 _LOOK_EVERY_S = 0.2
 _DEADLINE_MS = 600_000.0
 
@@ -62,14 +62,14 @@ class DaemonEraser:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase, and return the receipt. Raises what the memory and the relay raise; said again, it goes on."""
+        """Erase and return the receipt. Idempotent: a repeat continues. Raises what the memory and the relay raise."""
         async with self._lock_of(user_id):
             if params.selection.everything:
                 params.selection.check()
                 return await self._erase_user(user_id, params, deadline_ms)
             if not user_folder(self._data_dir, user_id).exists():
-                receipt = await self._erase_unkept(user_id, params)
-                if not user_folder(self._data_dir, user_id).exists():  # else an event came meanwhile
+                receipt = await self._erase_absent(user_id, params)
+                if not user_folder(self._data_dir, user_id).exists():  # else an event arrived meanwhile
                     return receipt.of_ids(params.selection.ids, ())
             reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
             intent = decode_reply(reply, Intent)
@@ -77,12 +77,12 @@ class DaemonEraser:
             return receipt.of_ids(params.selection.ids, intent.all_ids)
 
     async def resume(self) -> None:
-        """Go on with every erasure that a crash broke off."""
+        """Continue every erasure that a crash interrupted."""
         await self._finish_removals()
         await self.finish(list(known_users(self._data_dir)))
 
     async def finish(self, user_ids: Iterable[str]) -> None:
-        """Go on with what was begun of these users and waits for the journal: after a crash, or by retention."""
+        """Continue the erasures of these users that wait for the journal, after a crash or by retention."""
         for user_id in user_ids:
             try:
                 async with self._lock_of(user_id):
@@ -105,8 +105,8 @@ class DaemonEraser:
             return await self._remove(user_id, intent.all_ids, wait_s=0.0)
         return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
 
-    async def _erase_unkept(self, user_id: str, params: EraseParams) -> ErasureReceipt:
-        """Erase what the journal holds of a user of whom no memory is kept, with nobody woken and no user made."""
+    async def _erase_absent(self, user_id: str, params: EraseParams) -> ErasureReceipt:
+        """Erase a user's events from the journal where there is no store, without waking or creating the user."""
         intent = intent_for_absent_user(params.selection, _now())
         erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
         if params.dry_run:
@@ -116,7 +116,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_cleared(_CLEARED_WITHIN_S))
 
     async def _erase_user(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase a whole user. A folder that nobody can read, without its key or damaged, goes unread."""
+        """Erase a whole user. An unreadable folder, damaged or without its key, is removed unread."""
         ids: tuple[str, ...] = ()
         if user_folder(self._data_dir, user_id).exists():
             with suppress(EncryptionKeyMissingError, StoreDamagedError):
@@ -128,7 +128,7 @@ class DaemonEraser:
         return await self._remove(user_id, ids, wait_s=_CLEARED_WITHIN_S)
 
     async def _remove(self, user_id: str, ids: Collection[str], *, wait_s: float) -> ErasureReceipt:
-        """Hold the lane, so that no event of before is handled any more; then fence the memory and remove it."""
+        """Pause the lane, so that no earlier event is handled any more; then keep the user asleep and remove it."""
         folder = user_folder(self._data_dir, user_id)
         async with AsyncExitStack() as stack:
             note_erased = await self._held(stack, user_id)
@@ -152,7 +152,7 @@ class DaemonEraser:
         return await self._with_system(user_id, Erasable(user_id=user_id, everything=True), None)
 
     async def _with_system(self, user_id: str, wanted: Erasable, among: frozenset[str] | None) -> Erasable:
-        """Add what of `system` is this user's, of these runs and sessions."""
+        """Add the `system` events of this user, of these runs and sessions."""
         return msgspec.structs.replace(
             wanted,
             system_seqs=await self._dispatcher.system_events_of(user_id, among),
@@ -160,7 +160,7 @@ class DaemonEraser:
         )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
-        """One erasure of a user at a time: the second would close what the first one began."""
+        """Return the user's lock: a second erasure would close what the first one began."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
     async def _finish_removals(self) -> None:
@@ -181,7 +181,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
 
     async def _erase_events(self, user_id: str, intent: Intent, *, dry_run: bool) -> Erased:
-        """Erase from the journal, and from what waits for the memory."""
+        """Erase from the journal and from what waits in the lanes."""
         among = keys_of(intent.session_id, intent.run_ids)
         wanted = await self._with_system(user_id, erasable(user_id, intent), among)
         erased = await self._journal.erase(wanted, dry_run=dry_run)
@@ -195,7 +195,7 @@ class DaemonEraser:
         return erased
 
     async def _is_cleared(self, wait_s: float) -> bool:
-        """Wait until the relay has cleared its file; say whether it did."""
+        """Wait until the relay has compacted its file; return whether it did."""
         end_s = time.monotonic() + wait_s
         while (await self._journal.stats()).journal.uncompacted:
             if time.monotonic() >= end_s:

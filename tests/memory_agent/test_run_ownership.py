@@ -1,4 +1,4 @@
-"""Whose a run or session is, that conductors publish under `system`: nobody gets another's by naming it."""
+"""Who owns a run or session that conductors publish under `system`: naming another user's gains nothing."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def check(folder: Path, story: Callable[[World], Any], **settings: Any) -> None:
 
 
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
-def test_who_names_anothers_run_or_session_first_gets_nothing_of_it(folder: Path, named: dict[str, Any]) -> None:
+def test_naming_anothers_run_first_gains_nothing(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
         guess = await here.tell("mallory", "mallory", **named)
         early = await here.tell("conductor", "system", **named, event_id="early")
@@ -129,9 +129,7 @@ def test_who_names_anothers_run_or_session_first_gets_nothing_of_it(folder: Path
 
 
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
-def test_who_names_anothers_run_or_session_afterwards_takes_nothing_from_its_owner(
-    folder: Path, named: dict[str, Any]
-) -> None:
+def test_naming_anothers_run_later_takes_nothing(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
         await here.tell("conductor", "alice", **named)
         await here.tell("mallory", "mallory", **named)
@@ -142,7 +140,7 @@ def test_who_names_anothers_run_or_session_afterwards_takes_nothing_from_its_own
     check(folder, story)
 
 
-def test_a_conductor_may_name_the_user_and_so_owns_up_for_its_run_and_session(folder: Path) -> None:
+def test_a_conductor_may_name_the_owner_of_a_run_and_session(folder: Path) -> None:
     async def story(here: World) -> None:
         await here.tell("mallory", "mallory", **OF_RUN, **OF_SESSION)
         waiting = await here.tell("conductor", "system", **OF_SESSION)
@@ -154,7 +152,7 @@ def test_a_conductor_may_name_the_user_and_so_owns_up_for_its_run_and_session(fo
     check(folder, story)
 
 
-def test_a_session_that_two_are_vouched_for_is_nobodys_but_what_names_its_user_is_that_users(folder: Path) -> None:
+def test_a_session_vouched_for_two_users_has_no_owner_but_named_events_do(folder: Path) -> None:
     async def story(here: World) -> None:
         for user_id in ("alice", "bob"):
             await here.tell("conductor", user_id, **OF_SESSION)
@@ -165,7 +163,7 @@ def test_a_session_that_two_are_vouched_for_is_nobodys_but_what_names_its_user_i
     check(folder, story)
 
 
-def test_where_a_setting_says_so_a_users_own_key_is_believed(folder: Path) -> None:
+def test_a_setting_lets_users_own_keys_establish_owners(folder: Path) -> None:
     async def story(here: World) -> None:
         await here.tell("alice", "alice", **OF_RUN)
         seq = await here.tell("conductor", "system", **OF_RUN)

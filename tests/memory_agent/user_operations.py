@@ -1,6 +1,6 @@
-"""Users who ask for everything that can be asked for: each with a key of its own, and all that only it may see.
+"""Users that send every kind of request, each with a key of its own, and what only that user may see.
 
-`OPERATIONS` has every verb of the daemon and every request of the relay; `test_users_apart` fails where one is missing.
+`OPERATIONS` has every verb of the daemon and every request of the relay; `test_user_isolation` fails if one is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relay.net import RequestSocket
 
 NOW = "2026-11-21T09:00:00Z"
 USERS = ("alice", "bob", "carol")
-SHARED = "the deploy hangs until somebody restarts the proxy"  # so that everybody's memories match everybody's query
+SHARED = "the deploy hangs until somebody restarts the proxy"  # every user's memories match every user's query
 _numbers = itertools.count(1)
 
 
@@ -83,7 +83,7 @@ class User:
 
 
 class Asked(NamedTuple):
-    """What an operation is given: the user that it may name, the id of something, and whose that is."""
+    """The arguments of an operation: a user to name, an id, and the id's owner."""
 
     named: str | None
     id: str
@@ -118,7 +118,7 @@ def next_run(user: User) -> str:
 
 
 def conduct(user: User, _: Asked) -> bytes:
-    """Have the conductor work for the user: under the name of `system`, in a run whose id everybody can guess."""
+    """Have the conductor work for the user: under the name of `system`, in a run with a guessable id."""
     run_id = next_run(user)
     user.runs += 1
     for user_id, fields in (

@@ -1,4 +1,4 @@
-"""Users are kept apart: whatever some of them ask for, in whatever order, no answer holds what is another's."""
+"""Users are isolated: whatever they request, in whatever order, no answer contains another user's data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from asking_users import (
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+from served_gateway import Served, gateway_without_ray
+from user_operations import (
     MOST_TELLING,
     NOW,
     OPERATIONS,
@@ -22,9 +25,6 @@ from asking_users import (
     publish,
     remember,
 )
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
-from served_gateway import Served, gateway_without_ray
 
 from memory_agent import MemoryClient
 from memory_agent.config import EmbedderSettings
@@ -126,14 +126,14 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
                 user.keep(found)
             if named not in (None, user.name):
                 assert msgspec.msgpack.decode(answer)["fault"]["code"] in ("user_not_allowed", "unknown_method"), named
-        for stranger in users.values():
-            if stranger is not user:
-                leaked = [word for word in stranger.private - user.said if word.encode() in answer]
+        for foreign in users.values():
+            if foreign is not user:
+                leaked = [word for word in foreign.private - user.said if word.encode() in answer]
                 assert not leaked, (operation.name, leaked)
 
 
-def test_every_verb_of_the_daemon_and_every_request_of_the_relay_is_asked_for() -> None:
-    """A verb that is added and forgotten here fails: what nobody asks for is not known to keep users apart."""
+def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
+    """A verb without an operation fails: nothing would show that it keeps users apart."""
     asked = {operation.verb for operation in OPERATIONS}
     assert asked - {"", "no_such_verb"} == METHODS | INNER_METHODS
     requests = {str(request.__struct_config__.tag) for request in get_args(wire.Request)}
@@ -141,8 +141,8 @@ def test_every_verb_of_the_daemon_and_every_request_of_the_relay_is_asked_for() 
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=[f"{n}-{one.name}" for n, one in enumerate(OPERATIONS)])
-def test_each_operation_is_answered_as_it_is_meant_to_be(users: dict[str, User], operation: Operation) -> None:
-    """Parameters that do not fit would be refused before anything could leak."""
+def test_each_operation_is_accepted(users: dict[str, User], operation: Operation) -> None:
+    """Invalid parameters would be refused before anything could leak."""
     alice, bob = users["alice"], users["bob"]
     own = msgspec.msgpack.decode(remember(alice, Asked(None, "", alice)))["result"]["id"]
     answer = operation.do(alice, Asked(None, own, bob))
@@ -161,7 +161,7 @@ def test_the_property_can_fail(users: dict[str, User]) -> None:
 
 
 @pytest.mark.parametrize("method", ["get", "forget", "feedback", "run_get"])
-def test_an_id_of_another_user_is_answered_as_one_that_does_not_exist(users: dict[str, User], method: str) -> None:
+def test_another_users_id_is_answered_like_an_unknown_id(users: dict[str, User], method: str) -> None:
     alice, bob = users["alice"], users["bob"]
     record = msgspec.msgpack.decode(alice.ask("remember", {"text": SHARED + alice.word()}))["result"]["id"]
     run = msgspec.msgpack.decode(alice.ask("run_begin", {"objective": SHARED, "event_id": alice.word()}))["result"][
@@ -202,7 +202,7 @@ def test_what_is_journaled_is_under_the_user_of_the_key(served: Served, users: d
     assert count >= len(USERS)
 
 
-def test_a_client_with_no_known_token_gets_nothing_for_any_verb(served: Served, users: dict[str, User]) -> None:
+def test_an_unknown_token_is_refused_for_every_verb(served: Served, users: dict[str, User]) -> None:
     for token in ("", "wrong", users["alice"].identity.token[:-1]):
         alice = users["alice"]
         shown, socket = Identity(token=token), RequestSocket(served.gateway)
@@ -237,7 +237,7 @@ def test_with_a_key_file_over_curve_the_user_need_not_be_named(served: Served, t
             dora_as_alice.recall("proxy")
 
 
-def test_a_curve_key_that_is_not_known_is_never_answered(served: Served, tmp_path: Path) -> None:
+def test_an_unknown_curve_key_gets_no_answer(served: Served, tmp_path: Path) -> None:
     pair, server = curve_pair(), server_pair(served.data_dir, curve_pair).public
     stranger = {"id": "x", "public": pair.public, "secret": pair.secret, "server": server}
     write_private(tmp_path / "stranger.key", msgspec.json.encode(stranger))
@@ -249,7 +249,7 @@ def test_a_curve_key_that_is_not_known_is_never_answered(served: Served, tmp_pat
         client.recall("proxy", deadline_ms=300)
 
 
-def test_what_a_conductor_says_of_a_session_is_erased_by_its_owner_and_by_nobody_who_names_it(served: Served) -> None:
+def test_only_its_owner_erases_a_session_of_system(served: Served) -> None:
     publisher = Publisher(served.relay.ingest, identity=local_identity(served.relay.ingest))
     told: list[tuple[str, dict[str, Any]]] = [
         ("erin", {"session_id": "s-erin", "payload": {"run_id": "run-erin"}}),
@@ -278,7 +278,7 @@ def test_what_a_conductor_says_of_a_session_is_erased_by_its_owner_and_by_nobody
 
 
 @pytest.mark.parametrize("of_all", [False, True])
-def test_the_steps_of_an_erasure_are_asked_for_by_nobody_but_the_daemon(served: Served, of_all: bool) -> None:
+def test_only_the_daemon_may_take_the_steps_of_an_erasure(served: Served, of_all: bool) -> None:
     key = create_key(served.data_dir, f"steps-{of_all}", None if of_all else "dora", ALL_SCOPES)
     with MemoryClient("dora", endpoint=served.gateway, token=key.token) as client:
         kept = client.remember("the proxy of dora restarts at noon")
@@ -303,8 +303,8 @@ def test_the_steps_of_an_erasure_are_asked_for_by_nobody_but_the_daemon(served: 
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_a_key_does_what_its_scopes_say_and_nothing_else(scope: Scope) -> None:
-    """Which verb needs which scope is a table; that a verb which is not in it is an administrator's, is the rule."""
+def test_a_key_allows_exactly_its_scopes(scope: Scope) -> None:
+    """The table says which scope a verb needs; a name that is not in it needs `admin`."""
     own, everybody = (Principal("k", user, frozenset({scope})) for user in ("alice", None))
     for method in (*METHODS, "a_verb_of_tomorrow"):
         asked = Request(method=method, user_id="alice", params=msgspec.Raw(encode_fields({"through": {"alice": 1}})))
@@ -320,7 +320,7 @@ def test_a_key_does_what_its_scopes_say_and_nothing_else(scope: Scope) -> None:
                 assert permitted(asked, principal).user_id == "alice"
 
 
-def test_reading_needs_no_more_than_recall_and_writing_no_more_than_publish() -> None:
+def test_reads_need_recall_and_writes_need_publish() -> None:
     needed = {scope: {method for method in USER_METHODS if scope_of(method) == scope} for scope in Scope}
     assert needed[Scope.RECALL] == {"recall", "get", "stats", "run_get", "run_list", "sona_status"}
     assert needed[Scope.PUBLISH] == {"remember", "feedback", "run_begin", "run_step", "run_end"}

@@ -1,6 +1,6 @@
-"""Retention for users whom nobody speaks to: found by a small file in their folder, woken one at a time, put to sleep.
+"""Retention for sleeping users: those with something due are woken one at a time, and put back to sleep.
 
-Who is awake ages with the host's upkeep. What this does not do: say what is too old (`erasure.retention`).
+A small file in the user's folder says when something is due. Awake users age with their host's upkeep.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from memory_agent.config import RetentionSettings
-from memory_agent.daemon.erasing import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.erasure.retention import RetentionRules, is_due_while_closed
 from memory_agent.errors import MemoryAgentError
@@ -29,12 +29,12 @@ _DEADLINE_MS = 600_000.0
 
 
 class RetentionRounds:
-    """Goes round the users of one daemon. Lives in one event loop."""
+    """Visits the users of one daemon. Lives in one event loop."""
 
     def __init__(
         self, hosts: Hosts, eraser: DaemonEraser, data_dir: Path, settings: RetentionSettings, table: SignalTable
     ) -> None:
-        """Raises `SettingsError` for rules that cannot be meant."""
+        """Raises `SettingsError` for unusable rules."""
         self._hosts = hosts
         self._eraser = eraser
         self._data_dir = data_dir
@@ -42,16 +42,16 @@ class RetentionRounds:
         self._rules = RetentionRules(settings, table)
 
     async def run(self) -> None:
-        """Go round until cancelled; at once without a rule."""
+        """Visit users in rounds until cancelled; return at once without a rule."""
         while not self._rules.is_off:
             await self.go_round(datetime.now(UTC))
             await asyncio.sleep(min(_ROUND_S, self._interval_s))
 
     async def go_round(self, now: datetime) -> None:
-        """Wake everybody who sleeps and of whom something has reached its age, one after another."""
+        """Wake each sleeping user of which something reached its age, one after another."""
         for user_id in await asyncio.to_thread(self._due, now, self._hosts.awake()):
             if user_id in self._hosts.awake():
-                continue  # woken meanwhile by somebody else
+                continue  # woken meanwhile
             try:
                 await self._visit(user_id)
             except MemoryAgentError as error:

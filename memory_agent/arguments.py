@@ -1,8 +1,7 @@
-"""The one protocol behind which every way to a memory stands: embedded, over ZeroMQ, or inside Ray.
+"""Checks of arguments, the same before a request is sent and where it is answered.
 
-What a recall may be told is checked here, by the same functions before it is sent and where it is answered, so that
-no way in takes what another one refuses. None means the default; anything else is checked, `0` and `""` too. The
-checks raise `InvalidInputError` naming the argument.
+None means the default; anything else is checked, `0` and `""` too. The checks raise `InvalidInputError` (with the
+argument's name).
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mo
 MOST_CONTEXT_TOKENS = 100_000
 MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
-"""A day. A longer deadline means as long as it takes, and clocks and sockets cannot count so far."""
+"""A day. Clocks and sockets cannot count much further."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Word = TypeVar("Word", bound=str)
 
 
 class RecallOptions(TypedDict, total=False):
-    """What a recall may be told besides.
+    """Further options of a recall.
 
-    `profile`: the moment at which a planner asks; it says how many memories of which kinds, where the caller does not.
-    `dates`: what a time that the query names does: `boost` memories of that time, `filter` by it, or `ignore` it.
-    `reference_time`: what "last week" is relative to, the present unless given; with a time zone, which decides where
-    days begin. `context_tokens`: render the block for a prompt in at most so many tokens of the embedding model.
-    `with_embedding`: keep each record's vector. `by_run`: the run that asks, so that how it ends is credited to what it
-    was shown; a filter by run is another thing.
+    `profile`: the planner's situation; it sets how many memories of which kinds, where the caller does not.
+    `dates`: what a time named in the query does: `boost` memories of that time, `filter` by it, or `ignore` it.
+    `reference_time`: what "last week" is relative to, with a time zone, which decides where days begin; default: now.
+    `context_tokens`: also render a block for a prompt, in at most so many tokens of the embedding model.
+    `with_embedding`: include each record's vector. `by_run`: the run that asks; its outcome is credited to the memories
+    it was shown. (A filter by run is `filter.run_id`.)
     """
 
     profile: Profile | None
@@ -44,7 +43,7 @@ class RecallOptions(TypedDict, total=False):
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
-    """Return the options that say something, checked. An unknown one is refused: it would be a wish unheard."""
+    """Return the options that are set, checked. An unknown option is refused, not ignored."""
     for name in options:
         if name not in _CHECKS:
             hint = "it is a field of the filter" if name in MemoryFilter.__struct_fields__ else "there is none such"
@@ -54,12 +53,12 @@ def check_options(options: Mapping[str, object]) -> RecallOptions:
 
 
 def check_mode(mode: object) -> Mode | None:
-    """Return the mode, or None for that of the settings."""
+    """Return the mode, or None for the settings' mode."""
     return None if mode is None else check_choice("mode", mode, MODES)
 
 
 def check_deadline_ms(deadline_ms: object) -> float:
-    """Return the deadline in milliseconds, cut to between nothing and a day."""
+    """Return the deadline in milliseconds, clamped to between 0 and a day."""
     is_number = isinstance(deadline_ms, int | float) and not isinstance(deadline_ms, bool)
     if not is_number or (isinstance(deadline_ms, float) and not isfinite(deadline_ms)):
         raise InvalidInputError("deadline_ms", "must be a finite number")

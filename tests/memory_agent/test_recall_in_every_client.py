@@ -100,13 +100,13 @@ def test_days_begin_where_the_reference_time_is(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_cannot_be_used_is_refused_by_name(memory: MemoryProvider, arguments: dict[str, Any], field: str) -> None:
+def test_an_unusable_argument_is_named(memory: MemoryProvider, arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.recall("the auth race", **arguments)
     assert caught.value.field == field
 
 
-def test_a_field_of_the_filter_is_told_from_a_word_nobody_knows(memory: MemoryProvider) -> None:
+def test_a_misplaced_filter_field_gets_a_hint(memory: MemoryProvider) -> None:
     with pytest.raises(InvalidInputError, match="field of the filter"):
         memory.recall("the auth race", session_id="s")  # type: ignore[call-arg]
 
@@ -129,13 +129,13 @@ def test_none_is_the_default_everywhere(memory: MemoryProvider) -> None:
 
 
 @pytest.mark.parametrize("deadline_ms", [1e9, 1e12, 1e15, 1e300, 10**400])
-def test_any_long_deadline_is_as_long_as_it_takes(memory: MemoryProvider, deadline_ms: float) -> None:
+def test_a_very_long_deadline_is_accepted(memory: MemoryProvider, deadline_ms: float) -> None:
     found = memory.recall("the auth race", deadline_ms=deadline_ms, mode="lexical")
     assert ([memory.record.text for memory in found.memories], found.degraded) == ([TEXT], ())
 
 
 @pytest.mark.parametrize("deadline_ms", [0, -1, -1e300, -(10**400)])
-def test_no_time_at_all_is_an_empty_answer(memory: MemoryProvider, deadline_ms: float) -> None:
+def test_a_deadline_of_zero_gives_an_empty_answer(memory: MemoryProvider, deadline_ms: float) -> None:
     found = memory.recall("the auth race", deadline_ms=deadline_ms, mode="lexical")
     assert (found.memories, found.degraded) == ((), ("deadline",))
 
@@ -150,6 +150,6 @@ def test_no_time_at_all_is_an_empty_answer(memory: MemoryProvider, deadline_ms: 
     ids=["kinds", "tags", "most tags"],
 )
 def test_a_long_filter_filters_and_leaves_the_indexes_alone(memory: MemoryProvider, filter: MemoryFilter) -> None:
-    """Too many parameters for a statement look like damage to whoever reads its error."""
+    """SQLite reports too many parameters like damage."""
     found = memory.recall("the auth race", filter=filter, mode="lexical")
     assert ([memory.record.text for memory in found.memories], found.degraded) == ([TEXT], ())

@@ -60,7 +60,7 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object]]
     ("embedded", "of_client"),
     [(Runs, RunsMethods), (Runs, AsyncRunsMethods), (Sona, SonaMethods), (Sona, AsyncSonaMethods)],
 )
-def test_a_client_offers_what_an_embedded_memory_does(embedded: type, of_client: type) -> None:
+def test_clients_have_the_signatures_of_an_embedded_memory(embedded: type, of_client: type) -> None:
     offered = [name for name, _ in inspect.getmembers(of_client, inspect.isfunction) if not name.startswith("_")]
     assert offered
     for name in offered:
@@ -69,11 +69,11 @@ def test_a_client_offers_what_an_embedded_memory_does(embedded: type, of_client:
 
 @pytest.mark.parametrize("client", [MemoryClient, AsyncMemoryClient])
 @pytest.mark.parametrize("name", ["feedback", "forget_session"])
-def test_feedback_takes_the_same_everywhere(client: type, name: str) -> None:
+def test_feedback_has_one_signature(client: type, name: str) -> None:
     assert parameters(getattr(client, name)) == parameters(getattr(Memory, name))
 
 
-def test_a_write_is_asked_again_after_its_host_died_only_if_it_is_recognised() -> None:
+def test_only_recognisable_writes_are_repeated_after_a_host_died() -> None:
     of_memories = {verb for verb in VERBS if verb.answered_by == "memory"}
     assert {verb.name for verb in of_memories if not verb.is_repeatable} == {"remember", "compact", "rebuild"}
 
@@ -98,7 +98,7 @@ def test_a_run_from_its_recall_to_its_feedback(memory: Either) -> None:
     assert begun.id not in [run.id for run in memory.runs.list("open")]
 
 
-def test_what_is_asked_again_with_the_same_id_is_done_once(memory: Either) -> None:
+def test_a_repeated_event_id_is_applied_once(memory: Either) -> None:
     memory.remember(RACE)
     found = memory.recall("auth race", mode="lexical")
     shown = found.memories[0].record.id
@@ -144,13 +144,13 @@ def test_an_unknown_run_is_none(memory: Either) -> None:
         (lambda memory: memory.sona.load(b"no state"), "data"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(memory: Either, ask: Callable[[Any], object], field: str) -> None:
+def test_an_unusable_argument_is_named(memory: Either, ask: Callable[[Any], object], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         ask(memory)
     assert caught.value.field == field
 
 
-def test_the_learner_is_told_taken_along_and_forgotten(memory: Either) -> None:
+def test_the_learner_is_exported_loaded_and_reset(memory: Either) -> None:
     status = memory.sona.status()
     assert (status.user_id, status.gate.state) == ("alice", "shadow")
     assert memory.sona.load(memory.sona.export()) == 0  # all of it is known here
@@ -158,7 +158,7 @@ def test_the_learner_is_told_taken_along_and_forgotten(memory: Either) -> None:
     assert memory.sona.status().credited == 0
 
 
-def test_the_async_client_asks_the_same(client: MemoryClient) -> None:
+def test_the_async_client_keeps_runs_too(client: MemoryClient) -> None:
     async def scenario() -> list[Trajectory]:
         async with AsyncMemoryClient("alice", endpoint=client._address.endpoint, token="t") as asker:
             await asker.remember("the build needs two cores")

@@ -1,4 +1,4 @@
-"""The places of the gateway are shared out by user: whoever floods fills its own share, with however many keys."""
+"""Request slots are shared out by user: a user that floods fills its own share, with any number of keys."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from memory_agent.settings import Settings
 from relay import ALL_SCOPES, Principal, create_key, identity_of
 from relay.net import AsyncRequestSocket
 
-PLACES = 64  # of the gateway that is served here
-SHARE = PLACES // 4
+SLOTS = 64  # of the gateway that is served here
+SHARE = SLOTS // 4
 NEVER = 1 << 40  # a journal number that no event will have
 PATIENCE_S = 60.0
 
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory(prefix="places-") as folder:
+    with tempfile.TemporaryDirectory(prefix="quota-") as folder:
         embedder = open_embedder(EmbedderSettings(allow_download=False))
         with gateway_without_ray(Path(folder), embedder) as served:
             yield served
@@ -49,12 +49,12 @@ async def fault_of(socket: AsyncRequestSocket, asked: bytes) -> dict[str, Any] |
 
 
 async def flood(served: Served, tokens: list[str], left: int, others: list[str]) -> None:
-    """Ask for what never comes with these keys in turn until `left` requests wait; the others are answered."""
+    """Send requests that never finish with these keys until `left` of them wait; the others are answered."""
     socket, other = AsyncRequestSocket(served.gateway), AsyncRequestSocket(served.gateway)
     asked = [request(token, "wait", {"through": {"alice": NEVER}}, 1e12) for token in tokens]
-    waiting = {asyncio.create_task(fault_of(socket, asked[number % len(asked)])) for number in range(2 * PLACES)}
+    waiting = {asyncio.create_task(fault_of(socket, asked[number % len(asked)])) for number in range(2 * SLOTS)}
     refused: set[asyncio.Task[dict[str, Any] | None]] = set()
-    while len(refused) < 2 * PLACES - left:
+    while len(refused) < 2 * SLOTS - left:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         refused |= done
     faults = [task.result() for task in refused]
@@ -75,7 +75,7 @@ def made(served: Served, name: str, user_id: str | None) -> str:
 
 
 @pytest.mark.parametrize("keys", [1, 5])
-def test_a_user_who_waits_for_ever_with_many_keys_leaves_places_to_the_others(served: Served, keys: int) -> None:
+def test_a_user_who_floods_with_many_keys_leaves_slots_to_others(served: Served, keys: int) -> None:
     alices = [made(served, f"alice-{number}", "alice") for number in range(keys)]
     local = (served.data_dir / "token").read_text().strip()
     asyncio.run(flood(served, alices, SHARE, [made(served, "bob", "bob"), local]))
@@ -83,13 +83,13 @@ def test_a_user_who_waits_for_ever_with_many_keys_leaves_places_to_the_others(se
 
 def test_keys_for_all_users_leave_a_share_to_users(served: Served) -> None:
     planners = [made(served, f"planner-{number}", None) for number in range(3)]
-    asyncio.run(flood(served, planners, PLACES - SHARE, [made(served, "bob", "bob")]))
+    asyncio.run(flood(served, planners, SLOTS - SHARE, [made(served, "bob", "bob")]))
 
 
 def test_users_all_together_leave_a_share_to_keys_for_all_users() -> None:
-    quota = RequestQuota(PLACES)
+    quota = RequestQuota(SLOTS)
     with ExitStack() as taken:
-        for number in range(PLACES - SHARE):
+        for number in range(SLOTS - SHARE):
             taken.enter_context(quota.slot(Principal("k", f"user-{number % 9}", ALL_SCOPES)))
         with pytest.raises(UnavailableError), quota.slot(Principal("k", "another", ALL_SCOPES)):
             pass
@@ -99,7 +99,7 @@ def test_users_all_together_leave_a_share_to_keys_for_all_users() -> None:
         pass
 
 
-def test_a_place_is_free_again_when_its_request_is_answered(served: Served) -> None:
+def test_a_slot_is_released_when_its_request_is_answered(served: Served) -> None:
     bob = identity_of(create_key(served.data_dir, "of-bob", "bob", ALL_SCOPES)).token
 
     async def ask() -> None:
@@ -113,9 +113,9 @@ def test_a_place_is_free_again_when_its_request_is_answered(served: Served) -> N
     asyncio.run(ask())
 
 
-def test_requests_under_way_are_bounded_in_bytes_too() -> None:
+def test_running_requests_are_bounded_in_bytes() -> None:
     settings = Settings(daemon=DaemonSettings(requests_bytes=1_000_000))
-    with tempfile.TemporaryDirectory(prefix="places-") as folder:
+    with tempfile.TemporaryDirectory(prefix="quota-") as folder:
         embedder = open_embedder(EmbedderSettings(allow_download=False))
         with gateway_without_ray(Path(folder), embedder, settings=settings) as served:
             asyncio.run(crowd(served))
@@ -153,5 +153,5 @@ async def crowd(served: Served) -> None:
         (LONGEST_DEADLINE_MS, LONGEST_DEADLINE_MS),
     ],
 )
-def test_no_request_may_wait_for_longer_than_ten_minutes(asked_ms: float, bounded_ms: float) -> None:
+def test_deadlines_are_clamped_to_ten_minutes(asked_ms: float, bounded_ms: float) -> None:
     assert decode_request(request("", "wait", {}, asked_ms)).deadline_ms == bounded_ms
