@@ -137,7 +137,7 @@ def replay_user(
     with _exclusive(data_dir, [user_id]):
         if not replace and folder.exists() and any(folder.iterdir()):
             reason = (
-                f"{user_id} has memories already; with --replace they are put aside, and {NOT_IN_JOURNAL} stay there"
+                f"{user_id} has memories already; with --replace they are moved aside, and {NOT_IN_JOURNAL} stay there"
             )
             raise InvalidInputError("user", reason)
         _rewind(data_dir, settings, 0)
@@ -189,7 +189,7 @@ def _reapply_to_user(
 def _read_history(data_dir: Path, user_id: str, warn: Warn) -> History:
     history = read_history(user_folder(data_dir, user_id), user_id)
     if history.unread:
-        warn(f"{history.unread} records of what was erased of {user_id} are damaged: what they named may be back")
+        warn(f"{history.unread} records of erasures of {user_id} are damaged: memories that they name may be back")
     return history
 
 
@@ -276,7 +276,7 @@ def _moves_aside(
     present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
     if present and not replace:
         names = ", ".join(folder.name for folder in present)
-        raise InvalidInputError("data_dir", f"{data_dir} holds {names} already; with --replace they are put aside")
+        raise InvalidInputError("data_dir", f"{data_dir} holds {names} already; with --replace they are moved aside")
     for folder in folders:
         if folder.exists() and folder not in present:
             folder.rmdir()

@@ -21,7 +21,7 @@ from target import Target, refused
 
 from memory_agent.care import export
 from memory_agent.care.backup import read_manifest
-from memory_agent.cli.event_lines import BadLine, EventLines
+from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent

@@ -96,7 +96,7 @@ def test_to_import_twice_is_to_import_once(filled: Path, tmp_path: Path) -> None
 def test_a_wrong_line_is_named_by_its_number_and_nothing_is_taken(filled: Path, tmp_path: Path, wrong: bytes) -> None:
     lines = exported(filled).splitlines()
     lines[5] = wrong
-    with pytest.raises(InvalidInputError, match=r"nothing was taken: line 6"):
+    with pytest.raises(InvalidInputError, match=r"nothing was imported: line 6"):
         imported(tmp_path / "other", b"\n".join(lines))
     assert stored(tmp_path / "other") == [[], [], {}, (None, None)]
 

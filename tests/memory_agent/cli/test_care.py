@@ -61,7 +61,7 @@ def test_a_backup_is_restored_by_its_verbs(two_users: Path, tmp_path: Path, run:
     made = run_json("backup", str(tmp_path / "monday"))
     assert {part["part"] for part in made["parts"]} == {"user alice", "user bob", "journal"}
     again = run("backup", str(tmp_path / "monday"))
-    assert (again.exit_code, "exists already" in again.output) == (1, True)
+    assert (again.exit_code, "exists; name another" in again.output) == (1, True)
     refused = run("restore", str(tmp_path / "monday"))
     assert (refused.exit_code, "--replace" in refused.output) == (1, True)
     done = run_json("restore", str(tmp_path / "monday"), "--user", "bob", "--replace")
@@ -78,7 +78,7 @@ def test_what_was_restored_and_the_backup_itself_are_sound_and_damage_of_it_is_n
     run_json("backup", str(monday))
     run_json("restore", str(monday), "--replace")
     fresh = run("verify")
-    assert (fresh.exit_code, "user bob: lexicon.sqlite is not there" in fresh.stderr) == (0, True)
+    assert (fresh.exit_code, "user bob: lexicon.sqlite is missing" in fresh.stderr) == (0, True)
     assert {part["part"]: part["unbuilt"] for part in run_json("verify")["parts"]}["user bob"] == ["lexicon.sqlite"]
     parts = {part["part"]: part["entries"] for part in run_json("verify", str(monday))["parts"]}
     assert parts == {"manifest": 3, "user alice": 4, "user bob": 4, "journal": 1}
@@ -114,7 +114,7 @@ def test_memories_are_carried_from_one_user_to_another_by_their_verbs(
     assert (lines.exit_code, len(lines.stdout.splitlines())) == (0, 5)
     assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice")["lines"] == 5
     refused = run("export", str(tmp_path / "a.jsonl"), "--user", "bob")
-    assert (refused.exit_code, "say --replace" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "give --replace" in refused.stderr) == (1, True)
     assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice", "--replace")["lines"] == 5
     assert run_json("import", str(tmp_path / "a.jsonl"), "--user", "carol")["taken"] == 4
     assert run_json("import", "-", "--user", "carol", input=lines.stdout_bytes)["known"] == 4
@@ -130,7 +130,7 @@ def test_an_export_of_a_mistyped_user_or_to_no_folder_says_so_and_makes_nothing(
     assert (mistyped.exit_code, mistyped.stderr) == (1, f"error: user: alcie has no memories in {data_dir}\n")
     run("remember", "worth a note", "--user", "alice")
     nowhere = run("export", str(tmp_path / "none" / "x.jsonl"), "--user", "alice")
-    assert (nowhere.exit_code, nowhere.stderr) == (1, f"error: file: {tmp_path / 'none'} is no folder\n")
+    assert (nowhere.exit_code, nowhere.stderr) == (1, f"error: file: {tmp_path / 'none'} is not a folder\n")
     assert not (tmp_path / "x.jsonl").exists()
 
 

@@ -57,10 +57,10 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["create", "a"], "--user ID, or --all-users"),
+        (["create", "a"], "--user ID or --all-users"),
         (["create", "a", "--user", "alice", "--all-users"], "not both"),
-        (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is no scope"),
-        (["create", "a", "--all-users", "--scope", ""], "no scope"),
+        (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is not a scope"),
+        (["create", "a", "--all-users", "--scope", ""], "not a scope"),
         (["create", "a", "--user", "system"], "only a key for all users"),
         (["create", "local", "--all-users"], "there is a key of this name"),
         (["revoke", "a"], "there is no such key"),

@@ -119,7 +119,7 @@ def test_without_the_setting_nothing_plain_is_begun_beside_what_is_encrypted(enc
     assert (error["code"], "encryption.keys_folder" in error["message"]) == ("store_encrypted", True)
     assert not user_folder(encrypted, "newcomer").exists()
     shown = run("encryption", "status").stdout.splitlines()[0]
-    assert shown == "something here is encrypted, and no folder of keys is set: name it in encryption.keys_folder"
+    assert shown == "some stores are encrypted, and no folder of keys is set: set encryption.keys_folder"
 
 
 @pytest.mark.parametrize("is_named", [True, False])

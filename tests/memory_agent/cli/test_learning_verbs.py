@@ -106,7 +106,7 @@ def test_what_was_learned_is_forgotten_here_and_taken_along_to_where_the_memorie
     assert file.stat().st_mode & 0o077 == 0
     assert {path.name for path in tmp_path.iterdir()} == {"data", "elsewhere", file.name}
     unanswered = run("sona", "reset")
-    assert (unanswered.exit_code, "say --yes" in unanswered.stderr) == (2, True)
+    assert (unanswered.exit_code, "give --yes" in unanswered.stderr) == (2, True)
     assert run("sona", "reset", input="n\n").exit_code != 0
     assert run_json("sona", "status")["credited"] == 1
     assert run_json("sona", "reset", "--yes") == {"left_out": 1}

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from memory_agent.cli.feedback import print_report
 from memory_agent.cli.sona import gain_sentence, gate_sentence, print_status
-from memory_agent.cli.trajectory import print_run, print_runs, quality_of
+from memory_agent.cli.trajectory import print_report, print_run, print_runs, quality_of
 from memory_agent.trajectory import (
     FeedbackReport,
     GateEvidence,

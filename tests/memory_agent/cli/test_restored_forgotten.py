@@ -149,7 +149,7 @@ def test_where_nothing_is_known_of_erasures_it_is_said(data_dir: Path, backup: P
     shutil.rmtree(data_dir)
     result = run("restore", str(backup))
     assert result.exit_code == 0
-    assert "nothing is known here" in result.stderr
+    assert "no history of erasures here" in result.stderr
     assert len(texts(data_dir, "alice")) == 5
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.cli.values import parse_moment
+from memory_agent.cli.options import parse_moment
 
 NOW = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
 
