@@ -1,6 +1,6 @@
 """Restore a backup: everything, or one user; or replay one user's events from the journal.
 
-A backup is checked as a whole before anything changes, and nobody may work on the data folder meanwhile. Copies are
+A backup is checked as a whole before anything changes, and the data folder must not be in use. Copies are
 staged beside the stores, encrypted where the data folder is, and rid of what was erased here since the backup was made.
 Then they take the place of what was there, which is moved aside and never deleted. A restored store gets a new owner
 epoch and its caches are rebuilt. A single user's store is older than the journal, so the daemon's cursor goes back to

@@ -1,8 +1,8 @@
 """Open a memory: through the daemon where one runs, on the files otherwise.
 
-Without a daemon, a key that was given is looked up in the data folder and obeyed as a daemon does. That keeps nobody
-out, since the files need no key; it keeps the key from being ignored, and its data from being written to another user.
-The holder of a CURVE key is not verified here: only a connection proves the secret half.
+Without a daemon, a given key is looked up in the data folder and enforced as a daemon would. That protects nothing,
+since the files need no key; it prevents that the key is ignored and data is written to another user. A CURVE key is not
+verified here: only a connection proves the secret half.
 """
 
 from __future__ import annotations

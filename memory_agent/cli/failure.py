@@ -1,4 +1,4 @@
-"""What is said on standard error: failures, notes and questions.
+"""Messages on standard error: failures, notes and questions.
 
 A failure is one line and an exit code, never a traceback. With --json it is a JSON document, so that a program can tell
 failures apart by `code`.

@@ -1,4 +1,4 @@
-"""A whole user erased through the daemon: from every file, and gone on with wherever the daemon was killed."""
+"""Erasing a whole user through the daemon: from every file, and after a kill at any step."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ STEPS = ("erase", "forget_owner", "note_user_erased", "remove_user", "rmtree", "
 
 
 def unreadable(run_id: str) -> bytes:
-    """What a conductor sent that is no event: it has no number in the journal, and a run in it."""
+    """A conductor's message that is not an event: it has a run, and no sequence number."""
     return json.dumps({"user_id": "system", "payload": {"run_id": run_id, "text": f"said of {run_id}"}}).encode()
 
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """Alice, with a session, runs, an event that waits and one in quarantine; and bob."""
+    """Alice, with a session, runs, a pending event and one in quarantine; and bob."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         data_dir = Path(name)
         now = datetime.now(UTC)
@@ -120,7 +120,7 @@ def test_a_daemon_killed_at_any_step_goes_on_at_its_start(step: str, data_dir: P
 
 
 def erase_until_killed(data_dir: Path, step: str) -> None:
-    """Serve, be told to erase alice, and die by SIGKILL right before a step."""
+    """Serve, erase alice, and die by SIGKILL right before a step."""
     import shutil
 
     from memory_agent.daemon import erasing
