@@ -19,8 +19,8 @@ import xxhash
 from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
 from target import Target, refused
 
-from memory_agent.care import export
 from memory_agent.care.backup import read_manifest
+from memory_agent.care.export import decode_head, decode_line, encode_line
 from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
@@ -93,7 +93,7 @@ HISTORIES = (
 )
 NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z","looked_at":null}',)
 LINES = (
-    export.encode_line(
+    encode_line(
         MemoryRecord(id="m", text="t", source="user_input", kind="episode", timestamp=NOW, metadata={"a": [1]}),
         np.asarray([1, 0, 0, 0], "<f2").tobytes(),
         [b"e-1", b"\xff" * 17],
@@ -280,8 +280,8 @@ def _lines(data: bytes) -> None:
 
 
 def _memory_lines(data: bytes) -> None:
-    refused(export.decode_head, data)
-    refused(export.decode_line, 2, data, 4)
+    refused(decode_head, data)
+    refused(decode_line, 2, data, 4)
 
 
 def _decode_vector(value: bytes) -> object:
