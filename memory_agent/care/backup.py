@@ -60,7 +60,7 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`; no files are left then.
     """
     if target.exists():
-        raise InvalidInputError("directory", f"{target} exists already; name one that does not")
+        raise InvalidInputError("directory", f"{target} exists; name another folder")
     target.absolute().parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:

@@ -206,9 +206,9 @@ def _checked(file: BinaryIO, report: Report) -> Head:
             faults.append(str(error))
     if faults:
         more = f"; and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
-        raise InvalidInputError("file", f"nothing was taken: {'; '.join(faults[:_MOST_NAMED])}{more}")
+        raise InvalidInputError("file", f"nothing was imported: {'; '.join(faults[:_MOST_NAMED])}{more}")
     if len(ids) != head.memories:
-        raise InvalidInputError("file", f"nothing was taken: it holds {len(ids)} of {head.memories} memories")
+        raise InvalidInputError("file", f"nothing was imported: it holds {len(ids)} of {head.memories} memories")
     return head
 
 

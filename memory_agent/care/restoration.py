@@ -1,6 +1,6 @@
 """Restore a backup: everything, or one user; or replay one user's events from the journal.
 
-A backup is checked as a whole before anything changes, and nobody may work on the data folder meanwhile. Copies are
+A backup is checked as a whole before anything changes, and the data folder must not be in use. Copies are
 staged beside the stores, encrypted where the data folder is, and rid of what was erased here since the backup was made.
 Then they take the place of what was there, which is moved aside and never deleted. A restored store gets a new owner
 epoch and its caches are rebuilt. A single user's store is older than the journal, so the daemon's cursor goes back to
@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
-from memory_agent.care.encryption import encrypt_staged
+from memory_agent.care.folder_encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events_of, erase_user, erased_events, open_memory
 from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
@@ -133,7 +133,7 @@ def replay_user(
     with _exclusive(data_dir, [user_id]):
         if not replace and folder.exists() and any(folder.iterdir()):
             reason = (
-                f"{user_id} has memories already; with --replace they are put aside, and {NOT_IN_JOURNAL} stay there"
+                f"{user_id} has memories already; with --replace they are moved aside, and {NOT_IN_JOURNAL} stay there"
             )
             raise InvalidInputError("user", reason)
         _rewind(data_dir, settings, 0)
@@ -185,7 +185,7 @@ def _reapply_to_user(
 def _read_history(data_dir: Path, user_id: str, warn: Warn) -> History:
     history = read_history(user_folder(data_dir, user_id), user_id)
     if history.unread:
-        warn(f"{history.unread} records of what was erased of {user_id} are damaged: what they named may be back")
+        warn(f"{history.unread} records of erasures of {user_id} are damaged: memories that they name may be back")
     return history
 
 
@@ -272,7 +272,7 @@ def _moves_aside(
     present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
     if present and not replace:
         names = ", ".join(folder.name for folder in present)
-        raise InvalidInputError("data_dir", f"{data_dir} holds {names} already; with --replace they are put aside")
+        raise InvalidInputError("data_dir", f"{data_dir} holds {names} already; with --replace they are moved aside")
     for folder in folders:
         if folder.exists() and folder not in present:
             folder.rmdir()

@@ -1,6 +1,5 @@
-"""The command line: one file for each verb or family of verbs.
+"""The command line: parse, confirm, call one public function, print.
 
-`group` finds the verb and turns errors into one line, `options` holds what every verb takes, `access` chooses between
-the daemon and the files, `render` prints. What this package does not do: decide anything that the Python interface
-could not; every verb is a few calls of it.
+`group` finds the command and turns errors into one line, `options` has what commands share, `access` opens a memory
+through the daemon or on its files, `render` prints. Decisions and file changes belong below (`care`, `client`).
 """

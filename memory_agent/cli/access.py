@@ -1,43 +1,51 @@
-"""The way to a memory: through the daemon where one runs, on the files otherwise.
+"""Open a memory: through the daemon where one runs, on the files otherwise.
 
-A store has one owner, so the files are opened only where no daemon serves them. What this file does not do: start a
-daemon; verbs that need one say how.
+Without a daemon, a given key is looked up in the data folder and enforced as a daemon would. That protects nothing,
+since the files need no key; it prevents that the key is ignored and data is written to another user. A CURVE key is not
+verified here: only a connection proves the secret half.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from memory_agent.cli.addresses import listens
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
-from memory_agent.cli.permission import as_permitted
+from memory_agent.cli.progress import progress_bars
 from memory_agent.client import MemoryClient
-from memory_agent.errors import UnavailableError
+from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
+from memory_agent.protocol import Request
 from memory_agent.storage.folders import known_users, user_folder
+from relay import Credentials, Principal
 
 if TYPE_CHECKING:
+    from memory_agent.care.folder_encryption import OnMissingKey
     from memory_agent.memory import Memory
 
+Answer = TypeVar("Answer")
+
 _MOST_NAMED = 8
+_CONNECT_TIMEOUT_S = 3.0
 
 
 @contextmanager
 def open_memory(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
-    """Open the user's memory for requests of `method`, which the key that was given must permit.
+    """Open the user's memory for requests of `method`, which a given key must permit.
 
-    Raises what `Memory.open` and `as_permitted` raise, and `UnavailableError` with an endpoint.
+    Raises what `Memory.open` and `authorize` raise, and `UnavailableError` for an endpoint without a daemon.
     """
-    if asks_daemon(target):
+    if uses_daemon(target):
         with open_client(target) as client:
             yield client
         return
     from memory_agent.care.offline import open_memory as open_files  # imports the engines
 
-    target = as_permitted(target, method)
+    target = authorize(target, method)
     with open_files(target.data_dir, target.settings, target.user_id) as memory:
         yield memory
 
@@ -45,19 +53,19 @@ def open_memory(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
 @contextmanager
 def open_for_reading(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
     """As `open_memory`, for requests that change nothing: a user without a store stays without one."""
-    if asks_daemon(target):
+    if uses_daemon(target):
         with open_client(target) as client:
             yield client
         return
     from memory_agent.care import offline  # imports the engines
 
-    target = as_permitted(target, method)
+    target = authorize(target, method)
     with offline.open_for_reading(target.data_dir, target.settings, target.user_id) as memory:
         yield memory
 
 
-def note_unknown(target: Target) -> None:
-    """Tell the owner of the data folder who is there, where a name may be mistyped; nobody else is told."""
+def note_unknown_user(target: Target) -> None:
+    """Note that a user has no store, with similar names; only for the owner of the data folder."""
     is_owner = target.endpoint is None and target.token is None and target.key_file is None
     if target.as_json or not is_owner or user_folder(target.data_dir, target.user_id).exists():
         return
@@ -69,13 +77,13 @@ def note_unknown(target: Target) -> None:
     note(f"no memories yet for user {target.user_id} in {target.data_dir}" + (f"; users here: {here}" if users else ""))
 
 
-def asks_daemon(target: Target) -> bool:
-    """Say whether a daemon is to be asked: one was named, or one serves the data folder."""
+def uses_daemon(target: Target) -> bool:
+    """Whether to use a daemon: an endpoint was named, or a daemon serves the data folder."""
     return target.endpoint is not None or target.layout.daemon_runs()
 
 
 def open_client(target: Target) -> MemoryClient:
-    """Return a client of the daemon. Where none runs, this or the client's first request raises `UnavailableError`."""
+    """Return a client of the daemon; this or its first request raises `UnavailableError` if none runs."""
     if target.endpoint is not None and not listens(target.endpoint):
         hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
@@ -90,6 +98,93 @@ def open_client(target: Target) -> MemoryClient:
 
 
 def note_settings(target: Target) -> None:
-    """Tell that settings of the command line do not reach a daemon that runs."""
+    """Note that settings of the command line do not change a running daemon."""
     if target.settings_named:
         note("the daemon keeps its own settings; --set and --config do not change them")
+
+
+def principal_of(target: Target) -> Principal | None:
+    """Return the principal of the key that was given, by the key file of the data folder; None without a key.
+
+    Raises `UnauthorizedError` for an unknown or revoked key, `RelaySettingsError` for an unreadable key file.
+    """
+    if target.key_file is None and not target.token:
+        return None
+    shown, credentials = target.identity, Credentials(target.data_dir)
+    if shown.curve is not None:
+        return credentials.of_curve(shown.curve.public)
+    return credentials.of_token(shown.token.encode())
+
+
+def authorize(target: Target, method: str) -> Target:
+    """Check that a given key permits `method`; return the target for the key's user, if the key is for one user.
+
+    Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`.
+    """
+    principal = principal_of(target)
+    if principal is None:
+        return target
+    from memory_agent.doors.reception import permitted
+
+    request = Request(method=method, user_id=target.user_id if target.user_named else "")
+    return replace(target, user_id=permitted(request, principal).user_id, user_named=True)
+
+
+def skip_without_key(target: Target) -> OnMissingKey | None:
+    """Return the callback that notes a user without a key; None if that user was named, which is an error."""
+    return None if target.user_named else note_skipped
+
+
+def note_skipped(error: EncryptionKeyMissingError) -> None:
+    """Note that a user is skipped because the key is missing."""
+    note(f"user {error.user_id} is skipped: {error}")
+
+
+def for_each_user(
+    target: Target, method: str, what: str, ask: Callable[[MemoryClient | Memory], Answer]
+) -> dict[str, Answer]:
+    """Call `ask` for the named user, or for each user of the data folder, and return the results by user.
+
+    With an endpoint, or a key for one user, that is a single user. Users whose encryption key is missing are noted and
+    skipped, unless named.
+    """
+    users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
+    answers: dict[str, Answer] = {}
+    with progress_bars() as report:
+        for done, user_id in enumerate(users):
+            report(what, done, len(users))
+            one = target if user_id == target.user_id else replace(target, user_id=user_id, user_named=True)
+            try:
+                with open_for_reading(one, method) as memory:
+                    answers[user_id] = ask(memory)
+                    note_unknown_user(one)
+            except EncryptionKeyMissingError as error:
+                if target.user_named:
+                    raise
+                note_skipped(error)
+        report(what, len(users), len(users))
+    return answers
+
+
+def _users(target: Target) -> list[str]:
+    key = principal_of(target)
+    return list(known_users(target.data_dir)) if key is None or key.user_id is None else [key.user_id]
+
+
+def listens(endpoint: str) -> bool:
+    """Whether a process listens at an ipc or tcp endpoint; True for other endpoints.
+
+    ZeroMQ would wait for one to appear, which suits a publisher and not a person at a prompt.
+    """
+    scheme, _, address = endpoint.partition("://")
+    try:
+        if scheme == "ipc":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+                peer.settimeout(_CONNECT_TIMEOUT_S)
+                peer.connect(address)
+        elif scheme in ("tcp", "curve+tcp"):
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""`encryption status|destroy`: what is encrypted at rest, and a user's key destroyed, with which all of it is gone."""
+"""`encrypt`, `encryption status` and `encryption destroy`: encryption at rest."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from memory_agent.cli.access import asks_daemon
-from memory_agent.cli.confirming import confirm
-from memory_agent.cli.options import Target, common_options, options_where_user
-from memory_agent.cli.render import print_document, print_table
+from memory_agent.cli.access import skip_without_key, uses_daemon
+from memory_agent.cli.failure import confirm, note
+from memory_agent.cli.options import ONLY, Target, common_options, options_where_user
+from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.render import print_document, print_table, size
 from relay import SYSTEM_USER, EncryptionKeyMissingError, KeyRing
 
 if TYPE_CHECKING:
-    from memory_agent.care.encryption import DestroyedKey
+    from memory_agent.care.folder_encryption import DestroyedKey
 
-_OFF = "encryption is off: whoever reads the disk reads everything. Name a folder in encryption.keys_folder"
-_UNNAMED = "something here is encrypted, and no folder of keys is set: name it in encryption.keys_folder"
-_AWAY = (
-    "{} does not hold the keys of this data folder: is the right folder mounted there? Nothing new is kept meanwhile"
-)
+_OFF = "encryption is off: anyone who can read the disk can read everything. Set encryption.keys_folder to a folder"
+_UNNAMED = "some stores are encrypted, and no folder of keys is set: set encryption.keys_folder"
+_AWAY = "{} does not hold the keys of this data folder: is the right folder mounted there? Nothing is stored meanwhile"
 
 
 @click.group(short_help="Encryption at rest: what is encrypted; destroy a key.")
 def encryption() -> None:
-    """Encryption at rest, each user's data with a key of its own: on with the setting encryption.keys_folder.
+    """Encryption at rest, with a key per user. The setting encryption.keys_folder switches it on.
 
-    The folder of keys lies outside the data folder and belongs into no backup of it: without the key nothing of its
-    user can be read, in the data folder or in any backup. Losing the folder is losing the data.
+    Keep the folder of keys outside the data folder and its backups: without a user's key, that user's data cannot be
+    read, in the data folder or in any backup. If you lose the folder of keys, you lose the data.
 
     \b
     Examples:
@@ -42,15 +41,15 @@ def encryption() -> None:
 def status(target: Target) -> None:
     """Show whether encryption is on, which stores are encrypted, plain or locked, and which users have keys.
 
-    `locked` is encrypted with a key that is not in the folder of keys. `system` has the key of what belongs to many
-    users. Works beside a daemon, and changes nothing. A folder of keys that is away, or another one, comes first.
+    A locked store is encrypted with a key that is not in the folder of keys. `system` has the key of what many users
+    share. Runs beside a daemon and changes nothing. A missing or wrong folder of keys is reported first.
 
     \b
     Examples:
       memory-agent encryption status
       memory-agent encryption status --json
     """
-    from memory_agent.care.encryption import store_encryptions  # engines
+    from memory_agent.care.folder_encryption import store_encryptions
 
     keys = target.keys
     users = [] if keys is None else keys.users()
@@ -80,14 +79,14 @@ def _state(keys: KeyRing | None, users: list[str], has_encrypted: bool) -> str:
     return f"encryption is on; keys of {count} user{'' if count == 1 else 's'}{system} in {keys.folder}"
 
 
-@encryption.command(short_help="Destroy a user's key: nothing of the user can be read again.")
+@encryption.command(short_help="Destroy a user's key, which makes the data unreadable.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options_where_user("Whose key.")
 def destroy(target: Target, yes: bool) -> None:
-    """Destroy the key of the user that --user names: nothing of the user can be read again, nor in any backup.
+    """Destroy the key of --user: that user's data can no longer be read, here or in any backup.
 
-    At once for every process, whether a daemon runs or not. Where none runs, what conductors published as `system`
-    about the user's runs is erased too. Says what is left. Copies of the folder of keys are yours to remove.
+    Takes effect at once in every process. Without a daemon, events that conductors published as `system` about the
+    user's runs are erased too. Prints what is left. Copies of the folder of keys are yours to remove.
 
     \b
     Examples:
@@ -95,7 +94,7 @@ def destroy(target: Target, yes: bool) -> None:
       memory-agent encryption destroy --user alice --yes --json
     """
     if not target.user_named:
-        raise click.UsageError("name whose key: --user")
+        raise click.UsageError("give --user: whose key")
     if target.user_id == SYSTEM_USER:
         raise click.UsageError("the key of system encrypts what belongs to many users: destroy the users' own keys")
     keys = target.keys
@@ -104,10 +103,10 @@ def destroy(target: Target, yes: bool) -> None:
     if not keys.has(target.user_id):
         raise EncryptionKeyMissingError(target.user_id, str(keys.folder))
     if not yes:
-        confirm(f"destroy the key of {target.user_id}, so that nobody can read that user's data again?")
-    from memory_agent.care.encryption import destroy_user_key  # imports the engines
+        confirm(f"destroy the key of {target.user_id}, so that the data can never be read again?")
+    from memory_agent.care.folder_encryption import destroy_user_key  # imports the engines
 
-    is_served = asks_daemon(target)
+    is_served = uses_daemon(target)
     destroyed = destroy_user_key(
         target.data_dir, target.settings, target.user_id, datetime.now(UTC), is_served=is_served
     )
@@ -123,3 +122,36 @@ def _print(target: Target, destroyed: DestroyedKey) -> None:
         click.echo(f"left: {left}")
     if destroyed.left:
         click.echo(f"remove it: memory-agent forget --user {target.user_id} --user-all")
+
+
+@click.command(short_help="Encrypt a data folder that is not encrypted.")
+@options_where_user(ONLY)
+def encrypt(target: Target) -> None:
+    """Encrypt the data folder, each user's data with a key of its own in encryption.keys_folder.
+
+    Without --user, encrypts everything: all users, the journal, and the owners of runs. Stop the daemon first. Needs
+    disk space for a copy of the largest part. Killed at any moment, it leaves each part plain or encrypted, and the
+    same command continues. If you lose the folder of keys, you lose the data: back it up, apart from the data.
+
+    Earlier backups, exports and what a restore moved aside stay plain. The disk may keep blocks of the plain files
+    until it overwrites them.
+
+    \b
+    Examples:
+      memory-agent encrypt --config memory-agent.toml
+      memory-agent encrypt --set encryption.keys_folder=/srv/keys --user alice
+    """
+    from memory_agent.care.folder_encryption import encrypt_folder  # imports the engines
+
+    user_id = target.user_id if target.user_named else None
+    with progress_bars() as report:
+        encrypted = encrypt_folder(
+            target.data_dir, target.settings, datetime.now(UTC), report, user_id, skip_without_key(target)
+        )
+    if target.as_json:
+        print_document({"users": encrypted.users, "journal": not target.user_named})
+    for user in () if target.as_json else encrypted.users:
+        done = "was encrypted" if user.was_encrypted else f"{size(user.bytes_before)} -> {size(user.bytes_after)}"
+        click.echo(f"user {user.user_id}: {user.memories} memories, {done}")
+    if encrypted.plain_leftovers:
+        note(f"what a restore moved aside is not encrypted: remove {', '.join(encrypted.plain_leftovers)}")

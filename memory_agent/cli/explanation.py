@@ -1,7 +1,7 @@
-"""`recall --explain`: why each memory is in the answer, as a table, and what was understood of the query.
+"""`recall --explain`: why each memory was found, as a table, and how the query was understood.
 
-The parts of a row add up to its score. Below stand what a column is too narrow for: the passage with the words that
-matched, who lent, where else it was said.
+The parts of a row add up to its score. Details that need more width follow: the matching passage, neighbours that
+boosted the memory, and duplicates.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _INDENT = 3
 
 
 class Asked(NamedTuple):
-    """What was asked for, to be told where no memory can: the filter, and what dates do (None: as the settings say)."""
+    """The filter and the use of dates (None: as in the settings), for a result without memories."""
 
     filter: MemoryFilter
     dates: Dates | None
 
 
 def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None:
-    """Print the answer to a recall with its reasons; ages are relative to `now`."""
+    """Print a recall result with the reasons; ages are relative to `now`."""
     print_figures("query", _query(result, asked))
     click.echo()
     if not result.memories:
@@ -77,7 +77,7 @@ def _found(result: RecallResult) -> dict[str, object]:
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """What was asked is all there is to tell: only memories carry how they were found."""
+    """Return the figures of the query alone, since only memories carry explanations."""
     return {
         "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
         "filters": _conditions(msgspec.structs.asdict(asked.filter)) or "none",
@@ -86,7 +86,7 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
 
 
 def _plan(plan: Mapping[str, Any] | None) -> dict[str, object]:
-    """Say how the filter was worked, where there was one."""
+    """Return how the filter was evaluated, if there was one."""
     if not plan:
         return {}
     costs = ", ".join(f"{name.replace('_', ' ')} {cost:.2f} ms" for name, cost in plan["cost_ms"].items())
@@ -142,7 +142,7 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Which other requests a former request stands for; an older daemon says nothing of it."""
+    """Yield how many similar requests a request stands for. Older daemons do not send this."""
     folded = parts.get("repeats")
     if not folded:
         return
@@ -151,7 +151,7 @@ def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
-    """What the learner changed, and which past runs made it; an older daemon says nothing of it."""
+    """Yield what the learner changed, and because of which runs. Older daemons do not send this."""
     if parts.get("arm") != "learned":
         return
     names = {"association": "used before", "shift": "query moved", "outcome": "how its run ended"}
@@ -163,7 +163,7 @@ def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _ids(memory: RetrievedMemory) -> list[str]:
-    """The record that is shown, and those that say the same."""
+    """Return the ids of the record and of its duplicates."""
     return [memory.record.id, *(origin.id for origin in memory.origins)]
 
 
@@ -172,7 +172,7 @@ def _lender(record_id: str, memory: RetrievedMemory, numbers: Mapping[str, int])
 
 
 def _named(record_id: str, numbers: Mapping[str, int]) -> str:
-    """A memory of the answer by its number, another one by its id."""
+    """Return the number of a memory in the result, else its id."""
     return f"#{numbers[record_id]}" if record_id in numbers else record_id
 
 

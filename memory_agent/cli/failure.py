@@ -1,21 +1,23 @@
-"""How a failure reaches whoever typed the command: one line on standard error and an exit code, never a traceback.
+"""Messages on standard error: failures, notes and questions.
 
-With --json the line is a JSON document, so that a program can tell failures apart by `code`.
+A failure is one line and an exit code, never a traceback. With --json it is a JSON document, so that a program can tell
+failures apart by `code`.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import IO, Any
 
 import click
 
 JSON_KEY = "memory_agent.json"
-"""Where the options note in a click context's `meta` that --json was given."""
+"""The key in a click context's `meta` under which --json is noted."""
 
 
 class Failure(click.ClickException):
-    """What a verb could not do. `code` and `retryable` are those of the error behind it."""
+    """A command failed. `code` and `retryable` are those of the underlying error."""
 
     exit_code = 1
 
@@ -32,11 +34,26 @@ class Failure(click.ClickException):
 
 
 class Misuse(Failure):
-    """What was typed wrongly, for a program that asked for JSON."""
+    """A usage error, for a program that asked for JSON."""
 
     exit_code = 2
 
 
 def note(message: str) -> None:
-    """Tell something on standard error that is no failure."""
+    """Print a line on standard error that is not a failure."""
     click.echo(f"note: {message}", err=True)
+
+
+def confirm(question: str) -> None:
+    """Ask a person to confirm what cannot be undone. Programs give --yes instead.
+
+    Raises `click.Abort` if the answer is no, `click.UsageError` if standard input is not a terminal.
+    """
+    try:
+        is_sure = click.confirm(question, err=True)
+    except click.Abort as error:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("standard input is not a terminal; give --yes to confirm") from error
+    if not is_sure:
+        raise click.Abort

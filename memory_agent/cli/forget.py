@@ -7,13 +7,10 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from memory_agent.cli.access import asks_daemon, note_unknown, open_client
-from memory_agent.cli.confirming import confirm
-from memory_agent.cli.failure import note
-from memory_agent.cli.options import Target, daemon_options
-from memory_agent.cli.permission import as_permitted
+from memory_agent.cli.access import authorize, note_unknown_user, open_client, uses_daemon
+from memory_agent.cli.failure import confirm, note
+from memory_agent.cli.options import Moment, Target, daemon_options
 from memory_agent.cli.render import plain, print_document, print_figures
-from memory_agent.cli.values import Moment
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
 from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
@@ -27,9 +24,9 @@ from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
 @click.option("--tag", "tags", multiple=True, help="All with this tag.")
 @click.option("--since", type=Moment(), help="All since then: 2026-02-16, or an age: 7d.")
 @click.option("--until", type=Moment(), help="All before then.")
-@click.option("--expired", is_flag=True, help="All that has reached the age of a rule (settings: retention.rules).")
+@click.option("--expired", is_flag=True, help="All that has expired by a rule (settings: retention.rules).")
 @click.option("--user-all", is_flag=True, help="Everything of the user that --user names.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be erased.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
 def forget(
@@ -46,11 +43,11 @@ def forget(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Erase memories and the events they were made of: nothing of them is left in any file. Prints a receipt.
+    """Erase memories and the events they were made of from every file, and print a receipt.
 
-    What several of --kind, --source, --tag, --since and --until say must all hold. It cannot be undone. Backups and
-    what publishers have not sent yet are not reached. Ids that no memory has are named. Exit code 1: something is still
-    to be done, which the last line names; the receipt's `complete` is false then.
+    Of --kind, --source, --tag, --since and --until, all that are given must match. This cannot be undone. Backups, and
+    events that publishers have not sent yet, are not covered. Unknown ids are listed. Exit code 1: the erasure is not
+    complete yet, for the reason on the last line; the receipt's `complete` is false then.
 
     \b
     Examples:
@@ -64,17 +61,15 @@ def forget(
     asked = None if wanted == MemoryFilter() else wanted
     selection = Selection(ids=ids, session_id=session_id, filter=asked, expired=expired)
     if user_all == (selection != Selection()):
-        raise click.UsageError(
-            "say what to forget: --id, --session, a filter, --expired, or --user-all (and nothing else with it)"
-        )
+        raise click.UsageError("name what to forget: --id, --session, a filter, --expired, or --user-all (alone)")
     if user_all and not target.user_named:
         raise click.UsageError("--user-all needs --user")
-    if expired and not asks_daemon(target) and not target.settings.retention.rules:
-        raise click.UsageError("no rule of retention is set (retention.rules), so nothing expires")
+    if expired and not uses_daemon(target) and not target.settings.retention.rules:
+        raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
     if user_all:
         selection = Selection(everything=True)
-    if not asks_daemon(target):
-        target = as_permitted(target, "erase")
+    if not uses_daemon(target):
+        target = authorize(target, "erase")
     if not dry_run and not yes:
         planned = _erase(target, selection, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"
@@ -97,7 +92,7 @@ def _print(receipt: ErasureReceipt) -> None:
 
 
 def _erase(target: Target, selection: Selection, *, dry_run: bool) -> ErasureReceipt:
-    if asks_daemon(target):
+    if uses_daemon(target):
         with open_client(target) as client:
             if selection.everything:
                 return client.erasure.erase_user(dry_run=dry_run)
@@ -113,5 +108,5 @@ def _erase(target: Target, selection: Selection, *, dry_run: bool) -> ErasureRec
         target.data_dir, target.settings, target.user_id, selection, now, dry_run=dry_run, warn=note
     )
     if not selection.everything:
-        note_unknown(target)
+        note_unknown_user(target)
     return receipt

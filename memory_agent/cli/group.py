@@ -1,6 +1,6 @@
-"""The root of the command line: finds a verb, loads only its file, and turns our errors into one line.
+"""The root of the command line: find a command, import only its file, and turn our errors into one line.
 
-A verb's file is imported when the verb is named, so that `recall` does not pay for what `serve` needs.
+A command's file is imported when the command is named, so that `recall` does not pay for what `serve` needs.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from memory_agent.version import VERSION
 from relay import RelayError
 
 VERBS = {
-    "serve": "serve",
-    "publish": "publish",
-    "recall": "recall",
-    "remember": "remember",
-    "feedback": "feedback",
-    "trajectory": "trajectory",
-    "sona": "sona",
-    "stats": "stats",
-    "doctor": "doctor",
-    "model": "model",
-    "quarantine": "quarantine",
-    "keys": "keys",
-    "encryption": "encryption",
-    "encrypt": "encrypt",
-    "verify": "verify",
-    "rebuild": "rebuild",
-    "compact": "compact",
-    "backup": "backup",
-    "restore": "restore",
-    "export": "exporting",
-    "import": "importing",
-    "forget": "forget",
-    "eval": "evaluate",
+    "serve": ("daemon", "serve"),
+    "publish": ("publish", "publish"),
+    "recall": ("recall", "recall"),
+    "remember": ("recall", "remember"),
+    "feedback": ("trajectory", "feedback"),
+    "trajectory": ("trajectory", "trajectory"),
+    "sona": ("sona", "sona"),
+    "stats": ("daemon", "stats"),
+    "doctor": ("setup", "doctor"),
+    "model": ("setup", "model"),
+    "quarantine": ("quarantine", "quarantine"),
+    "keys": ("keys", "keys"),
+    "encryption": ("encryption", "encryption"),
+    "encrypt": ("encryption", "encrypt"),
+    "verify": ("care", "verify"),
+    "rebuild": ("care", "rebuild"),
+    "compact": ("care", "compact"),
+    "backup": ("care", "backup"),
+    "restore": ("care", "restore"),
+    "export": ("transfer", "export_memories"),
+    "import": ("transfer", "import_memories"),
+    "forget": ("forget", "forget"),
+    "eval": ("evaluate", "evaluate"),
 }
-"""Each verb and the file of this package that holds it, in the order in which a newcomer meets them."""
+"""Each command with the file of this package and the function that holds it, in the order of the help."""
 
 _INTERRUPTED = 130
 
@@ -58,7 +58,7 @@ class FailureGroup(click.Group):
                 raise  # click shows the usage too, for a person
             raise Misuse("usage", error.format_message()) from error
         except BrokenPipeError:
-            raise  # click ends quietly where nobody reads on
+            raise  # click exits quietly when the reader has gone
         except OSError as error:
             raise Failure("io", str(error)) from error
         except (KeyboardInterrupt, click.Abort):
@@ -66,7 +66,7 @@ class FailureGroup(click.Group):
 
 
 class VerbGroup(FailureGroup):
-    """The verbs, loaded when they are named."""
+    """The commands, imported when they are named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -74,7 +74,8 @@ class VerbGroup(FailureGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        verb = getattr(importlib.import_module(f"memory_agent.cli.{VERBS[cmd_name]}"), VERBS[cmd_name])
+        module, function = VERBS[cmd_name]
+        verb = getattr(importlib.import_module(f"memory_agent.cli.{module}"), function)
         assert isinstance(verb, click.Command)
         return verb
 

@@ -1,4 +1,4 @@
-"""`keys create|list|rotate|revoke`: who may ask the daemon of this data folder, for whose memory and what for."""
+"""`keys create|list|rotate|revoke`: credentials for the daemon of this data folder, by user and scope."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     unknown = sorted(set(names) - {scope.value for scope in ALL_SCOPES})
     if unknown or not names:
         known = ", ".join(scope.value for scope in Scope)
-        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is no scope; there are: {known}")
+        raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is not a scope; there are: {known}")
     return frozenset(map(Scope, names))
 
 
-@click.group(short_help="Who may ask: create, list, rotate, revoke keys.")
+@click.group(short_help="Access keys: create, list, rotate, revoke.")
 def keys() -> None:
-    """Keys for others than whoever owns the data folder: each for one user or all, and for what its scopes say.
+    """Access keys for others than the owner of the data folder: for one user or all, with scopes.
 
-    The owner needs none: the file `token` in the data folder is the key `local`, for all users and everything. Keys
-    work on the folder's files, whether a daemon runs or not; what changes counts from the next request on.
+    The owner needs none: the file `token` in the data folder is the key `local`, for all users and scopes. Commands
+    change the key file, whether a daemon runs or not; changes take effect with the next request.
 
     \b
     Scopes:
-      publish   put events and memories in, tell how runs went
+      publish   store events and memories, report runs
       recall    read memories and runs
-      admin     forget, export, and with --all-users the daemon's own verbs
+      admin     forget, export, and with --all-users manage the daemon
 
     \b
     Examples:
@@ -60,17 +60,17 @@ def keys() -> None:
     """
 
 
-@keys.command(short_help="Make a key, and print it this once.")
+@keys.command(short_help="Create a key and print it once.")
 @click.argument("name")
-@click.option("--all-users", is_flag=True, help="For every user, instead of the one of --user.")
+@click.option("--all-users", is_flag=True, help="For all users, instead of --user.")
 @click.option("--scope", "scopes", default="publish,recall", show_default=True, callback=_scopes, metavar="LIST",
-              help="What for, of publish, recall and admin, with commas.")  # fmt: skip
+              help="Scopes, of publish, recall and admin, comma-separated.")  # fmt: skip
 @click.option("--curve", is_flag=True, help="A CURVE key pair, for curve+tcp:// endpoints, instead of a token.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key there (0600), for --key-file, instead of printing it.")  # fmt: skip
 @options_where_user("Whose memory the key is for.")
 def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope], curve: bool, out: Path | None) -> None:
-    """Make the key NAME for one user or for all. It is shown this once; the folder keeps only what recognises it.
+    """Create the key NAME for one user or for all. It is shown once; the data folder keeps only its digest.
 
     A token is for the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
 
@@ -81,7 +81,7 @@ def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope],
       memory-agent keys create planner --user alice --scope recall --curve --out planner.key
     """
     if all_users == target.user_named:
-        raise click.UsageError("say whose memory the key is for: --user ID, or --all-users (and not both)")
+        raise click.UsageError("give --user ID or --all-users (not both)")
     if out is not None and out.exists():
         raise click.UsageError(f"{out} exists; choose another file")
     ensure_local_key(target.data_dir)
@@ -92,16 +92,16 @@ def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope],
     _hand_out(target, document, out)
 
 
-@keys.command(short_help="Give a key another secret; the former is worth nothing.")
+@keys.command(short_help="Replace a key's secret; the old one stops working.")
 @click.argument("name")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the key there (0600) instead of printing it; over the key's former file, too.")  # fmt: skip
+              help="Write the key there (0600) instead of printing it; may be the key's old file.")  # fmt: skip
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
-    """Give the key NAME another secret, and print it this once. The former is worth nothing from the next request on.
+    """Replace the secret of the key NAME, and print it once. The old one stops working with the next request.
 
-    NAME local is the data folder's own: its new token is put into the file `token`, where clients on this machine, and
-    the daemon, find it.
+    NAME local is the data folder's own key: its new token goes to the file `token`, where clients on this machine and
+    the daemon find it.
 
     \b
     Examples:
@@ -134,10 +134,10 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
         click.echo(encoded.decode())
 
 
-@keys.command("list", short_help="Show the keys there are, and were.")
+@keys.command("list", short_help="List keys, also revoked ones.")
 @options_where_user(UNUSED)
 def list_keys(target: Target) -> None:
-    """Show the keys of the data folder, revoked ones too; never a token, which is kept nowhere.
+    """List the keys of the data folder, also revoked ones; without tokens, which are stored nowhere.
 
     \b
     Examples:
@@ -153,11 +153,11 @@ def list_keys(target: Target) -> None:
         print_table("keys", ("id", "user", "scopes", "by", "created", "revoked"), map(_row, found))
 
 
-@keys.command(short_help="Make a key worth nothing, at once.")
+@keys.command(short_help="Revoke a key at once.")
 @click.argument("name")
 @options_where_user(UNUSED)
 def revoke(target: Target, name: str) -> None:
-    """Make the key NAME worth nothing from its next request on, on connections that stand too.
+    """Revoke the key NAME: its next request is refused, also on open connections.
 
     \b
     Examples:

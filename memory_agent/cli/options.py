@@ -1,15 +1,18 @@
-"""What every verb takes: whose memory, where it lies, which settings, and how to print.
+"""The options that commands share, and the types of their values.
 
-A verb is a function whose first argument is a `Target`; the decorators add the options and build it. What this file
-does not do: open anything (`access`).
+A command is a function whose first argument is a `Target`; the decorators add the options and build it. Opening what
+the target names is left to `access`.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from memory_agent.cli.failure import JSON_KEY, note
+from memory_agent.errors import InvalidInputError
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
@@ -28,7 +32,7 @@ Verb = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Target:
-    """What the options of every verb say. `user_named` and `settings_named`: they were given on the command line."""
+    """The values of the shared options. `user_named`, `settings_named`: given on the command line."""
 
     user_id: str
     user_named: bool
@@ -47,12 +51,12 @@ class Target:
 
     @property
     def keys(self) -> KeyRing | None:
-        """The encryption keys of users, None where nothing is encrypted. Raises `RelaySettingsError`."""
+        """The users' encryption keys, None without encryption. Raises `RelaySettingsError`."""
         return open_key_ring(self.settings.encryption, self.data_dir)
 
     @property
     def identity(self) -> Identity:
-        """What to show to a relay. Raises `RelaySettingsError` for a key file that cannot be read."""
+        """The credentials for a relay. Raises `RelaySettingsError` for an unreadable key file."""
         if self.key_file is not None:
             return identity_of(read_key_file(self.key_file))
         return Identity(token=self.token) if self.token else Identity(file=self.data_dir / TOKEN_FILE)
@@ -70,7 +74,7 @@ _COMMON = (
     click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
-        help=f"Where memories lie. Default: $MEMORY_AGENT_DATA_DIR, else {platform_data_dir()}",
+        help=f"The data folder. Default: $MEMORY_AGENT_DATA_DIR, else {platform_data_dir()}",
     ),
     click.option(
         "--config",
@@ -98,29 +102,29 @@ _COMMON = (
 _ENDPOINT = click.option(
     "--endpoint",
     metavar="URL",
-    help=f"Ask the daemon at this endpoint (a token for it in ${TOKEN_VARIABLE}) instead of the data folder's.",
+    help=f"Use the daemon at this endpoint (its token in ${TOKEN_VARIABLE}) instead of the data folder's.",
 )
 _KEY_FILE = click.option(
     "--key-file",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar=KEY_FILE_VARIABLE,
     metavar="FILE",
-    help=f"Show this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}, else the data folder's own.",
+    help=f"Use this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}, else the data folder's own.",
 )
 
 
-def common_options(verb: Verb) -> Verb:
-    """Give a verb the options of every verb, as a `Target`."""
-    return _given(verb, click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help=_WHOSE))
+def common_options(command: Verb) -> Verb:
+    """Add the options of every command, and pass their values as a `Target`."""
+    return _given(command, click.option("--user", default=DEFAULT_USER, show_default=True, metavar="ID", help=_WHOSE))
 
 
 def options_where_user(means: str) -> Callable[[Verb], Verb]:
-    """As `common_options`, for a verb where --user is something else than whose memory, and has no default to tell."""
-    return lambda verb: _given(verb, click.option("--user", default=DEFAULT_USER, metavar="ID", help=means))
+    """As `common_options`, with another help text for --user, which then shows no default."""
+    return lambda command: _given(command, click.option("--user", default=DEFAULT_USER, metavar="ID", help=means))
 
 
-def _given(verb: Verb, user_option: Callable[[Verb], Verb]) -> Verb:
-    @functools.wraps(verb)
+def _given(command: Verb, user_option: Callable[[Verb], Verb]) -> Verb:
+    @functools.wraps(command)
     def with_target(
         user: str,
         data_dir: Path | None,
@@ -143,28 +147,28 @@ def _given(verb: Verb, user_option: Callable[[Verb], Verb]) -> Verb:
             key_file=key_file,
             as_json=as_json,
         )
-        return verb(target, **own)
+        return command(target, **own)
 
     return _decorated(with_target, (user_option, *_COMMON))
 
 
-def daemon_options(verb: Verb) -> Verb:
-    """As `common_options`, for a verb that may ask a daemon: with `--endpoint` and `--key-file` too."""
-    return _ENDPOINT(_KEY_FILE(common_options(verb)))
+def daemon_options(command: Verb) -> Verb:
+    """As `common_options`, with --endpoint and --key-file for commands that may use a daemon."""
+    return _ENDPOINT(_KEY_FILE(common_options(command)))
 
 
 def typed(option: str) -> bool:
-    """Say whether an option of the running verb stood on the command line, rather than in a variable."""
+    """Whether an option of the running command was given on the command line, not in a variable."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def given(option: str) -> bool:
-    """Say whether an option of the running verb was given, rather than left at its default."""
+    """Whether an option of the running command was given, on the command line or in a variable."""
     return click.get_current_context().get_parameter_source(option) not in (ParameterSource.DEFAULT, None)
 
 
 def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
-    """Return the settings. A NAME=VALUE pair is the variable of that setting, for this command only."""
+    """Return the settings; a NAME=VALUE pair overrides the variable of that setting."""
     variables = {name: text for name, text in os.environ.items() if name not in (TOKEN_VARIABLE, KEY_FILE_VARIABLE)}
     return load_settings(config, variables | dict(map(_variable, pairs)), warn=note)
 
@@ -180,7 +184,46 @@ def _data_dir(named: Path | None, settings: Settings) -> Path:
     return (named or (Path(settings.data_dir) if settings.data_dir else default_data_dir())).expanduser().absolute()
 
 
-def _decorated(verb: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
+def _decorated(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
     for option in reversed(options):
-        verb = option(verb)
-    return verb
+        command = option(command)
+    return command
+
+
+_AGO = re.compile(r"(\d{1,18})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class Moment(click.ParamType[datetime]):
+    """An ISO 8601 date or time (without a zone: UTC), or how long ago: 30m, 12h, 7d, 2w."""
+
+    name = "WHEN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_moment(value, datetime.now(UTC))
+        except OverflowError:
+            self.fail(f"{value!r} is longer ago than the calendar goes back", param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} is neither an ISO date such as 2026-02-16 nor an age such as 7d or 12h", param, ctx)
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Parse a date, a time, or an age before `now`. Raises `ValueError`, `OverflowError` for an age too long."""
+    ago = _AGO.fullmatch(text.strip())
+    if ago is None:
+        moment = datetime.fromisoformat(text.strip())
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+
+
+def read_text(text: str) -> str:
+    """Return `text`, or standard input for `-`. Raises `InvalidInputError` if that is not UTF-8."""
+    if text != "-":
+        return text
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("text", f"standard input is not UTF-8 at byte {error.start}") from error

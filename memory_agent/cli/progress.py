@@ -31,7 +31,7 @@ _COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
 
 @contextmanager
 def progress_bars(unit: Literal["items", "bytes"] = "items") -> Iterator[Report]:
-    """Give a function that draws one bar for each thing that is reported to it, from the first report on."""
+    """Yield a function that draws one bar for each thing reported to it."""
     columns = (column() for column in _COLUMNS[unit])
     description = TextColumn("{task.description}", markup=False)
     bars = Progress(description, BarColumn(), *columns, console=Console(stderr=True))

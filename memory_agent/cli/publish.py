@@ -1,45 +1,57 @@
-"""`publish`: events as JSON lines, through the relay, with acks."""
+"""`publish`: send events, as JSON Lines, through the relay, and wait for the acks."""
 
 from __future__ import annotations
 
+import codecs
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
+import msgspec
 
-from memory_agent.cli.access import open_client
-from memory_agent.cli.addresses import listens, relay_ingest
-from memory_agent.cli.event_lines import BadLine, EventLines, count_lines
+from memory_agent.cli.access import listens, open_client
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import print_document
-from memory_agent.cli.sending import Summary, send
-from memory_agent.cli.waiting import wait_until_recallable
-from memory_agent.errors import UnavailableError
-from relay import Progress
+from memory_agent.client import MemoryClient
+from memory_agent.errors import DeadlineExceededError, UnavailableError
+from relay import (
+    BusSettings,
+    FlushReport,
+    Identity,
+    MalformedEventError,
+    Progress,
+    Publisher,
+    RelayError,
+    RelayUnavailableError,
+    relay_endpoints,
+)
 
 _ALWAYS = ("published", "acknowledged", "duplicates", "rejected")
+_MOST_LINES_KEPT = 1_000
+_SLICE_S = 1.0
 
 
-@click.command(short_help="Send events, as JSON lines, through the relay.")
+@click.command(short_help="Send events, as JSON Lines, through the relay.")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--wait", is_flag=True, help="Return when every event is recallable, or in quarantine.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), default=300, show_default=True,
-              metavar="S", help="Give up when acks, or with --wait memories, are not there by then.")  # fmt: skip
+              metavar="S", help="Give up when acks, or memories with --wait, are missing by then.")  # fmt: skip
 @click.option("--spool", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="Keep events here while the relay is away; the next publish with it sends them.")  # fmt: skip
+              help="Keep events here while the relay is down; the next publish with it sends them.")  # fmt: skip
 @click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
 @daemon_options
 def publish(
     target: Target, file: IO[bytes], wait: bool, timeout_s: float, spool: Path | None, ingest: str | None
 ) -> None:
-    """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has them on disk.
+    """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has stored them.
 
-    A line that is no event is named on standard error and counted; the others go on, and the exit code is 1 at the end.
-    A repeat (the same event_id) is recognised and counted. An explicit --user owns the events that name no user.
+    Bad lines are reported on standard error and counted; the others are sent, and the exit code is 1. A duplicate (same
+    event_id) is recognised and counted. An explicit --user owns the events that name no user.
 
     \b
     Examples:
@@ -58,11 +70,11 @@ def publish(
     with progress_bars() as report, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
         lines = EventLines(file, target.user_id if target.user_named else None)
-        outcome = _Outcome(report, count_lines(file))
+        bar = _SendingBar(report, count_lines(file))
         started_s = time.monotonic()
         patience_s = timeout_s if reachable else 0
         summary = send(
-            lines, endpoint, target.identity, target.settings.relay, spool, patience_s, outcome.told, outcome.refused
+            lines, endpoint, target.identity, target.settings.relay, spool, patience_s, bar.on_progress, bar.on_bad_line
         )
         if client is not None and summary.all_arrived():
             wait_until_recallable(client, summary.acked_through, summary.published, timeout_s, report)
@@ -73,42 +85,42 @@ def publish(
 
 
 def _unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:
-    spool = " (or give --spool DIR to keep the events until it is there)" if may_spool else ""
+    spool = " (or give --spool DIR to keep the events until one does)" if may_spool else ""
     if is_named:
         return f"no relay listens at {endpoint}; a daemon listens there with the setting relay.broker.listen{spool}"
     if target.endpoint is not None:
         return (
-            f"no relay listens at {endpoint}; --endpoint is where a daemon answers: name where its relay listens with "
+            f"no relay listens at {endpoint}; --endpoint is where a daemon answers: give its relay's endpoint with "
             f"--relay URL (the daemon's setting relay.broker.listen){spool}"
         )
     return f"no relay listens at {endpoint}; start one with: memory-agent serve --data-dir {target.data_dir}{spool}"
 
 
-class _Outcome:
-    """Shows what becomes of the lines while they are sent."""
+class _SendingBar:
+    """Shows the progress of sending."""
 
     def __init__(self, report: Report, lines: int) -> None:
         self._report = report
         self._lines = lines
-        self._settled = self._refused = 0
+        self._settled = self._bad = 0
 
-    def told(self, progress: Progress) -> None:
-        """Show acks; called by the publisher's thread."""
+    def on_progress(self, progress: Progress) -> None:
+        """Show acks; called in the publisher's thread."""
         self._settled = progress.acked + progress.duplicates
         self._show()
 
-    def refused(self, bad: BadLine) -> None:
-        """Name a line that is of no use."""
+    def on_bad_line(self, bad: BadLine) -> None:
+        """Report a bad line."""
         click.echo(f"error: {bad}", err=True)
-        self._refused += 1
+        self._bad += 1
         self._show()
 
     def _show(self) -> None:
-        self._report("publish", self._settled + self._refused, self._lines)
+        self._report("publish", self._settled + self._bad, self._lines)
 
 
 def print_summary(summary: Summary) -> None:
-    """Print what became of the lines, in words."""
+    """Print a summary in words."""
     counts = {
         "published": summary.published,
         "acknowledged": summary.acknowledged,
@@ -123,7 +135,187 @@ def print_summary(summary: Summary) -> None:
     elif summary.recallable_s is not None:
         click.echo(
             f"all handled after {summary.recallable_s:g} s: recallable, in quarantine, or dropped as noise "
-            "(memory-agent stats tells what, and why)"
+            "(see memory-agent stats)"
         )
     if summary.failure is not None:
         click.echo(f"error: {summary.failure}", err=True)
+
+
+class BadLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that is not an event, or that the relay rejected; `line` is 0 if its number is not known."""
+
+    line: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line else ""
+        return f"{place}{self.field}: {self.reason}"
+
+
+OnBadLine = Callable[[BadLine], None]
+
+
+class EventLines:
+    """The lines of a stream as mappings. `user_id`, unless None, is added to those without a user."""
+
+    def __init__(self, stream: IO[bytes], user_id: str | None) -> None:
+        self._stream = stream
+        self._user_id = user_id
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
+        """Yield the number and the content of each line that is not blank."""
+        for number, line in enumerate(self._stream, 1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                yield number, self._read(number, line)
+
+    def _read(self, number: int, line: bytes) -> dict[str, Any] | BadLine:
+        try:
+            event = msgspec.json.decode(line)
+        except UnicodeDecodeError as error:
+            return BadLine(line=number, field="event", reason=f"is not UTF-8 at byte {error.start} of a text")
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = str(error).partition(" - at `")[0].removeprefix("JSON is malformed: ")
+            return BadLine(line=number, field="event", reason=f"is not JSON: {reason}")
+        if not isinstance(event, dict):
+            return BadLine(line=number, field="event", reason="is not a JSON object")
+        if self._user_id is not None and not event.get("user_id"):
+            event["user_id"] = self._user_id
+        return event
+
+
+def count_lines(stream: IO[bytes]) -> int:
+    """Count the lines of a stream that are not blank, and rewind it; 0 if it is not seekable."""
+    if not stream.seekable():
+        return 0
+    lines = sum(1 for line in stream if line.strip())
+    stream.seek(0)
+    return lines
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """The result for all lines. Times are seconds since the first line was sent, None if that stage was not reached.
+
+    `published` lines were events. Each is then acknowledged (new and durable at the relay), a duplicate, rejected by
+    the relay, spooled on this disk, or unacknowledged. `rejected` also counts lines that are not events; the first
+    thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early.
+    """
+
+    published: int = 0
+    acknowledged: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    spooled: int = 0
+    unacknowledged: int = 0
+    acked_through: dict[str, int] = {}
+    bad_lines: list[BadLine] = []
+    acknowledged_s: float | None = None
+    recallable_s: float | None = None
+    failure: str | None = None
+
+    def reject(self, bad: BadLine, on_bad_line: OnBadLine) -> None:
+        """Count a bad line, and report it."""
+        on_bad_line(bad)
+        self.rejected += 1
+        if len(self.bad_lines) < _MOST_LINES_KEPT:
+            self.bad_lines.append(bad)
+
+    def all_arrived(self) -> bool:
+        """Whether the relay has stored or rejected every event; sets `failure` if not."""
+        missing = self.spooled + self.unacknowledged
+        if missing and self.failure is None:
+            self.failure = f"{missing} events did not arrive at the relay, so there is nothing to wait for"
+        return self.failure is None
+
+    def settle(self, report: FlushReport, on_bad_line: OnBadLine, *, spools: bool) -> None:
+        """Take over a publisher's report. Pending events go to its spool, if it has one, when it closes."""
+        self.published = report.published
+        self.acknowledged, self.duplicates = report.acked, report.duplicates
+        self.spooled = report.spooled + (report.pending if spools else 0)
+        self.unacknowledged = 0 if spools else report.pending
+        self.acked_through = report.acked_through
+        for rejection in report.rejections:
+            field = f"event {rejection.event_id}, {rejection.field}"
+            self.reject(BadLine(line=0, field=field, reason=rejection.reason), on_bad_line)
+
+
+def send(
+    lines: EventLines,
+    ingest: str,
+    identity: Identity,
+    settings: BusSettings,
+    spool: Path | None,
+    flush_timeout_s: float,
+    on_progress: Callable[[Progress], None],
+    on_bad_line: OnBadLine,
+) -> Summary:
+    """Publish every line that is an event and wait for the acks, at most `flush_timeout_s`.
+
+    Bad lines are reported to `on_bad_line` and raise nothing. Raises `JournalInUseError` if another publisher has the
+    spool.
+    """
+    summary = Summary()
+    publisher = Publisher(
+        ingest,
+        settings=settings.publisher,
+        limits=settings.events,
+        spool=spool,
+        on_progress=on_progress,
+        identity=identity,
+    )
+    started_s = time.monotonic()
+    try:
+        _publish_all(publisher, lines, summary, on_bad_line)
+        report = publisher.flush(0 if summary.failure else flush_timeout_s)
+        summary.settle(report, on_bad_line, spools=spool is not None)
+        summary.acknowledged_s = round(time.monotonic() - started_s, 3)
+    except RelayError as error:
+        summary.failure = str(error)
+    finally:
+        with suppress(RelayUnavailableError):  # events without ack and spool are in the summary
+            publisher.close()
+    return summary
+
+
+def _publish_all(publisher: Publisher, lines: EventLines, summary: Summary, on_bad_line: OnBadLine) -> None:
+    """Publish line by line; stop, with the reason, when the publisher accepts no more."""
+    for number, line in lines:
+        if isinstance(line, BadLine):
+            summary.reject(line, on_bad_line)
+            continue
+        try:
+            publisher.publish(line)
+        except MalformedEventError as error:
+            summary.reject(BadLine(line=number, field=error.field, reason=error.reason), on_bad_line)
+        except RelayError as error:
+            summary.failure = f"stopped at line {number}: {error}"
+            return
+
+
+def wait_until_recallable(
+    client: MemoryClient, through: Mapping[str, int], events: int, timeout_s: float, report: Report
+) -> None:
+    """Return when each user's events up to a sequence number are recallable or in quarantine.
+
+    Raises `DeadlineExceededError` after `timeout_s`, `UnavailableError` if the daemon stops.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    report("recallable", 0, events)
+    while True:
+        remaining_s = deadline_s - time.monotonic()
+        try:
+            client.wait(through, max(0.01, min(_SLICE_S, remaining_s)))
+        except DeadlineExceededError:
+            if remaining_s <= _SLICE_S:
+                raise DeadlineExceededError(f"not all events are recallable after {timeout_s:g} s") from None
+            report("recallable", max(0, events - client.status().dispatched.get("lag", 0)), events)
+        else:
+            report("recallable", events, events)
+            return
+
+
+def relay_ingest(target: Target, named: str | None) -> str:
+    """Return the relay's endpoint for events: as named, else from the settings, else of the data folder."""
+    return named or target.settings.relay.broker.ingest or relay_endpoints(target.data_dir).ingest

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from memory_agent.cli.access import asks_daemon, open_client
+from memory_agent.cli.access import authorize, open_client, uses_daemon
 from memory_agent.cli.options import Target, daemon_options
-from memory_agent.cli.permission import as_permitted
 from memory_agent.cli.render import print_document, print_table, size
 from memory_agent.protocol import QuarantinedEvent
 
@@ -16,9 +15,9 @@ _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]
 _all = click.option("--all", "every", is_flag=True, help="Every entry, instead of naming ids.")
 
 
-@click.group(short_help="Events that could not be handled: list, retry, drop.")
+@click.group(short_help="Quarantined events: list, retry, drop.")
 def quarantine() -> None:
-    """Events that could not be read or handled: nothing is lost, nothing is retried for ever.
+    """Events that could not be decoded or ingested: they are kept here, and not retried for ever.
 
     \b
     Examples:
@@ -28,14 +27,14 @@ def quarantine() -> None:
     """
 
 
-@quarantine.command("list", short_help="Show what is in quarantine, and why.")
+@quarantine.command("list", short_help="Show quarantined events, with the reason.")
 @click.option("--after", type=click.IntRange(min=0), default=0, show_default=True, help="Only ids after this one.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number.")
 @daemon_options
 def list_entries(target: Target, after: int, limit: int) -> None:
-    """Show what is in quarantine, oldest first, and why; never the content.
+    """Show quarantined events, oldest first, with the reason and without their content.
 
-    Asks the daemon, or reads the journal's files where none runs.
+    Uses the daemon, or the journal's files if none runs.
 
     \b
     Examples:
@@ -56,7 +55,7 @@ def list_entries(target: Target, after: int, limit: int) -> None:
 @_all
 @daemon_options
 def retry(target: Target, ids: tuple[int, ...], every: bool) -> None:
-    """Try quarantined events again; those that work leave. Exit code 1 when some still fail.
+    """Retry quarantined events; those that succeed leave the quarantine. Exit code 1 if some still fail.
 
     \b
     Examples:
@@ -78,7 +77,7 @@ def retry(target: Target, ids: tuple[int, ...], every: bool) -> None:
 @_all
 @daemon_options
 def drop(target: Target, ids: tuple[int, ...], every: bool) -> None:
-    """Delete quarantined events for good.
+    """Delete quarantined events permanently.
 
     \b
     Examples:
@@ -94,19 +93,19 @@ def drop(target: Target, ids: tuple[int, ...], every: bool) -> None:
 
 
 def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...]:
-    """Return the ids to ask for, empty for every entry: which is never what saying nothing means."""
+    """Return the ids, or an empty tuple for --all. Raises `click.UsageError` for neither or both."""
     if every == bool(ids):
         raise click.UsageError("name ids, or give --all for every entry (and not both)")
     return ids
 
 
 def _entries(target: Target, after: int, limit: int) -> Sequence[QuarantinedEvent]:
-    if asks_daemon(target):
+    if uses_daemon(target):
         with open_client(target) as client:
             return client.quarantined(after, limit)
     from memory_agent.care.offline import read_quarantine  # imports the engines
 
-    target = as_permitted(target, "quarantine_list")
+    target = authorize(target, "quarantine_list")
     return read_quarantine(target.data_dir, target.settings, after, limit)
 
 

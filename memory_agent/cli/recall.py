@@ -1,4 +1,4 @@
-"""`recall`: memories that resemble a text."""
+"""`remember` and `recall`: store a memory by hand, and find memories that resemble a text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown, open_for_reading
+from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.failure import note
-from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.options import Moment, Target, daemon_options, read_text
 from memory_agent.cli.render import plain, print_document, print_memories, result_document
-from memory_agent.cli.values import Moment, read_text
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
 from memory_agent.records import (
@@ -24,20 +23,23 @@ from memory_agent.records import (
     PROVENANCES,
     SOURCES,
     Dates,
+    Kind,
     MemoryFilter,
     Mode,
     Profile,
+    Provenance,
     RecallResult,
+    Source,
 )
 
 
-@click.command(short_help="Memories that resemble a text, best first.")
+@click.command(short_help="Find memories that resemble a text, best first.")
 @click.argument("text")
 @click.option(
-    "--top-k", type=click.IntRange(1, MOST_ANSWERS), help="At most so many memories. Default: 5, or the profile's."
+    "--top-k", type=click.IntRange(1, MOST_ANSWERS), help="Maximum number of memories. Default: 5, or the profile's."
 )
-@click.option("--profile", type=click.Choice(PROFILES), help="The moment at which a planner asks; says how many of "
-              "which kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
+@click.option("--profile", type=click.Choice(PROFILES), help="When a planner recalls, which sets number and "
+              "kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
               "and patterns).")  # fmt: skip
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind. May be repeated.")
 @click.option(
@@ -51,18 +53,20 @@ from memory_agent.records import (
 @click.option(
     "--provenance", multiple=True, type=click.Choice(PROVENANCES), help="Only of this provenance. Repeatable."
 )
-@click.option("--min-quality", type=click.FloatRange(0, 1), help="Only what is known to have ended at least so well.")
-@click.option("--mode", type=click.Choice(MODES), help="How to look. Default: the setting recall.mode.")
+@click.option("--min-quality", type=click.FloatRange(0, 1), help="Only with at least this known quality.")
+@click.option("--mode", type=click.Choice(MODES), help="How to search. Default: the setting recall.mode.")
 @click.option(
-    "--deadline-ms", type=click.FloatRange(min=0, min_open=True), help="Answer within; what is late is left out."
+    "--deadline-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Answer within this time; late stages are left out.",
 )
-@click.option("--dates", type=click.Choice(DATES), help="What a time in TEXT does: boost memories of that time, filter "
-              "by it, or be ignored. Default: the setting recall.dates.")  # fmt: skip
+@click.option("--dates", type=click.Choice(DATES), help="How to use a time in TEXT: boost memories of that time, "
+              "filter by it, or ignore it. Default: the setting recall.dates.")  # fmt: skip
 @click.option("--at", "reference_time", type=Moment(), help='What "last week" is relative to. Default: now.')
-@click.option("--by-run", metavar="ID", help="The run that asks: how it ends is credited to what it was shown.")
-@click.option("--explain", "explained", is_flag=True, help="Print why each memory is there, as a table.")
-@click.option("--context", "as_context", is_flag=True, help="Print the block that a planner would put into its prompt.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help=f"Bound of --context. Default: {USUAL_TOKENS}.")
+@click.option("--by-run", metavar="ID", help="The calling run; its outcome is credited to these memories.")
+@click.option("--explain", "explained", is_flag=True, help="Print why each memory was found, as a table.")
+@click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
 @click.option("--with-embedding", is_flag=True, help="Keep each record's vector in --json.")
 @daemon_options
 def recall(
@@ -81,10 +85,10 @@ def recall(
     with_embedding: bool,
     **conditions: Any,
 ) -> None:
-    """Memories that resemble TEXT, best first. TEXT may be - for standard input.
+    """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
-    Asks the daemon of the data folder, or reads the files where none runs. What could not take part (no model, a
-    deadline) is named as degraded; an answer without memories is no error.
+    Uses the daemon of the data folder, or the files if none runs. What could not take part (no model, a deadline) is
+    listed as degraded. Finding no memories is not an error.
 
     \b
     Examples:
@@ -123,15 +127,15 @@ def recall(
         else:
             print_memories(result, now)
         if not result.memories:
-            note_unknown(target)
+            note_unknown_user(target)
 
 
 def _refuse_ignored(
     as_json: bool, explained: bool, as_context: bool, max_tokens: int | None, with_embedding: bool
 ) -> None:
-    """Refuse options that would change nothing."""
+    """Reject options that would have no effect."""
     if max_tokens is not None and not as_context:
-        raise click.UsageError("--max-tokens is the bound of --context, which is not given")
+        raise click.UsageError("--max-tokens is the limit of --context, which is not given")
     if with_embedding and (not as_json or as_context):
         raise click.UsageError("--with-embedding is for the records of --json, and not with --context")
     if explained and as_context:
@@ -156,3 +160,41 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
         click.echo(plain(result.context))
     if result.degraded:
         note(f"degraded: {', '.join(result.degraded)}")
+
+
+@click.command(short_help="Store one memory by hand.")
+@click.argument("text")
+@click.option("--kind", type=click.Choice(KINDS), default="finding", show_default=True, help="The kind of memory.")
+@click.option("--source", type=click.Choice(SOURCES), default="user_input", show_default=True, help="Its origin.")
+@click.option("--tag", "tags", multiple=True, help="A tag to filter by. May be repeated.")
+@click.option("--title", help="A short title.")
+@click.option("--provenance", type=click.Choice(PROVENANCES), help="How well it is established.")
+@click.option("--session", metavar="ID", help="Its session.")
+@daemon_options
+def remember(
+    target: Target,
+    text: str,
+    kind: Kind,
+    source: Source,
+    tags: tuple[str, ...],
+    title: str | None,
+    provenance: Provenance | None,
+    session: str | None,
+) -> None:
+    """Store TEXT as a memory; it is durable on return. TEXT may be - for standard input.
+
+    \b
+    Examples:
+      memory-agent remember "Staging needs the VPN" --tag deploy --provenance verified
+      memory-agent remember - --kind pattern --title "Release steps" < steps.txt
+    """
+    with open_memory(target, "remember") as memory:
+        record = memory.remember(
+            read_text(text), kind, source, tags=tags, title=title, provenance=provenance, session_id=session
+        )
+    if target.as_json:
+        document = msgspec.to_builtins(record)
+        del document["embedding"]
+        print_document(document)
+    else:
+        click.echo(f"remembered {record.id} ({record.kind}, {record.source})")

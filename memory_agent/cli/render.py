@@ -1,7 +1,6 @@
-"""What verbs print: one JSON document, or text for a person. A terminal gets tables and colours.
+"""Print results: one JSON document, or text for a person, with colours on a terminal.
 
-A memory's text is shown, never interpreted: no markup, no control characters, so that no memory can move the cursor of
-the terminal that shows it.
+A memory's text is printed without markup or control characters, so that no memory can control the terminal.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def print_document(value: object) -> None:
-    """Print the one JSON document of a verb."""
+    """Print the JSON document of a command."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any]:
-    """Return a recall's answer with its field names; records without the key `embedding` unless asked for."""
+    """Return a recall result as a mapping; records have no key `embedding` unless `with_embedding`."""
     document: dict[str, Any] = msgspec.to_builtins(result)
     if not with_embedding:
         for memory in document["memories"]:
@@ -44,7 +43,7 @@ def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any
 
 
 def print_memories(result: RecallResult, now: datetime) -> None:
-    """Print the answer to a recall, best first."""
+    """Print the result of a recall, best first."""
     for place, memory in enumerate(result.memories, 1):
         emit(_heading(place, memory, now))
         emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))
@@ -69,7 +68,7 @@ def print_figures(title: str, figures: Mapping[str, object]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their column names; numbers to the right."""
+    """Print rows under their column names, numbers right-aligned."""
     rows = [list(row) for row in rows]
     emit(Text(title, style="bold"))
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -82,7 +81,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def emit(what: RenderableType) -> None:
-    """Print in the width of the terminal; into a pipe, as wide as it is and without blanks at the ends of lines."""
+    """Print in the terminal's width; to a pipe, in full width without trailing blanks."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
@@ -92,7 +91,7 @@ def emit(what: RenderableType) -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value as a person reads it."""
+    """Format a value for a person."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -109,7 +108,7 @@ def _nested(value: object) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes in a unit that a person reads."""
+    """Format a number of bytes with a unit."""
     amount, unit = float(count), _UNITS[0]
     for unit in _UNITS:  # noqa: B007 - the last unit is kept
         if amount < 1000:
@@ -119,12 +118,12 @@ def size(count: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` without characters that a terminal would obey; lines and tabs stay."""
+    """Return `text` with control characters replaced, except for line ends and tabs."""
     return "".join(character if _is_plain(character) else "�" for character in text)
 
 
 def one_line(text: str) -> str:
-    """Return `text` as `plain` does, on one line."""
+    """As `plain`, on one line."""
     return plain(" ".join(text.split()))
 
 
@@ -133,7 +132,7 @@ def _is_plain(character: str) -> bool:
 
 
 def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
-    """What we know stands in the first line; what the memory says of itself below it, where it forges nothing."""
+    """Our facts on the first line, the memory's own title and tags below it, where they cannot pass as ours."""
     record = memory.record
     facts = [age(record.timestamp, now), record.kind, record.source, _scores(memory)]
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]

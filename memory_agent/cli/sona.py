@@ -1,4 +1,4 @@
-"""`sona status|reset|export|import`: what was learned from how runs ended, whether it acts, and on what evidence."""
+"""`sona status|reset|export|import`: what was learned from run outcomes, and the evidence for using it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from memory_agent.cli.access import note_unknown, open_for_reading, open_memory
-from memory_agent.cli.confirming import confirm
+from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
 from memory_agent.trajectory import GateEvidence, SonaStatus
@@ -23,9 +23,9 @@ _STANDARD_STREAM = Path("-")
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 
-@click.group(short_help="What was learned: status, reset, export, import.")
+@click.group(short_help="Learned ranking: status, reset, export, import.")
 def sona() -> None:
-    """What was learned from how runs ended: whether it changes answers, on what evidence, and taking it away again.
+    """What was learned from run outcomes: whether it changes rankings, on what evidence, and how to remove it.
 
     \b
     Examples:
@@ -35,15 +35,16 @@ def sona() -> None:
     """
 
 
-@sona.command(short_help="Whether it changes answers, and on what evidence.")
+@sona.command(short_help="Show whether it changes rankings, and why.")
 @daemon_options
 def status(target: Target) -> None:
-    """Whether what was learned changes answers, and on what evidence; what it was learned from.
+    """Show whether what was learned changes rankings, on what evidence, and what it was learned from.
 
     A lesson is a recall whose run has ended; it has credit when it is known which of its memories the run used. The
-    gate begins in `shadow`: learning, changing nothing. In `trial`, answers are mixed of both rankings, and the one
-    whose memories get used wins the recall. It goes `on` when the wealth of a bet on it reaches what is needed, which
-    chance alone brings about at most once in as many trials as it says, and `off` when the bet against it does.
+    gate begins in `shadow`: learning without effect. In `trial`, results are interleaved from both rankings, and the
+    ranking whose memories are used wins the recall. The gate goes `on` when the wealth of a bet on the learned ranking
+    reaches the threshold, which by chance alone happens at most once in that many trials, and `off` when the bet
+    against it does.
 
     \b
     Examples:
@@ -62,9 +63,9 @@ def status(target: Target) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
 def reset(target: Target, yes: bool) -> None:
-    """Forget what was learned, and do not learn it again from the runs so far. Runs and memories stay.
+    """Forget what was learned, and exclude the runs so far from learning. Runs and memories stay.
 
-    It cannot be taken back: importing an export of before brings nothing, since its runs are known here.
+    This cannot be undone: importing an earlier export has no effect, since its runs are known here.
 
     \b
     Examples:
@@ -81,14 +82,14 @@ def reset(target: Target, yes: bool) -> None:
         click.echo(f"forgot what was learned; runs that are left out from now on: {left_out}")
 
 
-@sona.command(short_help="Write what there is to learn from to a file.")
+@sona.command(short_help="Write the runs that were learned from to a file.")
 @_file
 @daemon_options
 def export(target: Target, file: Path) -> None:
-    """Write the runs that have ended, with their recalls, to FILE, or with - to standard output.
+    """Write the runs that have ended, with their recalls, to FILE, or to standard output with -.
 
-    What is learned follows from them alone. They name memories by id; their words can be guessed from the vectors of
-    what was asked, so keep the file as private as the memory itself. An existing file is replaced as a whole.
+    What is learned follows from them alone. Memories are named by id, but queries can be guessed from their vectors, so
+    keep the file as private as the memory itself. An existing file is replaced as a whole.
 
     \b
     Examples:
@@ -99,7 +100,7 @@ def export(target: Target, file: Path) -> None:
         raise click.UsageError("--json and - both take standard output: name a file")
     with open_for_reading(target, "sona_export") as memory:
         data = memory.sona.export()
-        note_unknown(target)
+        note_unknown_user(target)
     if file == _STANDARD_STREAM:
         sys.stdout.buffer.write(data)
     else:
@@ -109,14 +110,14 @@ def export(target: Target, file: Path) -> None:
         _tell(target, {"file": str(file), "bytes": len(data)}, f"wrote {size(len(data))} to {file}")
 
 
-@sona.command("import", short_help="Learn from what `sona export` wrote, too.")
+@sona.command("import", short_help="Also learn from what `sona export` wrote.")
 @_file
 @daemon_options
 def import_file(target: Target, file: Path) -> None:
-    """Learn from the runs in FILE, which `sona export` wrote, too; - is standard input.
+    """Also learn from the runs in FILE, which `sona export` wrote; - is standard input.
 
-    Runs that are known here already are left as they are, and memories that are not stored here are left out. A file
-    that is damaged is refused and changes nothing.
+    Runs that are known here stay unchanged, and memories that are not stored here are left out. A damaged file is
+    refused and changes nothing.
 
     \b
     Examples:
@@ -130,7 +131,7 @@ def import_file(target: Target, file: Path) -> None:
 
 
 def print_status(found: SonaStatus) -> None:
-    """Print what the learner says of itself, in words."""
+    """Print the learner's status in words."""
     figures = {
         "mode": _MODES[found.mode],
         "gate": gate_sentence(found.gate, found.credited) if found.mode == "auto" else "not asked",
@@ -145,7 +146,7 @@ def print_status(found: SonaStatus) -> None:
 
 
 def gate_sentence(gate: GateEvidence, credited: int) -> str:
-    """Return where the gate stands, and why, in plain words; `credited` is how many lessons with credit there are."""
+    """Return the gate's state and evidence in words; `credited` is the number of lessons with credit."""
     if gate.state == "shadow":
         needed = f"{credited} of the {SHADOW_LESSONS} lessons with credit that a trial needs"
         return f"shadow: it learns and changes no answer yet; {needed}"
@@ -159,7 +160,7 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
 
 
 def gain_sentence(found: SonaStatus) -> str:
-    """Return what the learned ranking wins over chance, with its interval."""
+    """Return the gain of the learned ranking over chance, with its interval, in words."""
     if found.gain is None:
         return "not known: no recall was decided yet"
     low, high = found.gain_low, found.gain_high

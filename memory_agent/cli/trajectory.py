@@ -1,4 +1,4 @@
-"""`trajectory begin|step|end|list|show`: runs by hand, for who plans without events, and what is known of each run."""
+"""`trajectory …` and `feedback`: record runs by hand, show runs, and report which memories helped."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory_agent.cli.access import note_unknown, open_for_reading, open_memory
-from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
-from memory_agent.cli.values import read_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.trajectory import OUTCOMES, RUN_STATES, Outcome, RunState, Trajectory
+from memory_agent.trajectory import OUTCOMES, RUN_STATES, FeedbackReport, Outcome, RunState, Trajectory
 
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
@@ -27,9 +26,9 @@ _event_id = click.option(
 
 @click.group(short_help="Runs: begin, step, end, list, show.")
 def trajectory() -> None:
-    """Runs: what they were for, which memories they used, how they ended. That is what is learned from.
+    """Runs: their objectives, the memories they used, and how they ended. Ranking is learned from them.
 
-    Runs of conductors come from their events; these verbs are for those that publish none.
+    Conductors publish events about their runs; these commands are for programs that do not.
 
     \b
     Examples:
@@ -42,14 +41,14 @@ def trajectory() -> None:
 
 @trajectory.command(short_help="Begin a run.")
 @click.argument("objective")
-@click.option("--run", "run_id", metavar="ID", help="What to call it. Default: a new id, which is printed.")
-@click.option("--session", "session_id", metavar="ID", help="The session that it belongs to.")
+@click.option("--run", "run_id", metavar="ID", help="Its id. Default: a new one, which is printed.")
+@click.option("--session", "session_id", metavar="ID", help="Its session.")
 @click.option("--recall", "recall_ids", multiple=True, metavar="ID",
-              help="A recall that it was planned with (recall_id in recall --json). May be repeated.")  # fmt: skip
+              help="A recall that it was planned with (recall_id of recall --json). May be repeated.")  # fmt: skip
 @_event_id
 @daemon_options
 def begin(target: Target, objective: str, recall_ids: tuple[str, ...], **names: Any) -> None:
-    """Begin a run for OBJECTIVE; it is on the disk when this returns. OBJECTIVE may be - for standard input.
+    """Begin a run for OBJECTIVE; it is durable on return. OBJECTIVE may be - for standard input.
 
     \b
     Examples:
@@ -63,14 +62,14 @@ def begin(target: Target, objective: str, recall_ids: tuple[str, ...], **names: 
     _tell(target, run, f"began {run.id}")
 
 
-@trajectory.command(short_help="Say what a run did.")
+@trajectory.command(short_help="Record a step of a run.")
 @_run
 @click.argument("text")
 @_used
 @_event_id
 @daemon_options
 def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id: str | None) -> None:
-    """Say what RUN did, and which memories it used for that. TEXT may be - for standard input.
+    """Record a step of RUN and the memories it used. TEXT may be - for standard input.
 
     \b
     Examples:
@@ -84,11 +83,11 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
     _tell(target, run, f"{run.id} has {_several(len(run.steps), 'step')}")
 
 
-@trajectory.command(short_help="Say how a run ended.")
+@trajectory.command(short_help="Record how a run ended.")
 @_run
 @click.option("--outcome", type=click.Choice(OUTCOMES), default="completed", show_default=True, help="How it ended.")
-@click.option("--summary", metavar="TEXT", help="What came of it, or what went wrong.")
-@click.option("--quality", type=click.FloatRange(0, 1), help="How good it was, where somebody judged it.")
+@click.option("--summary", metavar="TEXT", help="The result, or what went wrong.")
+@click.option("--quality", type=click.FloatRange(0, 1), help="How good the result was, if it was judged.")
 @_used
 @_event_id
 @daemon_options
@@ -101,9 +100,9 @@ def end(
     used: tuple[str, ...],
     event_id: str | None,
 ) -> None:
-    """Say how RUN ended, and which memories it used.
+    """Record how RUN ended, and which memories it used.
 
-    Without --quality a run that completed counts .8 and one that failed 0, until feedback or later runs say otherwise.
+    Without --quality, a completed run counts .8 and a failed one 0, until feedback or later runs revise it.
 
     \b
     Examples:
@@ -117,12 +116,12 @@ def end(
     _tell(target, run, f"ended {run.id}: {quality_of(run)}, {_several(len(run.used), 'memory', 'memories')} used")
 
 
-@trajectory.command("list", short_help="Runs, newest first, and how they ended.")
+@trajectory.command("list", short_help="List runs, newest first.")
 @click.option("--state", type=click.Choice(RUN_STATES), help="Only runs in this state.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Maximum number.")
 @daemon_options
 def list_runs(target: Target, state: RunState | None, limit: int) -> None:
-    """Runs, newest first: state, quality with the reason for it, how many memories were used, what for.
+    """List runs, newest first: state, quality with its reason, number of memories used, objective.
 
     \b
     Examples:
@@ -136,16 +135,16 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
         print_document(runs)
     elif not runs:
         click.echo("no runs are known" if state is None else f"no run is in the state {state}")
-        note_unknown(target)
+        note_unknown_user(target)
     else:
         print_runs(runs)
 
 
-@trajectory.command(short_help="All that is known of a run.")
+@trajectory.command(short_help="Show one run in full.")
 @_run
 @daemon_options
 def show(target: Target, run_id: str) -> None:
-    """All that is known of RUN: its steps, the memories it used, and each change of its quality with the reason.
+    """Show RUN in full: its steps, the memories it used, and each revision of its quality with the reason.
 
     \b
     Examples:
@@ -163,7 +162,7 @@ def show(target: Target, run_id: str) -> None:
 
 
 def _require_known(memory: MemoryClient | Memory, run_id: str) -> None:
-    """Raise for a run that was neither begun nor seen in events: by hand that is a name mistyped, and not a new run."""
+    """Raise `InvalidInputError` for an unknown run, which on the command line is a mistyped id."""
     if memory.runs.get(run_id) is None:
         raise InvalidInputError(
             "run", f"{run_id} is not known: `trajectory list` has the runs, `trajectory begin` begins one"
@@ -178,7 +177,7 @@ def print_runs(runs: list[Trajectory]) -> None:
 
 
 def print_run(run: Trajectory) -> None:
-    """Print one run with its steps, its memories and how its quality changed."""
+    """Print one run with its steps, memories and quality revisions."""
     figures = {
         "state": run.state,
         "objective": None if run.objective is None else one_line(run.objective),
@@ -204,7 +203,7 @@ def print_run(run: Trajectory) -> None:
 
 
 def quality_of(run: Trajectory) -> str:
-    """Return the quality of a run with the reason of its last revision; "-" while nothing is known."""
+    """Return a run's quality with the reason of its last revision, or "-"."""
     if run.quality is None:
         return "-"
     reason = f" ({_because(run.revisions[-1].reason)})" if run.revisions else ""
@@ -229,3 +228,52 @@ def _tell(target: Target, run: Trajectory, sentence: str) -> None:
         print_document(run)
     else:
         click.echo(plain(sentence))
+
+
+@click.command(short_help="Report which memories helped, and the outcome.")
+@click.argument("recall_id")
+@click.option("--used", multiple=True, metavar="ID", help="A memory of that answer that was used. May be repeated.")
+@click.option("--quality", type=click.FloatRange(0, 1), help="The outcome: 0 failed, 1 approved.")
+@click.option("--comment", metavar="TEXT", help="The reason, in words; it is remembered.")
+@click.option(
+    "--event-id", metavar="ID", help="An id of yours: the same command again, with the same id, is done once."
+)
+@daemon_options
+def feedback(
+    target: Target,
+    recall_id: str,
+    used: tuple[str, ...],
+    quality: float | None,
+    comment: str | None,
+    event_id: str | None,
+) -> None:
+    """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
+
+    RECALL_ID is the recall_id of `recall --json`. Name only what was used: naming all of four or more memories carries
+    no information. What cannot be credited is listed with the reason, and is not an error.
+
+    \b
+    Examples:
+      memory-agent feedback 01KB3V8Z5M3R0YQH6D7W2X9F4A --used 01KB3V6T1N8C5EJG2S4P7K0ABD --quality 1
+      memory-agent feedback 01KB3V8Z5M3R0YQH6D7W2X9F4A --quality 0 --comment "The fix did not hold"
+    """
+    if not used and quality is None and comment is None:
+        raise click.UsageError("give --used, --quality or --comment")
+    with open_memory(target, "feedback") as memory:
+        report = memory.feedback(recall_id, used, quality, comment, event_id=event_id)
+    if target.as_json:
+        print_document(report)
+    else:
+        print_report(report, waits=quality is not None and report.quality is None)
+
+
+def print_report(report: FeedbackReport, *, waits: bool = False) -> None:
+    """Print a feedback report; `waits`: the quality takes effect when the run ends."""
+    count = len(report.credited)
+    judged = "" if report.quality is None else f", quality {report.quality:g}"
+    credited = f"credited {count} {'memory' if count == 1 else 'memories'}"
+    click.echo(plain(f"run {report.trajectory_id}{judged}: {credited}"))
+    if waits:
+        click.echo("the run has not ended: the quality counts when it does")
+    for record_id, reason in report.not_credited.items():
+        click.echo(plain(f"not credited: {record_id}: {reason}"))

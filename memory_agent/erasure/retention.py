@@ -2,7 +2,7 @@
 
 Rules are tried in order; the first that matches a memory decides. A memory's age counts from its own timestamp, so an
 imported history may expire at once. When a memory is closed, the time of the next expiry is written to a small file
-with the owner epoch, so that a daemon wakes nobody for nothing; a file from another epoch is not trusted.
+with the owner epoch, so that a daemon opens no store without need; a file from another epoch is not used.
 """
 
 from __future__ import annotations

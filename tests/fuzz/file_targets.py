@@ -19,9 +19,9 @@ import xxhash
 from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
 from target import Target, refused
 
-from memory_agent.care import export as memory_export
 from memory_agent.care.backup import read_manifest
-from memory_agent.cli.event_lines import BadLine, EventLines
+from memory_agent.care.export import decode_head, decode_line, encode_line
+from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
@@ -87,7 +87,7 @@ HISTORIES = (
 )
 NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z","looked_at":null}',)
 LINES = (
-    memory_export.encode_line(
+    encode_line(
         MemoryRecord(id="m", text="t", source="user_input", kind="episode", timestamp=NOW, metadata={"a": [1]}),
         np.asarray([1, 0, 0, 0], "<f2").tobytes(),
         [b"e-1", b"\xff" * 17],
@@ -274,8 +274,8 @@ def _lines(data: bytes) -> None:
 
 
 def _memory_lines(data: bytes) -> None:
-    refused(memory_export.decode_head, data)
-    refused(memory_export.decode_line, 2, data, 4)
+    refused(decode_head, data)
+    refused(decode_line, 2, data, 4)
 
 
 def _decode_vector(value: bytes) -> object:

@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong and says what to do; each fault is a real one."""
+"""The doctor finds real faults and gives advice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.care.doctor import Check, examine
 from memory_agent.config import DaemonSettings, EmbedderSettings
+from memory_agent.doctor import Check, examine
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from relay import EncryptionSettings
@@ -58,7 +58,7 @@ def test_a_healthy_machine_passes_every_check(data_dir: Path) -> None:
     assert "memory-agent serve" in made["daemon"].detail
 
 
-def test_it_makes_no_keys_where_those_of_users_lie(data_dir: Path, tmp_path: Path) -> None:
+def test_the_check_creates_no_keys_beside_those_of_users(data_dir: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     made = checks(data_dir, Settings(encryption=EncryptionSettings(keys_folder=str(keys))))
     assert (made["recall"].state, made["encryption"].state) == ("ok", "ok")
@@ -71,7 +71,7 @@ def test_nothing_is_left_in_the_data_folder(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_missing_model_fails_with_advice_that_helps(data_dir: Path) -> None:
+def test_a_missing_model_fails_with_working_advice(data_dir: Path) -> None:
     settings = Settings(embedder=EmbedderSettings(folder="/nowhere"))
     made = checks(data_dir, settings)
     for name in ("model", "embedding", "recall"):

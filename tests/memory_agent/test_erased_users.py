@@ -1,4 +1,4 @@
-"""A whole user erased through the daemon: from every file, and gone on with wherever the daemon was killed."""
+"""Erasing a whole user through the daemon: from every file, and after a kill at any step."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ STEPS = ("erase", "forget_owner", "note_user_erased", "remove_user", "rmtree", "
 
 
 def unreadable(run_id: str) -> bytes:
-    """What a conductor sent that is no event: it has no number in the journal, and a run in it."""
+    """A conductor's message that is not an event: it has a run, and no sequence number."""
     return json.dumps({"user_id": "system", "payload": {"run_id": run_id, "text": f"said of {run_id}"}}).encode()
 
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """Alice, with a session, runs, an event that waits and one in quarantine; and bob."""
+    """Alice, with a session, runs, a pending event and one in quarantine; and bob."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         data_dir = Path(name)
         now = datetime.now(UTC)
@@ -120,10 +120,9 @@ def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, da
 
 
 def erase_until_killed(data_dir: Path, step: str) -> None:
-    """Serve, be told to erase alice, and die by SIGKILL right before a step."""
+    """Serve, erase alice, and die by SIGKILL right before a step."""
     import shutil
 
-    from memory_agent.daemon import erasing
     from memory_agent.daemon.dispatcher import Dispatcher
     from memory_agent.erasure import user_removal
     from relay import AsyncSubscriber
@@ -137,7 +136,7 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
         "note_user_erased": (user_removal, "note_user_erased"),
         "remove_user": (user_removal, "remove_user"),
         "rmtree": (shutil, "rmtree"),
-        "answer": (erasing.DaemonEraser, "_is_cleared"),
+        "answer": (daemon_erasure.DaemonEraser, "_is_cleared"),
     }
     with served(data_dir) as gateway, client(gateway, "alice") as alice:
         setattr(*place[step], die)

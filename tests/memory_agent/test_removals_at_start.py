@@ -1,4 +1,4 @@
-"""A daemon finishes the removal of users that a crash broke off."""
+"""A daemon finishes interrupted removals of users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backup made while others write, brought back elsewhere, and refused when it is not whole."""
+"""A backup under load, restored elsewhere, and refused when damaged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def data_dir(tmp_path: Path, filled: Path) -> Path:
 
 
 def answers(data_dir: Path, user_id: str, embedder: Embedder) -> list[object]:
-    """Everything that a user can see of a memory."""
+    """Everything that a user can read from a memory."""
     with Memory.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
         recalls = [memory.recall(query, 10, now=NOW).memories for query in QUERIES]
         runs = memory.runs.list()
@@ -79,7 +79,7 @@ def test_what_is_restored_in_another_folder_answers_as_the_first_did(
         assert copy.consumers() == first.consumers()
 
 
-def test_a_store_that_is_restored_has_a_new_owner_epoch(data_dir: Path, tmp_path: Path) -> None:
+def test_a_restored_store_has_a_new_owner_epoch(data_dir: Path, tmp_path: Path) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
     with Memory.open(user_folder(data_dir, "alice")) as memory:
         before = memory._archive.store.epoch
@@ -113,7 +113,7 @@ with Memory.open(data_dir / "users" / "alice", user_id="alice", embedder_setting
 
 @pytest.fixture
 def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that appends events, takes them in, and commits the journal's cursor, as fast as it can."""
+    """A process that appends events, ingests them, and commits the journal's cursor, as fast as it can."""
     process = subprocess.Popen([sys.executable, "-c", _WRITER, str(data_dir)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -126,7 +126,7 @@ def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_backup_made_under_load_loses_nothing_of_what_its_journal_holds(
     data_dir: Path, tmp_path: Path, writer: subprocess.Popen[str]
 ) -> None:
-    """No store is ahead of the journal, and whatever a store lacks the journal gives it again."""
+    """No store is ahead of the journal, and the journal delivers again what a store lacks."""
     for number in range(3):
         backup, elsewhere = tmp_path / f"backup{number}", tmp_path / f"data{number}"
         make_backup(data_dir, backup, SETTINGS, NOW, quiet)

@@ -1,4 +1,4 @@
-"""The files looked after through a client, as with a daemon."""
+"""`care` through a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories as JSON lines: out and in again, bit for bit; all or none; twice as once."""
+"""Export and import as JSON Lines: bit for bit, all or nothing, idempotent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def stored(folder: Path) -> list[object]:
     return [records, values, events, state]
 
 
-def test_a_store_with_everything_in_it_goes_out_and_in_bit_for_bit(filled: Path, tmp_path: Path) -> None:
+def test_a_store_round_trips_bit_for_bit(filled: Path, tmp_path: Path) -> None:
     data = exported(filled)
     done = imported(tmp_path / "other", data)
     assert (done.known, done.without_vector) == (0, 0)
@@ -96,7 +96,7 @@ def test_to_import_twice_is_to_import_once(filled: Path, tmp_path: Path) -> None
 def test_a_wrong_line_is_named_by_its_number_and_nothing_is_taken(filled: Path, tmp_path: Path, wrong: bytes) -> None:
     lines = exported(filled).splitlines()
     lines[5] = wrong
-    with pytest.raises(InvalidInputError, match=r"nothing was taken: line 6"):
+    with pytest.raises(InvalidInputError, match=r"nothing was imported: line 6"):
         imported(tmp_path / "other", b"\n".join(lines))
     assert stored(tmp_path / "other") == [[], [], {}, (None, None)]
 
@@ -112,7 +112,7 @@ def test_a_wrong_line_is_named_by_its_number_and_nothing_is_taken(filled: Path, 
         ("text", None),
     ],
 )
-def test_a_record_that_no_store_would_hold_is_refused(filled: Path, tmp_path: Path, field: str, value: object) -> None:
+def test_a_record_that_no_store_accepts_is_refused(filled: Path, tmp_path: Path, field: str, value: object) -> None:
     lines = exported(filled).splitlines()
     line = json.loads(lines[1])
     line["record"][field] = value
@@ -121,7 +121,7 @@ def test_a_record_that_no_store_would_hold_is_refused(filled: Path, tmp_path: Pa
         imported(tmp_path / "other", b"\n".join(lines))
 
 
-def test_a_file_that_was_cut_is_refused(filled: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(filled: Path, tmp_path: Path) -> None:
     lines = exported(filled).splitlines()
     with pytest.raises(InvalidInputError, match="it holds 3 of"):
         imported(tmp_path / "other", b"\n".join(lines[:4]))
@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_not_half_taken(filled: Path, tmp_path: Path) -> No
     archive.close()
 
 
-def test_vectors_of_another_embedder_are_left_to_be_made_anew(filled: Path, tmp_path: Path) -> None:
+def test_vectors_of_another_embedder_are_dropped_and_recomputed(filled: Path, tmp_path: Path) -> None:
     archive = Archive.open(tmp_path / "other", GRAPH, "library")
     with archive.batch() as batch:
         batch.set_stamp("another model")

@@ -1,4 +1,4 @@
-"""A restore that is killed at any of its moves is carried out to its end by whoever comes next."""
+"""A restore that is killed at any of its moves is finished by the next process that holds the folder."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_killed_at_any_move_it_is_finished_by_the_next_start(
     assert killed == finished >= 2
 
 
-def test_what_was_made_meanwhile_is_not_thrown_away(tmp_path: Path) -> None:
+def test_folders_created_meanwhile_are_not_overwritten(tmp_path: Path) -> None:
     stage, place = tmp_path / ".restoring" / "users", tmp_path / "users"
     for folder in (stage, place):
         folder.mkdir(parents=True)
@@ -102,7 +102,7 @@ def test_what_was_made_meanwhile_is_not_thrown_away(tmp_path: Path) -> None:
     assert (place / "data").exists()
 
 
-def test_a_plan_that_is_damaged_is_named_and_nothing_is_moved(tmp_path: Path) -> None:
+def test_a_damaged_plan_is_named_and_nothing_is_moved(tmp_path: Path) -> None:
     stage = tmp_path / ".restoring"
     stage.mkdir()
     (stage / "plan").write_bytes(b'[{"source":"a"\n"0"\n')

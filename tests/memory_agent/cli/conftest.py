@@ -1,4 +1,4 @@
-"""The command line as a person meets it: run in this process, on a folder of its own, without settings around it."""
+"""Run the command line in this process, on a temporary data folder, without settings from the environment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(data_dir: Path) -> Run:
 
 @pytest.fixture
 def run_json(run: Run) -> Callable[..., Any]:
-    """Run a verb with `--json`, expect success and one document on standard output, and return it."""
+    """Run a command with `--json`, expect success, and return the document on standard output."""
 
     def run_verb(*words: str, input: str | bytes | None = None) -> Any:
         result = run(*words, "--json", input=input)

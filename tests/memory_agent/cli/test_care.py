@@ -1,4 +1,4 @@
-"""Verbs that look after a data folder, as a person uses them."""
+"""`verify`, `rebuild`, `compact`, `backup`, `restore`, `export` and `import` on files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_verify_names_every_part_and_finds_nothing_in_a_sound_folder(two_users: 
     assert parts == {"user alice": 4, "user bob": 4, "journal": 1}
 
 
-def test_verify_of_a_damaged_folder_says_where_and_ends_with_2(two_users: Path, run: Run) -> None:
+def test_verify_of_a_damaged_folder_names_the_place_and_exits_with_2(two_users: Path, run: Run) -> None:
     lexicon = user_folder(two_users, "bob") / "lexicon.sqlite"
     lexicon.write_bytes(lexicon.read_bytes()[:-2_000])
     result = run("verify", "--json")
@@ -57,11 +57,11 @@ def test_verify_of_a_damaged_folder_says_where_and_ends_with_2(two_users: Path, 
     assert "VPN" not in words.stdout
 
 
-def test_a_backup_is_restored_by_its_verbs(two_users: Path, tmp_path: Path, run: Run, run_json: RunJson) -> None:
+def test_a_backup_is_restored(two_users: Path, tmp_path: Path, run: Run, run_json: RunJson) -> None:
     made = run_json("backup", str(tmp_path / "monday"))
     assert {part["part"] for part in made["parts"]} == {"user alice", "user bob", "journal"}
     again = run("backup", str(tmp_path / "monday"))
-    assert (again.exit_code, "exists already" in again.output) == (1, True)
+    assert (again.exit_code, "exists; name another" in again.output) == (1, True)
     refused = run("restore", str(tmp_path / "monday"))
     assert (refused.exit_code, "--replace" in refused.output) == (1, True)
     done = run_json("restore", str(tmp_path / "monday"), "--user", "bob", "--replace")
@@ -71,14 +71,14 @@ def test_a_backup_is_restored_by_its_verbs(two_users: Path, tmp_path: Path, run:
     assert run("restore", "--from-journal").exit_code == 2
 
 
-def test_what_was_restored_and_the_backup_itself_are_sound_and_damage_of_it_is_named(
+def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
     two_users: Path, tmp_path: Path, run: Run, run_json: RunJson
 ) -> None:
     monday = tmp_path / "monday"
     run_json("backup", str(monday))
     run_json("restore", str(monday), "--replace")
     fresh = run("verify")
-    assert (fresh.exit_code, "user bob: lexicon.sqlite is not there" in fresh.stderr) == (0, True)
+    assert (fresh.exit_code, "user bob: lexicon.sqlite is missing" in fresh.stderr) == (0, True)
     assert {part["part"]: part["unbuilt"] for part in run_json("verify")["parts"]}["user bob"] == ["lexicon.sqlite"]
     parts = {part["part"]: part["entries"] for part in run_json("verify", str(monday))["parts"]}
     assert parts == {"manifest": 3, "user alice": 4, "user bob": 4, "journal": 1}
@@ -92,9 +92,7 @@ def test_what_was_restored_and_the_backup_itself_are_sound_and_damage_of_it_is_n
     assert (damaged.exit_code, "is not as it was when the backup" in " ".join(damaged.stdout.split())) == (2, True)
 
 
-def test_rebuild_and_compact_do_all_users_or_the_one_that_is_named(
-    two_users: Path, run_json: RunJson, run: Run
-) -> None:
+def test_rebuild_and_compact_work_on_all_users_or_on_one(two_users: Path, run_json: RunJson, run: Run) -> None:
     (user_folder(two_users, "bob") / "lexicon.sqlite.damaged").write_bytes(b"words")
     assert run_json("rebuild") == {"users": {"alice": 4, "bob": 4}}
     assert not (user_folder(two_users, "bob") / "lexicon.sqlite.damaged").exists()
@@ -107,14 +105,12 @@ def test_rebuild_and_compact_do_all_users_or_the_one_that_is_named(
     assert run("verify").exit_code == 0
 
 
-def test_memories_are_carried_from_one_user_to_another_by_their_verbs(
-    two_users: Path, tmp_path: Path, run: Run, run_json: RunJson
-) -> None:
+def test_an_export_is_imported_for_another_user(two_users: Path, tmp_path: Path, run: Run, run_json: RunJson) -> None:
     lines = run("export", "-", "--user", "alice")
     assert (lines.exit_code, len(lines.stdout.splitlines())) == (0, 5)
     assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice")["lines"] == 5
     refused = run("export", str(tmp_path / "a.jsonl"), "--user", "bob")
-    assert (refused.exit_code, "say --replace" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "give --replace" in refused.stderr) == (1, True)
     assert run_json("export", str(tmp_path / "a.jsonl"), "--user", "alice", "--replace")["lines"] == 5
     assert run_json("import", str(tmp_path / "a.jsonl"), "--user", "carol")["taken"] == 4
     assert run_json("import", "-", "--user", "carol", input=lines.stdout_bytes)["known"] == 4
@@ -123,19 +119,19 @@ def test_memories_are_carried_from_one_user_to_another_by_their_verbs(
     assert (broken.exit_code, "line 1" in broken.output) == (1, True)
 
 
-def test_an_export_of_a_mistyped_user_or_to_no_folder_says_so_and_makes_nothing(
+def test_an_export_of_an_unknown_user_or_to_a_missing_folder_fails_and_creates_nothing(
     run: Run, data_dir: Path, tmp_path: Path
 ) -> None:
     mistyped = run("export", str(tmp_path / "x.jsonl"), "--user", "alcie")
     assert (mistyped.exit_code, mistyped.stderr) == (1, f"error: user: alcie has no memories in {data_dir}\n")
     run("remember", "worth a note", "--user", "alice")
     nowhere = run("export", str(tmp_path / "none" / "x.jsonl"), "--user", "alice")
-    assert (nowhere.exit_code, nowhere.stderr) == (1, f"error: file: {tmp_path / 'none'} is no folder\n")
+    assert (nowhere.exit_code, nowhere.stderr) == (1, f"error: file: {tmp_path / 'none'} is not a folder\n")
     assert not (tmp_path / "x.jsonl").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"a": 1}', "a diary\n"])
-def test_what_is_no_export_is_said_to_be_none_and_makes_no_user(
+def test_a_file_that_is_not_an_export_is_refused_and_creates_no_user(
     run: Run, data_dir: Path, tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "x.jsonl").write_text(content)

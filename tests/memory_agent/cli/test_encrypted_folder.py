@@ -1,4 +1,4 @@
-"""The verbs on a data folder that is encrypted, and the one that makes it so."""
+"""`encrypt`, and the other commands on an encrypted data folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def locked(data_dir: Path, keys: Path) -> Run:
-    """Run a verb with the setting."""
+    """Run a command with encryption.keys_folder set."""
 
     def run_verb(*words: str, input: str | bytes | None = None) -> Result:
         setting = ("--set", f"encryption.keys_folder={keys}", *STORE)
@@ -55,7 +55,7 @@ def locked(data_dir: Path, keys: Path) -> Run:
 
 @pytest.fixture
 def plain(data_dir: Path) -> Path:
-    """Two users with memories, a run and an erasure that is not through; a journal; whose runs those are."""
+    """Two users with memories, a run and an unfinished erasure; a journal; the map of run owners."""
     for user_id in ("alice", "bob"):
         folder = user_folder(data_dir, user_id)
         with Memory.open(folder, user_id=user_id, store_settings=StoreSettings(exact_search_limit=5)) as memory:
@@ -131,7 +131,7 @@ def test_encrypt_leaves_nothing_of_what_killed_processes_left(plain: Path, locke
     assert files_with_marks(plain) == set()
 
 
-def test_encrypt_needs_the_setting_and_a_folder_that_nobody_has_open(plain: Path, run: Run, locked: Run) -> None:
+def test_encrypt_needs_the_setting_and_a_folder_that_is_not_in_use(plain: Path, run: Run, locked: Run) -> None:
     assert fault(run("encrypt", "--json")) == "settings"
     with Memory.open(user_folder(plain, "alice"), user_id="alice"):
         assert fault(locked("encrypt", "--json")) == "store_owned_elsewhere"
@@ -148,14 +148,14 @@ def test_one_user_may_be_encrypted_alone(plain: Path, keys: Path, run: Run, lock
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_says_what_is_missing_without_the_setting(encrypted: Path, run: Run, verb: tuple[str, ...]) -> None:
+def test_every_command_names_the_missing_setting(encrypted: Path, run: Run, verb: tuple[str, ...]) -> None:
     result = run(*verb, "--user", "alice")
     assert result.exit_code != 0
     assert "encryption.keys_folder" in result.stderr
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_says_that_the_key_is_missing_once_it_was_destroyed(
+def test_every_command_reports_a_destroyed_key_as_missing(
     encrypted: Path, keys: Path, locked: Run, verb: tuple[str, ...]
 ) -> None:
     KeyRing(keys).destroy("alice")
@@ -184,7 +184,7 @@ def test_a_backup_stays_encrypted_holds_no_keys_and_is_restored_with_them(
     assert files_with_marks(encrypted) == set()
 
 
-def test_a_backup_leaves_out_whose_key_is_gone_and_a_restore_brings_the_others(
+def test_a_backup_leaves_out_users_without_a_key_and_restores_the_others(
     encrypted: Path, tmp_path: Path, keys: Path, locked: Run
 ) -> None:
     assert locked("backup", str(tmp_path / "first")).exit_code == 0
@@ -197,7 +197,7 @@ def test_a_backup_leaves_out_whose_key_is_gone_and_a_restore_brings_the_others(
     assert fault(locked("stats", "--user", "alice", "--json")) == "encryption_key_missing"
 
 
-def test_memories_are_carried_out_of_an_encrypted_folder_and_into_another(
+def test_memories_are_exported_from_an_encrypted_folder_and_imported_into_another(
     encrypted: Path, tmp_path: Path, keys: Path, locked: Run
 ) -> None:
     file = tmp_path / "alice.jsonl"
@@ -209,7 +209,7 @@ def test_memories_are_carried_out_of_an_encrypted_folder_and_into_another(
     assert document(locked("stats", "--user", "carol", "--json"))["memories"] == ALICE
 
 
-def test_what_is_forgotten_leaves_an_encrypted_folder_too(encrypted: Path, locked: Run) -> None:
+def test_forgotten_memories_leave_an_encrypted_folder(encrypted: Path, locked: Run) -> None:
     assert locked("rebuild", "--user", "alice").exit_code == 0
     assert document(locked("forget", "--user", "alice", "--kind", "finding", "--yes", "--json"))["complete"] is True
     assert locked("compact").exit_code == 0
@@ -217,7 +217,7 @@ def test_what_is_forgotten_leaves_an_encrypted_folder_too(encrypted: Path, locke
     assert files_with_marks(encrypted) == set()
 
 
-def test_verify_finds_a_flipped_bit_in_what_is_sealed(encrypted: Path, keys: Path, locked: Run) -> None:
+def test_verify_finds_a_flipped_bit_in_encrypted_data(encrypted: Path, keys: Path, locked: Run) -> None:
     folder = user_folder(encrypted, "alice")
     key = UserKey(KeyRing(keys), "alice")
     with closing(open_records(folder, StoreSettings(), key)) as environment, environment.read() as transaction:
@@ -232,7 +232,9 @@ def test_verify_finds_a_flipped_bit_in_what_is_sealed(encrypted: Path, keys: Pat
 
 
 @pytest.mark.parametrize("verb", ["verify", "rebuild", "compact", "encrypt"])
-def test_whose_key_was_destroyed_is_passed_over_and_named(verb: str, encrypted: Path, keys: Path, locked: Run) -> None:
+def test_a_user_whose_key_was_destroyed_is_skipped_and_named(
+    verb: str, encrypted: Path, keys: Path, locked: Run
+) -> None:
     assert locked("stats", "--user", "bob").exit_code == 0
     KeyRing(keys).destroy("alice")
     result = locked(verb, "--json")

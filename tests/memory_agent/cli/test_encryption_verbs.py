@@ -1,4 +1,4 @@
-"""What a person sees of encryption, and a key destroyed: at once, for good, and what is left is said."""
+"""`encryption status` and `encryption destroy`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from memory_agent.care.doctor import check_encryption
+from memory_agent.doctor import check_encryption
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
@@ -52,13 +52,13 @@ def keys(tmp_path: Path) -> KeyRing:
 
 @pytest.fixture
 def on(keys: KeyRing) -> tuple[str, str]:
-    """The words that switch it on."""
+    """The options that switch encryption on."""
     return "--set", f"encryption.keys_folder={keys.folder}"
 
 
 @pytest.fixture
 def filled(data_dir: Path, keys: KeyRing) -> Path:
-    """An encrypted journal with events of two users, those of their runs under `system`, and whose runs those are."""
+    """An encrypted journal with events of two users, events of `system` about their runs, and the map of run owners."""
     events = [
         told(1, "alice", "run-a"),
         told(2, "bob", "run-b"),
@@ -87,7 +87,7 @@ def ids(data_dir: Path, keys: KeyRing) -> list[str]:
         return [read_event(entry.data).event_id for entry in journal.read(0, 100)]
 
 
-def test_status_says_what_is_encrypted_and_who_has_a_key(
+def test_status_shows_encrypted_stores_and_users_with_keys(
     run: Run, run_json: RunJson, on: tuple[str, str], data_dir: Path, keys: KeyRing
 ) -> None:
     off = {"on": False, "keys_folder": None, "keys_away": False, "users_with_keys": [], "stores": []}
@@ -101,7 +101,7 @@ def test_status_says_what_is_encrypted_and_who_has_a_key(
     assert (shown["on"], shown["keys_folder"], shown["users_with_keys"]) == (True, str(keys.folder), ["alice"])
 
 
-def test_status_tells_a_key_that_is_not_there(
+def test_status_shows_a_missing_key_as_locked(
     run_json: RunJson, on: tuple[str, str], filled: Path, keys: KeyRing
 ) -> None:
     states = [{"part": "owners", "state": "encrypted"}, {"part": "journal", "state": "encrypted"}]
@@ -140,7 +140,7 @@ def test_what_is_left_of_a_destroyed_key_is_forgotten_without_it(
     assert keys.users() == ["bob", "system"]
 
 
-def test_destroying_needs_a_user_who_is_not_everybody_and_a_yes(
+def test_destroying_needs_a_single_user_and_confirmation(
     run: Run, on: tuple[str, str], filled: Path, keys: KeyRing
 ) -> None:
     before = keys.users()

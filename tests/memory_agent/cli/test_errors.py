@@ -1,4 +1,4 @@
-"""What goes wrong is one line that names it, on standard error, with an exit code that is not zero."""
+"""Errors are one line on standard error with a nonzero exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FULL_DEVICE = Path("/dev/full")
         (["recall", "x", "--mode", "magic"], 2, "--mode"),
         (["recall", "x", "--top-k", "0"], 2, "--top-k"),
         (["recall", "x", "--top-k", "1001"], 2, "--top-k"),
-        (["recall", "x", "--max-tokens", "300"], 2, "--max-tokens is the bound of --context"),
+        (["recall", "x", "--max-tokens", "300"], 2, "--max-tokens is the limit of --context"),
         (["recall", "x", "--with-embedding"], 2, "--with-embedding is for the records of --json"),
         (["recall", "x", "--with-embedding", "--context"], 2, "--with-embedding is for the records of --json"),
         (["recall", "x", "--explain", "--context"], 2, "--explain and --context print different things"),
@@ -59,7 +59,7 @@ FULL_DEVICE = Path("/dev/full")
         (["trajectory", "end", "r", "--quality", "7"], 2, "--quality"),
         (["trajectory", "list", "--limit", "0"], 2, "--limit"),
         (["trajectory", "show", "r-404"], 1, "run: r-404 is not known"),
-        (["feedback", "r-404"], 2, "say something: --used, --quality or --comment"),
+        (["feedback", "r-404"], 2, "give --used, --quality or --comment"),
         (["feedback", "r-404", "--quality", "2"], 2, "--quality"),
         (["feedback", "r-404", "--quality", "1"], 1, "recall_id"),
         (["sona", "export", "-", "--json"], 2, "name a file"),
@@ -68,7 +68,7 @@ FULL_DEVICE = Path("/dev/full")
         (["model", "fetch", "--folder", "."], 1, "does not hold model.safetensors"),
     ],
 )
-def test_bad_input_is_one_line_that_names_it(
+def test_bad_input_is_reported_in_one_line(
     run: Run, words: list[str], exit_code: int, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_bad_input_is_one_line_that_names_it(
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_with_json_the_line_is_a_document_with_a_stable_code(run: Run) -> None:
+def test_with_json_the_error_is_a_document_with_a_stable_code(run: Run) -> None:
     result = run("recall", "x", "--user", "../x", "--json")
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -91,7 +91,7 @@ def test_with_json_the_line_is_a_document_with_a_stable_code(run: Run) -> None:
     assert "user_id" in fault["message"]
 
 
-def test_an_explanation_is_not_asked_for_beside_a_document_that_has_it(run: Run) -> None:
+def test_explain_and_json_exclude_each_other(run: Run) -> None:
     result = run("recall", "x", "--explain", "--json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--json has every explanation anyway" in result.stderr
@@ -102,7 +102,7 @@ def test_a_bad_request_leaves_no_folder_behind(run: Run, data_dir: Path) -> None
     assert not data_dir.exists()
 
 
-def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_exits_with_130_and_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "memory_agent", "remember", "-", "--data-dir", str(tmp_path)]
     with subprocess.Popen(
         command,
@@ -134,7 +134,7 @@ def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Pa
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_was_typed_wrongly_is_a_document_too_with_json(run: Run) -> None:
+def test_usage_errors_are_documents_too_with_json(run: Run) -> None:
     result = run("recall", "anything", "--json", "--since", "zz")
     assert (result.exit_code, result.stdout) == (2, "")
     error = json.loads(result.stderr)["error"]
@@ -142,7 +142,7 @@ def test_what_was_typed_wrongly_is_a_document_too_with_json(run: Run) -> None:
     assert "'zz' is neither an ISO date" in error["message"]
 
 
-def test_only_settings_that_were_typed_are_said_not_to_reach_a_daemon(
+def test_only_settings_of_the_command_line_are_noted_as_unused_by_a_daemon(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "settings.toml"
@@ -159,7 +159,7 @@ def test_only_settings_that_were_typed_are_said_not_to_reach_a_daemon(
     assert typed.exit_code == around.exit_code == 1
 
 
-def test_doctor_does_not_pass_over_a_warning_in_its_last_line(run: Run) -> None:
+def test_the_doctors_last_line_mentions_warnings(run: Run) -> None:
     shown = run("doctor").stdout
     warned = sum(line.startswith("warn") for line in shown.splitlines())
     last = shown.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""`recall --explain`, `--dates`, `--at` and `--profile`: why each memory is there, for a person to read."""
+"""`recall --explain`, `--dates`, `--at` and `--profile`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said(day: int, session: str, text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def diary(data_dir: Path) -> None:
-    """Two weeks in which the same thing is said twice, and answered once."""
+    """Two weeks in which the same question is asked twice and answered once."""
     with Memory.open(user_folder(data_dir, "default"), user_id="default") as memory:
         memory.ingest(
             [
@@ -50,7 +50,7 @@ QUESTION = ("recall", "why did the deploy hang last week", "--at", "2026-02-25")
 
 
 @pytest.mark.usefixtures("diary")
-def test_a_table_shows_the_parts_the_dates_the_filters_and_who_lent(run: Run) -> None:
+def test_the_table_shows_parts_dates_filters_and_neighbours(run: Run) -> None:
     result = run(*QUESTION, "--explain", "--kind", "episode")
     assert result.exit_code == 0, result.output
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
@@ -87,7 +87,7 @@ def test_a_time_in_the_query_filters_on_request(run_json: RunJson) -> None:
 
 
 @pytest.mark.usefixtures("diary")
-def test_a_profile_says_what_is_fetched(run: Run, run_json: RunJson) -> None:
+def test_a_profile_sets_number_and_kinds(run: Run, run_json: RunJson) -> None:
     assert run_json("recall", "deploy", "--profile", "document")["memories"] == []
     assert len(run_json("recall", "deploy", "--profile", "before_planning")["memories"]) == 3
     refused = run("recall", "deploy", "--profile", "bedtime")
@@ -107,7 +107,7 @@ def test_nothing_found_is_explained_too(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("diary")
-def test_what_comes_later_is_told_as_the_future(run: Run) -> None:
+def test_later_memories_are_shown_as_in_the_future(run: Run) -> None:
     for words in ((), ("--explain",)):
         shown = run("recall", "why did the deploy hang", "--at", "2024-02-10", *words).stdout
         assert "in 2 years" in shown
@@ -148,7 +148,7 @@ def explained(capsys: pytest.CaptureFixture[str], *memories: RetrievedMemory) ->
 
 
 @pytest.mark.parametrize(("centred", "named", "legend"), [(True, "centred", 1), (False, "cosine", 0)])
-def test_a_centred_cosine_is_called_so(
+def test_a_centred_cosine_is_labelled(
     capsys: pytest.CaptureFixture[str], centred: bool, named: str, legend: int
 ) -> None:
     lines = explained(capsys, memory("a", 10, explanation={"centred": centred}))
@@ -156,7 +156,7 @@ def test_a_centred_cosine_is_called_so(
     assert sum(line.startswith("centred: ") for line in lines) == legend
 
 
-def test_those_that_are_not_listed_are_counted_and_a_loan_by_a_copy_is_no_loan_by_itself(
+def test_duplicates_that_are_not_listed_are_counted_and_do_not_boost_their_original(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     times = [datetime(2026, 2, day, tzinfo=UTC) for day in range(24, 16, -1)]
@@ -173,13 +173,13 @@ def test_those_that_are_not_listed_are_counted_and_a_loan_by_a_copy_is_no_loan_b
     assert "2 weeks ago" in row
 
 
-def test_no_memory_moves_the_cursor_of_the_terminal(run: Run, data_dir: Path) -> None:
+def test_no_memory_controls_the_terminal(run: Run, data_dir: Path) -> None:
     with Memory.open(user_folder(data_dir, "default"), user_id="default") as memory:
         memory.remember("deploy \x1b[2J\x07 gone \u202e txt", title="a\x1b]0;b")
     assert not {"\x1b", "\x07", "\u202e"} & set(run("recall", "deploy", "--explain").stdout)
 
 
-def test_what_was_learned_has_a_column_and_names_the_runs_that_it_was_learned_from(
+def test_the_learned_part_has_a_column_and_names_its_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = {"trajectory_id": "run-7", "similarity": 0.82, "quality": 1.0}
@@ -198,7 +198,7 @@ def test_what_was_learned_has_a_column_and_names_the_runs_that_it_was_learned_fr
     assert "because of run run-7, for a request 82% alike, which ended with 1.0" in lines
 
 
-def test_a_former_request_says_for_how_many_others_it_stands(data_dir: Path, run: Run) -> None:
+def test_a_request_shows_how_many_similar_ones_it_stands_for(data_dir: Path, run: Run) -> None:
     wordings = (
         "the billing service to the second cluster",
         "billing to cluster two, the second",

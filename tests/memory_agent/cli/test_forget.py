@@ -1,4 +1,4 @@
-"""`forget` on files: nothing is left in any byte below the data folder, in the journal neither."""
+"""`forget` without a daemon: no byte is left below the data folder, the journal included."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def told(number: int, user_id: str, text: str, session_id: str = "s-1") -> Event
 
 @pytest.fixture
 def filled(data_dir: Path) -> Path:
-    """Two users whose events went through the journal into their memories, and one event that is not worked off."""
+    """Two users whose events were ingested from the journal, and one event that is still pending."""
     events = [told(number, "alice", f"{SECRET} was seen {number} times") for number in range(4)]
     events += [told(number, "bob", f"the harmless thing {number} of bob", "s-bob") for number in range(3)]
     system = told(9, "system", f"the {SECRET} of the conductor", "s-1")
@@ -77,14 +77,14 @@ def test_a_session_leaves_no_byte_anywhere_and_others_keep_theirs(filled: Path, 
     assert run_json("stats", "--user", "bob")["memories"] == 3
 
 
-def test_an_id_takes_its_event_along_and_the_rest_stays(filled: Path, run_json: RunJson) -> None:
+def test_erasing_an_id_erases_its_event_and_nothing_else(filled: Path, run_json: RunJson) -> None:
     found = run_json("recall", f"{SECRET} 2", "--user", "alice", "--mode", "lexical")["memories"]
     receipt = run_json("forget", "--user", "alice", "--id", found[0]["record"]["id"], "--yes")
     assert (receipt["memories"], receipt["events"]) == (1, 1)
     assert run_json("stats", "--user", "alice")["memories"] == 3
 
 
-def test_an_id_that_no_memory_has_is_named(filled: Path, run: Run, run_json: RunJson) -> None:
+def test_an_unknown_id_is_named(filled: Path, run: Run, run_json: RunJson) -> None:
     planned = run_json("forget", "--user", "alice", "--id", "nope", "--dry-run")
     assert (planned["memories"], planned["unknown_ids"]) == (0, ["nope"])
     done = run("forget", "--user", "alice", "--id", "nope", "--id", "nowhere", "--yes")
@@ -105,7 +105,7 @@ ASIDE = "replaced-20261120T000000000000"
 
 
 def put_aside(data_dir: Path, *tops: str, name: str = ASIDE) -> Path:
-    """Leave what `restore --replace` leaves: copies of what was there."""
+    """Leave what `restore --replace` leaves: the previous files in a folder aside."""
     kept = data_dir / name
     for top in tops:
         shutil.copytree(data_dir / top, kept / top)
@@ -147,7 +147,7 @@ def test_what_a_restore_put_aside_keeps_an_erasure_from_being_complete(
 
 
 def test_a_user_is_off_the_disk_before_it_is_said(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of the folder of users is brought to the disk: what is there when that happens, in order."""
+    """Each change of the users' folder is fsynced: its content at each fsync, in order."""
     seen: list[list[str]] = []
     fsync = os.fsync
 
@@ -161,13 +161,13 @@ def test_a_user_is_off_the_disk_before_it_is_said(filled: Path, monkeypatch: pyt
     assert seen == [[".erased", "bob"], ["bob"]]
 
 
-def test_nothing_is_erased_unless_somebody_says_yes(filled: Path, run: Run, run_json: RunJson) -> None:
+def test_nothing_is_erased_without_confirmation(filled: Path, run: Run, run_json: RunJson) -> None:
     assert run("forget", "--user", "alice", "--kind", "episode", input="n\n").exit_code != 0
     assert run_json("stats", "--user", "alice")["memories"] == 4
     assert run("forget", "--user", "alice").exit_code == 2
 
 
-def test_where_nobody_can_answer_it_is_said_what_to_say(filled: Path, run: Run, run_json: RunJson) -> None:
+def test_without_a_terminal_the_error_names_the_option_to_confirm(filled: Path, run: Run, run_json: RunJson) -> None:
     asked = run("forget", "--user", "alice", "--kind", "episode", input="")
     assert asked.exit_code == 2
     assert "--yes" in asked.stderr

@@ -1,4 +1,4 @@
-"""The help of every verb: there, with examples, naming every option; and shown without loading an engine."""
+"""Every command has help with examples and all options, shown without importing an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print("LOADED " + json.dumps(loaded))
 
 
 def commands() -> dict[tuple[str, ...], click.Command]:
-    """Every verb and verb of a family that does something, by its words."""
+    """Every command that is not a group, by its words."""
     found: dict[tuple[str, ...], click.Command] = {}
     for name in VERBS:
         verb = cli.get_command(click.Context(cli), name)
@@ -41,7 +41,7 @@ def help_of(*words: str) -> str:
     return result.stdout
 
 
-def test_help_of_user_says_what_it_means_there() -> None:
+def test_the_help_of_user_depends_on_the_command() -> None:
     means = {words: " ".join(help_of(*words).partition("--user ID")[2].split())[:60] for words in commands()}
     assert means[("recall",)].startswith("Whose memory. [default: default]")
     for words in (("backup",), ("serve",), ("keys", "rotate")):

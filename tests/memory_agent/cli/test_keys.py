@@ -1,4 +1,4 @@
-"""`keys`: made and shown once, listed without what they open, revoked at once; and what the other verbs do with one."""
+"""`keys create|list|rotate|revoke`, and the other commands with a key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., Result]
 RunJson = Callable[..., Any]
 
 
-def test_a_token_is_printed_once_and_opens_what_was_said(run: Run, run_json: RunJson, data_dir: Path) -> None:
+def test_a_token_is_printed_once_and_permits_its_scopes(run: Run, run_json: RunJson, data_dir: Path) -> None:
     result = run("keys", "create", "laptop", "--user", "alice", "--scope", "recall")
     assert result.exit_code == 0, result.stderr
     token = result.stdout.strip()
@@ -33,7 +33,7 @@ def test_a_token_is_printed_once_and_opens_what_was_said(run: Run, run_json: Run
     ]
 
 
-def test_a_revoked_key_is_listed_as_such_and_opens_nothing(run: Run, run_json: RunJson, data_dir: Path) -> None:
+def test_a_revoked_key_is_listed_as_revoked_and_refused(run: Run, run_json: RunJson, data_dir: Path) -> None:
     token = run_json("keys", "create", "laptop", "--all-users")["token"]
     assert run("keys", "revoke", "laptop").stdout == "revoked laptop\n"
     assert run_json("keys", "list")[1]["revoked"] is not None
@@ -57,10 +57,10 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["create", "a"], "--user ID, or --all-users"),
+        (["create", "a"], "--user ID or --all-users"),
         (["create", "a", "--user", "alice", "--all-users"], "not both"),
-        (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is no scope"),
-        (["create", "a", "--all-users", "--scope", ""], "no scope"),
+        (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is not a scope"),
+        (["create", "a", "--all-users", "--scope", ""], "not a scope"),
         (["create", "a", "--user", "system"], "only a key for all users"),
         (["create", "local", "--all-users"], "a key of this name exists"),
         (["revoke", "a"], "there is no such key"),
@@ -68,7 +68,7 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
         (["rotate", "a"], "there is no such key"),
     ],
 )
-def test_what_cannot_be_is_said(run: Run, words: list[str], reason: str) -> None:
+def test_invalid_combinations_are_usage_errors(run: Run, words: list[str], reason: str) -> None:
     result = run("keys", *words)
     assert result.exit_code != 0
     assert reason in result.stderr
@@ -91,7 +91,7 @@ def test_events_are_published_with_a_key_file_of_one_user(run: Run, run_json: Ru
     assert "no.key cannot be read" in refused.stderr
 
 
-def test_a_rotated_key_is_printed_or_put_over_its_file(run: Run, data_dir: Path, tmp_path: Path) -> None:
+def test_a_rotated_key_is_printed_or_replaces_its_file(run: Run, data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "bob.key"
     run("keys", "create", "bob", "--user", "bob", "--out", str(file))
     former = read_key_file(file).token

@@ -1,4 +1,4 @@
-"""The folder of keys is away, or another one lies in its place: nothing is made, and what to do is said first."""
+"""The folder of keys is missing or a wrong one: nothing is created, and the error gives advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from memory_agent.care.doctor import check_encryption
+from memory_agent.doctor import check_encryption
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
@@ -27,7 +27,7 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def locked(run: Run, keys: Path) -> Run:
-    """Run a verb with the setting."""
+    """Run a command with encryption.keys_folder set."""
     return lambda *words: run(*words, "--set", f"encryption.keys_folder={keys}")
 
 
@@ -84,16 +84,14 @@ def test_the_folder_of_keys_is_what_is_named_first(
     assert "encrypt," not in found.advice
 
 
-def test_erasing_is_the_last_that_is_advised_and_can_be_said_as_it_stands(
-    encrypted: Path, keys: Path, locked: Run
-) -> None:
+def test_erasing_is_the_last_advice_and_the_command_works_as_printed(encrypted: Path, keys: Path, locked: Run) -> None:
     keys.rename(keys.with_name("keys.away"))
     message = fault(locked("stats", "--user", "alice", "--json"))["message"]
     assert message.index("mounted there?") < message.index("destroyed")
     assert message.endswith("memory-agent forget --user alice --user-all")
 
 
-def test_all_goes_on_when_the_keys_are_back(encrypted: Path, keys: Path, locked: Run) -> None:
+def test_everything_works_again_when_the_keys_are_back(encrypted: Path, keys: Path, locked: Run) -> None:
     keys.rename(keys.with_name("keys.away"))
     assert locked("remember", "x", "--user", "newcomer").exit_code == 1
     keys.with_name("keys.away").rename(keys)
@@ -120,7 +118,7 @@ def test_without_the_setting_nothing_plain_is_begun_beside_what_is_encrypted(enc
     assert (error["code"], "encryption.keys_folder" in error["message"]) == ("store_encrypted", True)
     assert not user_folder(encrypted, "newcomer").exists()
     shown = run("encryption", "status").stdout.splitlines()[0]
-    assert shown == "something here is encrypted, and no folder of keys is set: name it in encryption.keys_folder"
+    assert shown == "some stores are encrypted, and no folder of keys is set: set encryption.keys_folder"
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -1,4 +1,4 @@
-"""Runs, feedback and the learner from the command line, on the files of a folder, with the real model."""
+"""`trajectory`, `feedback` and `sona` without a daemon, with the real model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RunJson = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memories are found by their words, but where something is to be learned."""
+    """Recall by words alone, except where something is learned."""
     monkeypatch.setenv("MEMORY_AGENT_EMBEDDER__FOLDER", "/nowhere")
 
 
@@ -56,7 +56,7 @@ def test_a_run_from_its_recall_to_its_feedback(run: Run, run_json: RunJson) -> N
     assert f"{record_id} 1 " in shown
 
 
-def test_a_quality_that_waits_for_the_end_of_the_run_is_said_to_wait(run: Run, run_json: RunJson) -> None:
+def test_a_quality_before_the_end_of_the_run_is_shown_as_waiting(run: Run, run_json: RunJson) -> None:
     recall_id, _ = remember_and_recall(run_json)
     run_json("trajectory", "begin", "Fix it", "--run", "run-8", "--recall", recall_id)
     told = run("feedback", recall_id, "--quality", "1").stdout
@@ -64,7 +64,7 @@ def test_a_quality_that_waits_for_the_end_of_the_run_is_said_to_wait(run: Run, r
     assert run_json("trajectory", "end", "run-8")["quality"] == 1.0
 
 
-def test_a_command_that_is_given_again_is_done_once(run_json: RunJson) -> None:
+def test_a_repeated_command_with_the_same_event_id_is_done_once(run_json: RunJson) -> None:
     begin = ("trajectory", "begin", "Fix it", "--event-id", "my-begin")
     runs = [run_json(*begin) for _ in range(2)]
     assert runs[0] == runs[1]
@@ -73,7 +73,7 @@ def test_a_command_that_is_given_again_is_done_once(run_json: RunJson) -> None:
     assert len(run_json("trajectory", "list", "--state", "open")) == 1
 
 
-def test_lists_of_no_runs_say_so(run: Run, run_json: RunJson) -> None:
+def test_an_empty_list_of_runs_is_a_sentence(run: Run, run_json: RunJson) -> None:
     assert run("trajectory", "list").stdout == "no runs are known\n"
     assert run("trajectory", "list", "--state", "expired").stdout == "no run is in the state expired\n"
     assert run_json("trajectory", "list") == []
@@ -84,7 +84,7 @@ def test_users_do_not_see_each_others_runs(run_json: RunJson) -> None:
     assert run_json("trajectory", "list", "--user", "bob") == []
 
 
-def test_the_learner_says_where_it_stands(run: Run, run_json: RunJson) -> None:
+def test_the_status_of_the_learner_is_shown(run: Run, run_json: RunJson) -> None:
     status = msgspec.convert(run_json("sona", "status"), SonaStatus)
     assert (status.user_id, status.gate.state, status.gain) == ("default", "shadow", None)
     shown = run("sona", "status").stdout
@@ -92,7 +92,7 @@ def test_the_learner_says_where_it_stands(run: Run, run_json: RunJson) -> None:
     assert "not known: no recall was decided yet" in shown
 
 
-def test_what_was_learned_is_forgotten_here_and_taken_along_to_where_the_memories_are(
+def test_what_was_learned_is_reset_here_and_imported_where_the_memories_are(
     run: Run, run_json: RunJson, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MEMORY_AGENT_EMBEDDER__FOLDER")
@@ -106,7 +106,7 @@ def test_what_was_learned_is_forgotten_here_and_taken_along_to_where_the_memorie
     assert file.stat().st_mode & 0o077 == 0
     assert {path.name for path in tmp_path.iterdir()} == {"data", "elsewhere", file.name}
     unanswered = run("sona", "reset")
-    assert (unanswered.exit_code, "say --yes" in unanswered.stderr) == (2, True)
+    assert (unanswered.exit_code, "give --yes" in unanswered.stderr) == (2, True)
     assert run("sona", "reset", input="n\n").exit_code != 0
     assert run_json("sona", "status")["credited"] == 1
     assert run_json("sona", "reset", "--yes") == {"left_out": 1}
@@ -128,9 +128,7 @@ def test_a_damaged_file_is_refused_and_changes_nothing(run: Run, run_json: RunJs
 
 
 @pytest.mark.parametrize("words", [("end", "rum-7"), ("step", "rum-7", "Read the log")])
-def test_a_run_that_nobody_began_or_saw_is_not_made_by_its_end(
-    run: Run, run_json: RunJson, words: tuple[str, ...]
-) -> None:
+def test_ending_an_unknown_run_does_not_create_it(run: Run, run_json: RunJson, words: tuple[str, ...]) -> None:
     run_json("trajectory", "begin", "Fix it", "--run", "run-7")
     result = run("trajectory", *words)
     assert result.exit_code == 1

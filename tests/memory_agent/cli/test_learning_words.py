@@ -1,4 +1,4 @@
-"""What the command line says of runs, feedback and the learner, in words and tables."""
+"""How runs, feedback and the learner are printed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from memory_agent.cli.feedback import print_report
 from memory_agent.cli.sona import gain_sentence, gate_sentence, print_status
-from memory_agent.cli.trajectory import print_run, print_runs, quality_of
+from memory_agent.cli.trajectory import print_report, print_run, print_runs, quality_of
 from memory_agent.trajectory import (
     FeedbackReport,
     GateEvidence,
@@ -76,7 +75,7 @@ def test_a_run_is_a_row_with_the_reason_of_its_quality(capsys: pytest.CaptureFix
     assert rows == ["run-7 2026-11-21 10:00 UTC ended 0.4 (retried) 1 Fix the auth race", "run-8 - open - 0 -"]
 
 
-def test_an_objective_is_one_line_that_is_cut_and_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_objective_is_shortened_to_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     print_runs([changed(RUN, objective="wipe \x1b[2J\nthe " + "very " * 40 + "end")])
     (row,) = capsys.readouterr().out.splitlines()[2:]
     assert "wipe �[2J the very" in row
@@ -99,7 +98,7 @@ def test_a_quality_comes_with_its_reason(run: Trajectory, said: str) -> None:
     assert said in quality_of(run)
 
 
-def test_everything_that_is_known_of_a_run_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     print_run(RUN)
     shown = words(capsys.readouterr().out)
     assert "session s-17" in shown
@@ -121,17 +120,17 @@ def test_everything_that_is_known_of_a_run_is_shown(capsys: pytest.CaptureFixtur
     ],
     ids=lambda value: getattr(value, "state", ""),
 )
-def test_the_gate_tells_its_evidence_in_plain_words(gate: GateEvidence, said: list[str]) -> None:
+def test_the_gates_evidence_is_shown_in_words(gate: GateEvidence, said: list[str]) -> None:
     assert [part for part in said if part not in gate_sentence(gate, 7)] == []
 
 
-def test_the_gain_has_its_interval_and_nothing_is_claimed_before_there_is_one() -> None:
+def test_the_gain_is_shown_with_its_interval_once_there_is_one() -> None:
     assert gain_sentence(STATUS).startswith("+0.206 (95 %: +0.010 to +0.380)")
     assert gain_sentence(changed(STATUS, gain=-0.1, gain_low=None, gain_high=None)).startswith("-0.100 of")
     assert gain_sentence(changed(STATUS, gain=None)) == "not known: no recall was decided yet"
 
 
-def test_the_status_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(STATUS)
     shown = words(capsys.readouterr().out)
     for part in (
@@ -149,7 +148,7 @@ def test_the_status_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "last consolidation not yet" in words(capsys.readouterr().out)
 
 
-def test_what_feedback_cannot_credit_is_told_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_feedback_that_cannot_be_credited_is_listed_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     report = FeedbackReport(
         trajectory_id="run-7", credited=("m-1",), not_credited={"m-2": "was not shown"}, quality=1.0
     )

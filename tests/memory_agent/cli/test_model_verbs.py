@@ -1,4 +1,4 @@
-"""`model status` and `model fetch`, on a cache of their own."""
+"""`model status` and `model fetch`, with a temporary cache."""
 
 from __future__ import annotations
 

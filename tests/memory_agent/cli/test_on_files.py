@@ -117,7 +117,7 @@ def test_the_block_cannot_speak_to_the_terminal(run: Run) -> None:
     assert "| title: a]0;b\n| deploy [2J gone  txt\n" in block
 
 
-def test_whoever_gets_the_block_is_told_what_could_not_take_part(run: Run) -> None:
+def test_degraded_stages_are_noted_beside_the_context_block(run: Run) -> None:
     no_model = ("--set", "embedder.folder=/nowhere")
     run("remember", "The deploy hung.", *no_model)
     result = run("recall", "deploy", "--context", *no_model)
@@ -125,7 +125,7 @@ def test_whoever_gets_the_block_is_told_what_could_not_take_part(run: Run) -> No
     assert result.stderr == "note: degraded: no_model\n"
 
 
-def test_a_name_that_nobody_has_makes_no_user_and_says_who_is_there(run: Run, data_dir: Path, deploy: None) -> None:
+def test_an_unknown_user_is_not_created_and_the_known_ones_are_named(run: Run, data_dir: Path, deploy: None) -> None:
     for user in ("alice", "bob"):
         run("remember", "worth a note", "--user", user)
     for verb in (["recall", "anything"], ["stats"], ["trajectory", "list"]):
@@ -138,7 +138,7 @@ def test_a_name_that_nobody_has_makes_no_user_and_says_who_is_there(run: Run, da
 
 
 @pytest.mark.parametrize("verb", ["rebuild", "compact"])
-def test_who_cares_for_a_user_that_nobody_has_makes_none(run: Run, data_dir: Path, deploy: None, verb: str) -> None:
+def test_maintenance_of_an_unknown_user_creates_none(run: Run, data_dir: Path, deploy: None, verb: str) -> None:
     result = run(verb, "--user", "alcie")
     assert result.exit_code == 0
     assert "no memories yet for user alcie" in result.stderr

@@ -15,8 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
-from memory_agent.cli.publish import print_summary
-from memory_agent.cli.sending import Summary
+from memory_agent.cli.publish import Summary, print_summary
 from relay import Journal, journal_folder, read_event
 
 Publish = Callable[..., Result]

@@ -1,4 +1,4 @@
-"""What was forgotten after a backup stays forgotten when the backup is brought back."""
+"""What was forgotten after a backup stays forgotten when the backup is restored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_user(data_dir: Path, user_id: str) -> Memory:
 
 
 def take_in(data_dir: Path) -> None:
-    """Do what a daemon does at its next start: give every user what the journal holds behind the cursor."""
+    """Ingest each user's journal events after the cursor, as a daemon does at its start."""
     with Journal.open(journal_folder(data_dir)) as journal:
         for user_id in ("alice", "bob"):
             entries = journal.read(journal.cursor(CONSUMER), 100, user_id=user_id)
@@ -57,7 +57,7 @@ def id_of(data_dir: Path, user_id: str, words: str) -> str:
 
 @pytest.fixture
 def backup(data_dir: Path, tmp_path: Path, run: Run) -> Path:
-    """Of two users with two sessions each, of which alice's hold secrets, and what a conductor said of one of them."""
+    """A backup of two users; alice's sessions hold secrets, and so does an event of `system` about one of them."""
     secret = [told(number, "alice", f"{SECRET} in place {number}", f"s-{number % 2}") for number in range(4)]
     publish(data_dir, *secret, told(5, "alice", "harmless of alice", "s-9"), told(1, "bob", "harmless of bob", "s-bob"))
     with Journal.open(journal_folder(data_dir)) as journal:
@@ -72,7 +72,7 @@ def backup(data_dir: Path, tmp_path: Path, run: Run) -> Path:
 
 
 def restored(run: Run, data_dir: Path, backup: Path, *more: str) -> Any:
-    """Restore, throw away what was put aside, and start."""
+    """Restore, delete what was moved aside, and ingest the journal."""
     result = run("restore", str(backup), "--replace", "--json", *more)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
@@ -134,7 +134,7 @@ def test_what_was_forgotten_quickly_stays_forgotten_though_the_journal_has_it(
     assert texts(data_dir, "alice") == [f"{SECRET} in place 0"]
 
 
-def test_a_session_that_went_on_after_it_was_erased_keeps_what_came_later(
+def test_an_erased_session_that_went_on_keeps_its_later_memories(
     data_dir: Path, backup: Path, run: Run, tmp_path: Path
 ) -> None:
     assert run("forget", "--user", "alice", "--session", "s-9", "--yes").exit_code == 0
@@ -149,7 +149,7 @@ def test_where_nothing_is_known_of_erasures_it_is_said(data_dir: Path, backup: P
     shutil.rmtree(data_dir)
     result = run("restore", str(backup))
     assert result.exit_code == 0
-    assert "nothing is known here" in result.stderr
+    assert "no history of erasures here" in result.stderr
     assert len(texts(data_dir, "alice")) == 5
 
 

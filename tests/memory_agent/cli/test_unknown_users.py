@@ -1,4 +1,4 @@
-"""A user of whom nothing is kept, in the files: nothing is found, nothing is made, and the journal is erased from."""
+"""Users without a store, without a daemon: nothing is found or created, and the journal is erased from."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_looking_and_forgetting_make_no_user_and_no_key(
         assert "users here: alice" in result.stderr
 
 
-def test_what_the_journal_holds_of_a_session_is_erased_all_the_same(run: Run, data_dir: Path) -> None:
+def test_a_sessions_events_in_the_journal_are_erased_without_a_store(run: Run, data_dir: Path) -> None:
     fields: dict[str, Any] = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "under the stone"}}
     events = [
         event_from_mapping(fields | {"event_id": f"e-{session}", "session_id": session}, EventLimits(), NOW)

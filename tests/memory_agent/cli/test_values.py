@@ -1,4 +1,4 @@
-"""Moments and texts as people type them."""
+"""Times and texts on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.cli.values import parse_moment
+from memory_agent.cli.options import parse_moment
 
 NOW = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
 
@@ -38,7 +38,7 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["999999w", "99999999d", "9" * 18 + "m"])
-def test_an_age_before_the_calendar_is_told_from_what_is_no_age(text: str) -> None:
+def test_an_age_beyond_the_calendar_has_its_own_error(text: str) -> None:
     with pytest.raises(OverflowError):
         parse_moment(text, NOW)
 

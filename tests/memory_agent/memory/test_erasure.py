@@ -1,4 +1,4 @@
-"""What was erased is in no byte of any file, whatever happens on the way."""
+"""Erased memories are in no byte of any file, also after a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = ("write_intent", "forget", "rebuild", "remove_set_aside", "compact", "cl
 
 
 def files_with(text: str, folder: Path) -> list[str]:
-    """The files that hold a text, or the word that a lexicon makes of it."""
+    """The files that contain a text, or its stem in a lexicon."""
     words = (text.encode(), text[:-1].encode(), text.encode("utf-16-le"))
     return sorted(
         str(file.relative_to(folder))
@@ -38,7 +38,7 @@ def files_with(text: str, folder: Path) -> list[str]:
 
 
 def fill(memory: Memory, others: int = 150) -> list[str]:
-    """Memories among which the secret ones lie, written, recalled, updated and used by runs."""
+    """Memories, some of them secret, that were written, recalled, updated and used by runs."""
     ids = []
     for number in range(others):
         memory.remember(f"{OTHER} {number}", session_id="plain")
@@ -126,7 +126,7 @@ def test_an_intent_with_a_flipped_bit_is_refused_and_erases_nothing_else(tmp_pat
         Memory.open(folder, embedder=embedder)
 
 
-def test_a_filter_says_what_goes(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_filter_selects_what_is_erased(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         kept = memory.remember("a finding that stays", kind="finding")
         memory.remember("an episode that goes", kind="episode")
@@ -202,7 +202,7 @@ if __name__ == "__main__":
 
 
 def told(memory: Memory, count: int) -> list[str]:
-    """Memories made of events, which the journal has too."""
+    """Memories made of events that the journal has too."""
     for number in range(count):
         memory.ingest(
             [
@@ -217,9 +217,7 @@ def told(memory: Memory, count: int) -> list[str]:
     return sorted(one.record.id for one in memory.recall(SECRET, count, mode="lexical").memories)
 
 
-def test_an_erasure_that_overtakes_another_leaves_the_others_part_of_the_journal_begun(
-    tmp_path: Path, embedder: Embedder
-) -> None:
+def test_an_erasure_that_overtakes_another_leaves_its_journal_part_open(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:
         one, other, plain = told(memory, 3)
         first = memory.erasure.begin(memory.erasure.plan(Selection(ids=(one,)), NOW))
@@ -237,7 +235,7 @@ def test_an_erasure_that_overtakes_another_leaves_the_others_part_of_the_journal
         assert read_intent(tmp_path) is None
 
 
-def test_an_erasure_that_waits_for_the_journal_is_one_line_of_the_history_however_often_it_is_opened(
+def test_an_erasure_waiting_for_the_journal_is_one_line_of_history_however_often_the_store_is_opened(
     tmp_path: Path, embedder: Embedder
 ) -> None:
     with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:
@@ -254,7 +252,7 @@ def test_an_erasure_that_waits_for_the_journal_is_one_line_of_the_history_howeve
         assert len(read_history(tmp_path, "alice").erasures) == 2
 
 
-def test_what_was_brought_in_again_and_a_session_that_went_on_are_noted_again(tmp_path: Path) -> None:
+def test_reimported_memories_and_continued_sessions_are_noted_again(tmp_path: Path) -> None:
     later, intent = NOW + timedelta(hours=1), Intent(started_at=NOW, record_ids=("one", "two"))
     for _ in range(2):
         note_erasure(tmp_path, "alice", intent, NOW, once=True)
@@ -269,7 +267,7 @@ def test_what_was_brought_in_again_and_a_session_that_went_on_are_noted_again(tm
     assert [one.at for one in read_history(tmp_path, "alice").erasures[3:]] == [NOW, later]
 
 
-def test_a_purge_that_waits_for_room_does_not_wait_for_the_journal_again(
+def test_a_purge_waiting_for_disk_space_does_not_wait_for_the_journal_again(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:

@@ -1,4 +1,4 @@
-"""Rules of retention: what goes at which age, in every file, and when anybody is looked at."""
+"""Retention: what expires when, its erasure from every file, and when a store is scanned."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_has_reached_its_age_is_in_no_byte_of_any_file_after_opening(tmp_pa
     assert not (tmp_path / INTENT_FILE).exists()
 
 
-def test_nothing_goes_without_a_rule(tmp_path: Path, embedder: Embedder) -> None:
+def test_nothing_expires_without_a_rule(tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, told(1, 4_000 * DAY))
     with opened(tmp_path, embedder) as memory:
         assert memory.erasure.age(NOW) == 0
@@ -89,7 +89,7 @@ def test_the_age_is_reached_at_its_very_moment_and_not_before(tmp_path: Path, em
         assert memory.stats().memories == 0
 
 
-def test_a_memory_ages_from_its_own_time_and_not_from_when_it_came(tmp_path: Path, embedder: Embedder) -> None:
+def test_age_counts_from_the_timestamp_and_not_from_ingestion(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 40 * DAY)], now=NOW)
         assert memory.erasure.age(NOW) == 1
@@ -110,7 +110,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rule", "gone"), CASES)
-def test_a_rule_takes_what_all_that_it_names_holds_for(
+def test_a_rule_matches_when_all_its_conditions_hold(
     rule: RetentionRule, gone: list[str], tmp_path: Path, embedder: Embedder
 ) -> None:
     with opened(tmp_path, embedder, rules(rule)) as memory:
@@ -164,7 +164,7 @@ def files_and_bytes(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "lock.mdb"}
 
 
-def test_nothing_else_goes_with_what_has_expired(tmp_path: Path, embedder: Embedder) -> None:
+def test_expired_cannot_be_combined_with_other_selections(tmp_path: Path, embedder: Embedder) -> None:
     from memory_agent.erasure.selection import Selection
 
     with pytest.raises(InvalidInputError):
@@ -172,7 +172,7 @@ def test_nothing_else_goes_with_what_has_expired(tmp_path: Path, embedder: Embed
     Selection(expired=True).check()
 
 
-def test_a_user_is_looked_at_no_more_often_than_the_interval_says(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_store_is_scanned_at_most_once_per_interval(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 40 * DAY), told(2, 29.5 * DAY)], now=NOW)
         assert memory.erasure.age(NOW) == 1
@@ -182,13 +182,13 @@ def test_a_user_is_looked_at_no_more_often_than_the_interval_says(tmp_path: Path
         assert memory.erasure.age(NOW - 5 * DAY) == 1  # the clock was reset
 
 
-def test_what_is_more_than_a_part_is_due_again_at_once(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_store_with_more_expired_than_the_limit_is_due_at_once(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(number, 40 * DAY) for number in range(5)], now=NOW)
         assert [memory.erasure.age(NOW, 2) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_a_host_looks_through_a_large_memory_after_it_was_woken(
+def test_a_host_scans_a_large_memory_only_after_waking(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(namespaces, "_AGED_AT_WAKING", 2)
@@ -202,13 +202,13 @@ def test_a_host_looks_through_a_large_memory_after_it_was_woken(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Whether a user who sleeps has to be looked at, so many days from now."""
+    """Whether a closed memory has to be scanned, so many days from now."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )
 
 
-def test_who_sleeps_for_ever_is_due_when_something_reaches_its_age(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_closed_memory_is_due_when_something_expires(tmp_path: Path, embedder: Embedder) -> None:
     assert not due(tmp_path, 0)  # there is no such user
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 20 * DAY), told(2, 10 * DAY)], now=NOW)
@@ -229,7 +229,7 @@ def test_other_rules_and_other_owners_make_a_user_due(tmp_path: Path, embedder: 
     longer = rules(msgspec.structs.replace(PROGRESS, age_s=60 * DAY_S))
     assert due(tmp_path, 0, longer)
     assert not due(tmp_path, 0, rules())
-    with opened(tmp_path, embedder) as memory:  # by somebody without rules, who leaves no note
+    with opened(tmp_path, embedder) as memory:  # by a process without rules, which leaves no note
         memory.ingest([told(2, 50 * DAY)], now=NOW)
     assert due(tmp_path, 0)
     with opened(tmp_path, embedder, USUAL) as memory:
@@ -239,7 +239,7 @@ def test_other_rules_and_other_owners_make_a_user_due(tmp_path: Path, embedder: 
     assert due(tmp_path, 0)
 
 
-def test_who_was_killed_is_due(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_memory_whose_process_was_killed_is_due(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, DAY)], now=NOW)
     assert not due(tmp_path, 0)
@@ -259,7 +259,7 @@ def test_killed_half_way_it_goes_on(step: str, tmp_path: Path, embedder: Embedde
     assert not (tmp_path / INTENT_FILE).exists()
 
 
-def test_in_a_daemons_folder_the_journals_part_is_left_begun_and_said(tmp_path: Path, embedder: Embedder) -> None:
+def test_in_a_daemons_folder_the_journal_part_is_left_open_and_reported(tmp_path: Path, embedder: Embedder) -> None:
     folder = user_folder(tmp_path, "alice")
     filled(folder, embedder, told(1, 40 * DAY))
     (tmp_path / "journal").mkdir()
@@ -276,7 +276,7 @@ def test_in_a_daemons_folder_the_journals_part_is_left_begun_and_said(tmp_path: 
     assert read_intent(folder) is None
 
 
-def test_rules_that_cannot_be_meant_are_refused_by_name() -> None:
+def test_invalid_rules_are_refused_by_name() -> None:
     table = SignalTable.load()
     with pytest.raises(SettingsError, match="name of another rule"):
         RetentionRules(rules(PROGRESS, PROGRESS), table)
@@ -290,7 +290,7 @@ def test_rules_that_cannot_be_meant_are_refused_by_name() -> None:
             load_settings(None, {"MEMORY_AGENT_RETENTION__RULES": wrong})
 
 
-def test_an_age_beyond_the_calendar_is_never_reached() -> None:
+def test_an_age_beyond_the_calendar_never_expires() -> None:
     from memory_agent.records import MemoryRecord
 
     held = RetentionRules(rules(RetentionRule(name="x", age_s=1e10)), SignalTable.load())

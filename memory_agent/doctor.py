@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.care.encryption import store_encryptions
+from memory_agent.care.folder_encryption import store_encryptions
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
@@ -243,7 +243,7 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("encryption", check_encryption, "see encryption.keys_folder, and memory-agent encryption status"),
     ("disk", check_disk, "choose another folder with --data-dir"),
-    ("sockets", check_sockets, "choose another port, end whoever has it, or choose a shorter --data-dir"),
+    ("sockets", check_sockets, "choose another port, stop the process that has it, or choose a shorter --data-dir"),
     ("file handles", check_handles, "raise the limit with ulimit -n"),
     ("daemon", check_daemon, "stop the daemon and start it again; see its log on standard error"),
 )

@@ -1,4 +1,4 @@
-"""`model status` and `model fetch`: the embedding model of this machine."""
+"""`doctor`, `model status` and `model fetch`: whether this machine is ready."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 import msgspec
+from rich.text import Text
 
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import print_document, print_figures, size
+from memory_agent.cli.render import emit, plain, print_document, print_figures, size
 from memory_agent.config import EmbedderSettings
 from memory_agent.embedders.cache import ModelStatus, advise, fetch_model, model_status
 
@@ -26,7 +27,7 @@ _folder_option: Callable[[Any], Any] = click.option(
 
 @click.group(short_help="The embedding model: status, fetch.")
 def model() -> None:
-    """The embedding model: whether it is there, and getting it.
+    """The embedding model: check it, or fetch it.
 
     \b
     Examples:
@@ -35,11 +36,11 @@ def model() -> None:
     """
 
 
-@model.command(short_help="Which model, from where; exit code 1 without one.")
+@model.command(short_help="Show which model is used; exit code 1 without one.")
 @_folder_option
 @common_options
 def status(target: Target, folder: Path | None) -> None:
-    """Which model, from where, in which arithmetic; exit code 1 when there is none that can be used.
+    """Show the model, its origin and its arithmetic; exit code 1 if there is no usable model.
 
     \b
     Examples:
@@ -48,7 +49,7 @@ def status(target: Target, folder: Path | None) -> None:
     """
     settings = _settings(target, folder)
     found = model_status(settings)
-    _print(found, settings, target.as_json)
+    _print_model(found, settings, target.as_json)
     if found.state not in _USABLE:
         raise SystemExit(1)
 
@@ -59,8 +60,8 @@ def status(target: Target, folder: Path | None) -> None:
 def fetch(target: Target, folder: Path | None) -> None:
     """Find or download the weights, check them, and build the graph into the cache.
 
-    Looks in the folder (if named), the cache, the installed package, and then the model hub. A file with another
-    SHA-256 than the expected one is refused.
+    Looks in the folder, if given, the cache, the installed package, and the model hub, in this order. A file with an
+    unexpected SHA-256 is refused.
 
     \b
     Examples:
@@ -71,7 +72,7 @@ def fetch(target: Target, folder: Path | None) -> None:
     settings = _settings(target, folder)
     with progress_bars("bytes") as report:
         found = fetch_model(settings, progress=report)
-    _print(found, settings, target.as_json)
+    _print_model(found, settings, target.as_json)
 
 
 def _settings(target: Target, folder: Path | None) -> EmbedderSettings:
@@ -80,7 +81,7 @@ def _settings(target: Target, folder: Path | None) -> EmbedderSettings:
     return msgspec.structs.replace(target.settings.embedder, folder=str(folder.absolute()))
 
 
-def _print(found: ModelStatus, settings: EmbedderSettings, as_json: bool) -> None:
+def _print_model(found: ModelStatus, settings: EmbedderSettings, as_json: bool) -> None:
     if as_json:
         print_document(found)
         return
@@ -88,3 +89,44 @@ def _print(found: ModelStatus, settings: EmbedderSettings, as_json: bool) -> Non
     print_figures("model", {name.replace("_", " "): value for name, value in figures.items() if value})
     if advice := advise(found.state, settings):
         click.echo(advice)
+
+
+_MARKS = {"ok": ("ok     ", "green"), "warning": ("warning", "yellow"), "failed": ("FAILED ", "bold red")}
+_NAME_WIDTH = 14
+_MARK_WIDTH = 9
+
+
+@click.command(short_help="Check this machine, with advice.")
+@common_options
+def doctor(target: Target) -> None:
+    """Check versions, model, folders, disk, sockets and the daemon, with advice for each failure.
+
+    Embeds a text and recalls it from a temporary memory. Exit code 1 if a check failed; warnings are not failures.
+
+    \b
+    Examples:
+      memory-agent doctor
+      memory-agent doctor --data-dir /srv/memory --json
+    """
+    from memory_agent.doctor import Check, examine  # engines
+
+    made: list[Check] = []
+    for check in examine(target.settings, target.data_dir):
+        made.append(check)
+        if not target.as_json:
+            _print_check(check.name, check.state, check.detail, check.advice)
+    failed = [check.name for check in made if check.state == "failed"]
+    if target.as_json:
+        print_document({"healthy": not failed, "checks": made})
+    elif not failed:
+        warned = sum(check.state == "warning" for check in made)
+        told = f"; {warned} to look at, above" if warned else ""
+        emit(Text(f"everything that is needed works{told}", style="bold"))
+    if failed:
+        raise SystemExit(1)
+
+
+def _print_check(name: str, state: str, detail: str, advice: str) -> None:
+    emit(Text.assemble(_MARKS[state], f"  {name:<{_NAME_WIDTH}}", plain(detail)))
+    if advice:
+        emit(Text(f"{'':<{_MARK_WIDTH + _NAME_WIDTH}}-> {advice}", style="dim"))

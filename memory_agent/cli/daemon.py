@@ -1,4 +1,4 @@
-"""`stats`: figures of a user's memory, and of the daemon where one runs."""
+"""`serve` runs the daemon in the foreground; `stats` shows the figures of a memory and of the daemon."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown, open_for_reading
-from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.access import note_unknown_user, open_for_reading
+from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
 from memory_agent.protocol import DaemonStatus
@@ -19,10 +19,10 @@ from memory_agent.records import MemoryStats
 _MOST_TYPES = 8
 
 
-@click.command(short_help="Figures of a memory, and of the daemon.")
+@click.command(short_help="Show figures of a memory, and of the daemon.")
 @daemon_options
 def stats(target: Target) -> None:
-    """How many memories of which kind, what was dropped and why; with a daemon also its parts and times.
+    """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
 
     \b
     Examples:
@@ -41,11 +41,11 @@ def stats(target: Target) -> None:
         click.echo(f"no daemon serves {target.data_dir}; these figures were read from the files")
     else:
         _print_status(status)
-    note_unknown(target)
+    note_unknown_user(target)
 
 
 def _document(status: DaemonStatus | None) -> dict[str, object] | None:
-    """Return every field, those at their defaults too: a program should not have to know which those are."""
+    """Return every field, including those at their defaults, which msgspec would omit."""
     if status is None:
         return None
     parts = [{name: getattr(part, name) for name in part.__struct_fields__} for part in status.parts]
@@ -74,7 +74,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
 
 
 def _of_journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Give one figure a line: bytes in a unit, each consumer and each count by itself."""
+    """Yield one line per figure, consumer and count; bytes with a unit."""
     for name, value in journal.items():
         if name == "counts":
             yield from ((count.replace("_", " "), number) for count, number in value.items())
@@ -101,3 +101,32 @@ def _print_status(status: DaemonStatus) -> None:
     print_table("parts", ("name", "state", "pid", "restarts", "resident"), rows)
     resident = size(sum(part.resident_bytes for part in status.parts))
     click.echo(f"resident in all: {resident}, without Ray's own processes")
+
+
+@click.command(short_help="Run the daemon: relay, embedder, Ray, gateway.")
+@click.option(
+    "--listen",
+    multiple=True,
+    metavar="tcp://127.0.0.1:PORT",
+    help="Also listen there, besides the socket file; beyond loopback as curve+tcp://HOST:PORT. Repeatable.",
+)
+@options_where_user(UNUSED)
+def serve(target: Target, listen: tuple[str, ...]) -> None:
+    """Run relay, embedder, Ray and gateway until SIGTERM or Ctrl-C.
+
+    Prints one JSON line with the endpoints when it is ready, and logs to standard error. Publishers use the endpoint
+    `relay`; `recall` and the other commands find the daemon by its data folder.
+
+    \b
+    Examples:
+      memory-agent serve
+      memory-agent serve --data-dir /srv/memory --listen tcp://127.0.0.1:7420
+      memory-agent serve --set daemon.idle_sleep_s=60 2> daemon.log
+    """
+    from memory_agent.daemon.process import serve as serve_daemon  # Ray takes a second to import
+    from memory_agent.log import configure_logging
+
+    configure_logging(target.settings.log_level)
+    daemon = msgspec.structs.replace(target.settings.daemon, listen=target.settings.daemon.listen + listen)
+    settings = msgspec.structs.replace(target.settings, daemon=daemon, data_dir=str(target.data_dir))
+    raise SystemExit(serve_daemon(settings, target.data_dir))

@@ -1,0 +1,218 @@
+"""Maintenance commands: `verify`, `rebuild`, `compact`, `backup`, `restore`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memory_agent.cli.access import for_each_user, note_skipped, uses_daemon
+from memory_agent.cli.failure import note
+from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, options_where_user
+from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.render import print_document, print_table, size
+from memory_agent.errors import EncryptionKeyMissingError
+
+if TYPE_CHECKING:
+    from memory_agent.care.checkup import PartReport
+    from memory_agent.care.restoration import Restored
+
+_FOUND = 2
+_INCOMPLETE = 2
+
+
+@click.command(short_help="Check every checksum and index; change nothing.")
+@click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path), required=False)
+@options_where_user(ONLY)
+@click.pass_context
+def verify(context: click.Context, target: Target, backup: Path | None) -> None:
+    """Check each stored record and event against its checksum, and each index against the records.
+
+    With BACKUP, made by `memory-agent backup`: its files against the manifest, then each record and event in them.
+
+    Without --user, checks all users, the owners of runs, and the journal; a user whose encryption key is missing is
+    reported as unchecked. Runs beside a daemon and changes nothing. Findings are counted by file and class of keys.
+    Exit code 2: something was found or could not be checked. Findings in index.usearch and lexicon.sqlite lose nothing:
+    both are rebuilt from the records (at once with `memory-agent rebuild`), and a missing one is only noted; sona.state
+    is learned again when the memory is opened. Restore anything else from a backup: `memory-agent restore`.
+
+    \b
+    Examples:
+      memory-agent verify
+      memory-agent verify --user alice
+      memory-agent verify /mnt/backups/monday
+      memory-agent verify --json | jq '.parts[] | select(.findings != [])'
+    """
+    from memory_agent.care.verification import verify_folder, verify_manifest  # imports the engines
+
+    unchecked: list[str] = []
+
+    def skip(error: EncryptionKeyMissingError) -> None:
+        unchecked.append(f"user {error.user_id}")
+        note_skipped(error)
+
+    parts: list[PartReport] = []
+    with progress_bars() as report:
+        if backup is not None:
+            checked, manifest = verify_manifest(backup, report)
+            parts.append(checked)
+            if manifest is not None and manifest.left_out:
+                note(f"not in this backup: {', '.join(manifest.left_out)}")
+        user_id = target.user_id if target.user_named else None
+        on_missing_key = None if target.user_named else skip
+        parts += verify_folder(target.data_dir, target.settings, report, user_id, on_missing_key, backup)
+    found = [(part.part, one.place, one.fault, one.count) for part in parts for one in part.findings]
+    if target.as_json:
+        print_document({"sound": not found and not unchecked, "parts": parts, "unchecked": unchecked})
+    else:
+        _print_findings(parts, found)
+    for part in parts:
+        if part.unbuilt:
+            note(f"{part.part}: {', '.join(part.unbuilt)} is missing; it is built at the next start")
+    if found or unchecked:
+        context.exit(_FOUND)
+
+
+def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, int]]) -> None:
+    for part in parts:
+        state = "sound" if not part.findings else f"{len(part.findings)} findings"
+        click.echo(f"{part.part}: {part.entries} entries, {state}")
+    if found:
+        click.echo()
+        print_table("findings", ("part", "where", "what", "count"), found)
+
+
+@click.command(short_help="Rebuild index and lexicon from the records.")
+@daemon_options
+def rebuild(target: Target) -> None:
+    """Rebuild the vector index and the lexicon from the records; without --user, for all users.
+
+    A missing or damaged one is rebuilt automatically; this command forces it. Meanwhile recall uses the other one and
+    is marked as degraded. Takes about .5 s per 1,000 memories.
+
+    \b
+    Examples:
+      memory-agent rebuild
+      memory-agent rebuild --user alice --json
+    """
+    counts = for_each_user(target, "rebuild", "rebuilding", lambda memory: memory.care.rebuild())
+    if target.as_json:
+        print_document({"users": counts})
+        return
+    for user_id, count in counts.items():
+        click.echo(f"user {user_id}: built from {count} memories")
+
+
+@click.command(short_help="Free the disk space of deleted memories.")
+@daemon_options
+def compact(target: Target) -> None:
+    """Copy the records without free pages, compare, and replace the file; without --user, for all users.
+
+    The bytes of deleted memories leave the file. Needs disk space for the copy. Recalls go on meanwhile and writes
+    wait. Killed at any moment, it leaves the old file or the new one, whole. Without --user and without a daemon, the
+    journal is compacted too; a daemon's relay compacts it after an erasure by itself.
+
+    \b
+    Examples:
+      memory-agent compact
+      memory-agent compact --user alice
+    """
+    sizes = for_each_user(target, "compact", "compacting", lambda memory: memory.care.compact())
+    if not target.user_named and not uses_daemon(target):
+        from memory_agent.care.offline import compact_journal  # imports the engines
+
+        compact_journal(target.data_dir, target.settings)
+    if target.as_json:
+        print_document({"users": sizes})
+        return
+    for user_id, sized in sizes.items():
+        click.echo(f"user {user_id}: {size(sized.bytes_before)} -> {size(sized.bytes_after)}")
+
+
+@click.command(short_help="Make a consistent copy, also while the daemon runs.")
+@click.argument("directory", type=click.Path(path_type=Path))
+@options_where_user(UNUSED)
+@click.pass_context
+def backup(context: click.Context, target: Target, directory: Path) -> None:
+    """Copy all users' memories and the journal to DIRECTORY, which must not exist yet.
+
+    The daemon may run meanwhile. The copy is consistent and checked, and gets its name only when it is durable.
+    Encrypted data stays encrypted; the keys are not included, and without them the backup is useless. Plain data stays
+    plain: keep the backup as private as the data folder. Caches and tokens are left out. A user whose records are
+    damaged, or whose encryption key is missing, is left out and named, with exit code 2.
+
+    \b
+    Examples:
+      memory-agent backup /mnt/backups/monday
+      memory-agent backup "/mnt/backups/$(date +%F)" --json
+    """
+    from memory_agent.care.backup import make_backup  # imports the engines
+
+    with progress_bars() as report:
+        made = make_backup(target.data_dir, directory, target.settings, datetime.now(UTC), report)
+    if target.as_json:
+        print_document(made)
+    else:
+        total = sum(part.bytes for part in made.parts)
+        click.echo(f"{directory}: {len(made.parts)} parts, {size(total)}")
+    if made.left_out:
+        note(f"left out, damaged or without their key: {', '.join(made.left_out)}; see memory-agent verify")
+        context.exit(_INCOMPLETE)
+
+
+@click.command(short_help="Restore a backup, here or on another machine.")
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@click.option("--replace", is_flag=True, help="Move aside what is in the data folder.")
+@click.option("--from-journal", is_flag=True, help="No backup: replay this --user's events from the journal.")
+@options_where_user(ONLY)
+def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool) -> None:
+    """Restore the backup in DIRECTORY; with --user, that user's memories alone.
+
+    Stop the daemon first. A damaged or incomplete backup is refused, and nothing changes. What is in the data folder
+    already is moved aside with --replace, to a folder that is named, and never deleted. Events after the backup that
+    the journal here still holds are ingested at the daemon's next start. What was forgotten here after the backup stays
+    forgotten. The journal has no memories that were remembered by hand or imported, no recalls, and no runs begun by
+    hand: --from-journal does not restore those.
+
+    \b
+    Examples:
+      memory-agent restore /mnt/backups/monday --data-dir /srv/memory
+      memory-agent restore /mnt/backups/monday --user alice --replace
+      memory-agent restore --from-journal --user alice --replace
+    """
+    if from_journal == (directory is not None):
+        raise click.UsageError("name a DIRECTORY or give --from-journal")
+    if from_journal and not target.user_named:
+        raise click.UsageError("--from-journal needs --user")
+    restored = _restore(target, directory, replace)
+    if directory is not None and not restored.has_history:
+        note("there is no history of erasures here: memories that were erased elsewhere since the backup are back")
+    if target.as_json:
+        print_document(restored)
+        return
+    for user_id, count in restored.erased_again.items():
+        click.echo(f"erased again, as they were after the backup: {count} memories of {user_id}")
+    for part in restored.parts:
+        click.echo(f"restored {part.part}: {part.entries} entries")
+    if restored.aside:
+        click.echo(f"the previous files are in {restored.aside}; delete them when they are not needed")
+    if from_journal:
+        from memory_agent.care.restoration import NOT_IN_JOURNAL
+
+        click.echo(f"the events of {target.user_id} are ingested again when the daemon starts")
+        if restored.aside:
+            click.echo(f"the journal does not hold {NOT_IN_JOURNAL}: those stay where they were moved")
+
+
+def _restore(target: Target, directory: Path | None, replace: bool) -> Restored:
+    from memory_agent.care.restoration import replay_user, restore_all, restore_user  # imports the engines
+
+    data_dir, user_id, settings, now = target.data_dir, target.user_id, target.settings, datetime.now(UTC)
+    if directory is None:
+        return replay_user(data_dir, user_id, settings, now, replace=replace, warn=note)
+    with progress_bars() as report:
+        if target.user_named:
+            return restore_user(directory, data_dir, user_id, settings, now, report, replace=replace, warn=note)
+        return restore_all(directory, data_dir, settings, now, report, replace=replace, warn=note)

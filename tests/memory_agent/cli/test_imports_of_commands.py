@@ -1,0 +1,36 @@
+"""The command line presents: what decides or changes files is a public call of a package below it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import memory_agent.cli
+
+FILES = sorted(Path(memory_agent.cli.__file__).parent.glob("*.py"))
+JOURNAL = {"Journal", "Erasable", "encrypt_journal", "journal_folder", "read_event", "read_mark"}
+"""Names of `relay` that open, find or change a journal."""
+CHANGES = {"rename", "rmtree", "unlink", "rmdir", "mkdir", "write_bytes", "write_text", "fsync"}
+"""Methods and functions that change files; evaluations write their results."""
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_command_opens_no_journal_and_no_store(file: Path) -> None:
+    imported = [
+        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+    ]
+    names = {(node.module or "", alias.name) for node in imported for alias in node.names}
+    assert {name for module, name in names if module.partition(".")[0] == "relay"} & JOURNAL == set()
+    assert {module for module, _ in names if module.startswith("memory_agent.storage")} <= {
+        "memory_agent.storage.folders"
+    }
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_command_changes_no_files_itself(file: Path) -> None:
+    if file.stem.startswith("evaluate"):
+        return
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & CHANGES == set()
