@@ -14,7 +14,7 @@ from memory_agent.recall.learned import Lift
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice
 from memory_agent.trajectory import Arm
-from sona.interleave import team_draft
+from sona.interleaving import team_draft
 
 _MOST_FOLDED = 100
 

@@ -30,7 +30,7 @@ from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.conditions import spanned, unlike
 from memory_agent.storage.lexicon_rows import record_fingerprint
-from sona.engine import Adaptation
+from sona.learner import Adaptation
 
 _MOST_OF_A_TIME = 50
 """Candidates from each side that are looked for within the times of the query, besides the usual ones."""

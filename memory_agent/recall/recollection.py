@@ -36,7 +36,7 @@ from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.conditions import spanned
-from sona.engine import Adaptation
+from sona.learner import Adaptation
 
 _SPARE = 25
 """Candidates that are looked at beyond those that are asked for, since some may say the same."""

@@ -4,15 +4,15 @@ import pytest
 from planted_lessons import NDIM, Topics
 
 from sona import checkpoint
-from sona.engine import Learner
 from sona.errors import DamagedStateError
+from sona.learner import Learner
 from sona.lesson import Contest
 
 
 def taught(count: int = 70) -> Learner:
     topics = Topics()
     contests = [Contest(1, 0), Contest(0, 1), None]
-    return Learner.taught(
+    return Learner.from_lessons(
         NDIM,
         [topics.lesson(number, number % 6, (number % 3) / 2, contest=contests[number % 3]) for number in range(count)],
     )
@@ -33,7 +33,7 @@ def test_a_learner_comes_back_equal_to_the_last_bit(count: int) -> None:
 
 
 def test_a_condensed_learner_comes_back_too() -> None:
-    learner = Learner.taught(NDIM, Topics().lessons(120), capacity=30)
+    learner = Learner.from_lessons(NDIM, Topics().lessons(120), capacity=30)
     again = checkpoint.from_bytes(checkpoint.to_bytes(learner))
     query = Topics(seed=5).request(1)
     ours, theirs = learner.adapt(query), again.adapt(query)

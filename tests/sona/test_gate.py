@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sona.errors import DamagedStateError
 from sona.gate import COOL_DOWN_LESSONS, DRIFT_THRESHOLD, LONGEST_TRIAL, SHADOW_LESSONS, THRESHOLD, Gate
-from sona.interleave import contest, team_draft
+from sona.interleaving import contest, team_draft
 from sona.lesson import Contest
 
 WON, LOST, TIED = Contest(2, 1), Contest(0, 1), Contest(1, 1)

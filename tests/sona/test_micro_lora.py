@@ -116,7 +116,7 @@ def test_studying_lowers_the_loss_further_than_the_steps_did() -> None:
     examples, adapter = some(seed=7), MicroLora(NDIM)
     walk(adapter, examples[:3])
     before = adapter.loss(examples).mean()
-    adapter.study(examples)
+    adapter.train(examples)
     assert adapter.loss(examples).mean() < 0.8 * before
 
 
@@ -152,7 +152,7 @@ def test_the_same_seed_and_examples_give_the_same_bits_and_another_seed_does_not
     for seed in (1, 1, 2):
         adapter = MicroLora(NDIM, seed=seed)
         walk(adapter, some(seed=11, count=12))
-        adapter.study(some(seed=11, count=40))
+        adapter.train(some(seed=11, count=40))
         states.append(adapter.parameters.tobytes())
     assert states[0] == states[1]
     assert states[0] != states[2]
@@ -160,11 +160,11 @@ def test_the_same_seed_and_examples_give_the_same_bits_and_another_seed_does_not
 
 def test_what_is_saved_comes_back_bit_for_bit_and_learns_on_alike() -> None:
     examples, adapter = some(seed=12), MicroLora(NDIM, seed=5)
-    adapter.study(examples)
+    adapter.train(examples)
     restored = MicroLora.from_bytes(adapter.to_bytes(), NDIM)
     for one in (adapter, restored):
         walk(one, examples[:5])
-        one.study(examples[:20])
+        one.train(examples[:20])
     assert restored.to_bytes() == adapter.to_bytes()
 
 
@@ -193,21 +193,21 @@ def after_two_projects(seed: int, strength: float, replay: bool) -> tuple[float,
     first, second = project(2 * seed + 1, shared), project(2 * seed + 2, shared)
     adapter = MicroLora(NDIM, ElasticWeights(4 * NDIM, strength))
     walk(adapter, first[:40], replay=replay)
-    adapter.study(first[:40])
+    adapter.train(first[:40])
     assert share_right(adapter, first[40:]) > 0.9
     for _ in range(3):
         walk(adapter, second[:40], old=first[:40], replay=replay)
-    adapter.study([*second[:40], *(first[:40] if replay else [])])
+    adapter.train([*second[:40], *(first[:40] if replay else [])])
     return share_right(adapter, first[40:]), share_right(adapter, second[40:])
 
 
 def test_replay_and_springs_keep_an_old_project_that_a_new_one_would_wipe_out() -> None:
     bare = np.mean([after_two_projects(seed, strength=0.0, replay=False) for seed in range(3)], axis=0)
-    springs = np.mean([after_two_projects(seed, strength=100.0, replay=False) for seed in range(3)], axis=0)
+    ewc = np.mean([after_two_projects(seed, strength=100.0, replay=False) for seed in range(3)], axis=0)
     both = np.mean([after_two_projects(seed, strength=10.0, replay=True) for seed in range(3)], axis=0)
     assert bare[0] < 0.2  # all but forgotten
     assert bare[1] > 0.9
-    assert springs[0] > bare[0] + 0.4  # by the springs alone
+    assert ewc[0] > bare[0] + 0.4  # by the ewc alone
     assert both[0] > 0.85
     assert both[1] > 0.8
 
@@ -227,18 +227,18 @@ def test_an_example_that_is_not_finite_is_passed_over(hole: float) -> None:
     assert adapter.step([*broken, *good])
     assert other.step(good)
     assert adapter.parameters.tobytes() == other.parameters.tobytes()
-    adapter.study([*broken, *good])
+    adapter.train([*broken, *good])
     assert np.isfinite(adapter.parameters).all()
-    assert np.isfinite(adapter.springs.importance).all()
-    assert adapter.springs.importance.any()
+    assert np.isfinite(adapter.ewc.importance).all()
+    assert adapter.ewc.importance.any()
     assert (adapter.adapt(good[0].x + gap)[0] == good[0].x[0]).all()
 
 
 WRONG: dict[str, Callable[[], object]] = {
     "adapt": lambda: MicroLora(NDIM).adapt(np.zeros(NDIM - 1)),
     "step": lambda: MicroLora(NDIM + 1).step(some(count=1)),
-    "study": lambda: MicroLora(NDIM + 1).study(some(count=1)),
-    "springs": lambda: MicroLora(NDIM, ElasticWeights(NDIM)),
+    "study": lambda: MicroLora(NDIM + 1).train(some(count=1)),
+    "ewc": lambda: MicroLora(NDIM, ElasticWeights(NDIM)),
 }
 
 

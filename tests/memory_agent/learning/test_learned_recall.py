@@ -16,7 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.recall.learned import lifts
 from memory_agent.records import MemoryRecord, RecallResult
 from sona.association import NOTHING
-from sona.engine import Adaptation
+from sona.learner import Adaptation
 from sona.prior import MemoryPrior
 
 ON, AUTO, OFF = (LearningSettings(mode=mode) for mode in ("on", "auto", "off"))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sona.chance import draw, share
-from sona.interleave import Pick, contest, team_draft
+from sona.interleaving import Pick, contest, team_draft
+from sona.keyed_random import draw, share
 from sona.lesson import Contest
 
 RANKINGS = st.lists(st.integers(0, 12), unique=True, max_size=10)
@@ -129,7 +129,9 @@ def test_a_reader_who_wants_what_only_one_ranking_puts_first_prefers_that_rankin
 
 
 def test_chance_is_the_same_in_every_process() -> None:
-    program = "from sona.chance import draw; print([draw(key, 'route') for key in ('', 'a', 'ä\\ud800', 'x' * 300)])"
+    program = (
+        "from sona.keyed_random import draw; print([draw(key, 'route') for key in ('', 'a', 'ä\\ud800', 'x' * 300)])"
+    )
     printed = [
         subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
