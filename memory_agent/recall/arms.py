@@ -1,6 +1,6 @@
 """Two rankings of one recall, the usual and the learned one, and which of them brought a memory into the answer. Pure.
 
-Where both may rank, their answers are woven (`sona/interleave`), so that what the run then uses says which is better.
+Where both may rank, their answers are woven (`sona/interleaving`), so that what the run then uses says which is better.
 What this does not do: rank, decide who may (`learning/learner`).
 """
 
