@@ -1,7 +1,7 @@
-"""What a memory is, what a recall asks and what it answers: plain data, no behaviour that needs an engine.
+"""Public data types of memories, recalls and their answers.
 
-These types are the public contract. They travel as MessagePack or JSON with their field names, so new fields go
-last and have defaults, and the type of a field never changes.
+They travel as MessagePack or JSON with their field names: new fields go last with defaults, and the type of a field
+never changes.
 
 Shapes: d = dimensions of an embedding (384 with the default model).
 """
@@ -35,7 +35,7 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 
 class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happened when a memory was recalled: how often it was used, and the summed outcome of those runs."""
+    """How often a recalled memory was used, and the summed quality of the runs that used it."""
 
     used: int = 0
     reward_sum: float = 0.0
@@ -44,8 +44,8 @@ class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One memory.
 
-    `quality_score` says how the episode ended (0..1, or none); `utility` says what happened when it was recalled.
-    `embedding` is (d,) float32 of unit length as a list, and None where it was not asked for or does not exist yet.
+    `quality_score` (0..1 or None) says how the episode ended, `utility` what happened when it was recalled. `embedding`
+    is a unit vector (d,), None unless requested and present.
     """
 
     id: str
@@ -70,10 +70,10 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which memories may answer. Every field that is set must hold; empty means no condition.
+    """Which memories an answer may contain. Every field that is set must match; an empty one is no condition.
 
-    `tags`: at least one of them. `since` inclusive, `until` exclusive. `min_quality` leaves out memories without a
-    quality. `min_score` is a floor on the raw cosine; memories without a vector are left out by it.
+    `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
+    quality; `min_score`, a floor on the raw cosine, those without a vector.
     """
 
     kinds: tuple[Kind, ...] = ()
@@ -91,7 +91,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the records that say the same: which, when, and where it came from."""
+    """A duplicate of a record in an answer, and where it came from."""
 
     id: str
     timestamp: datetime
@@ -103,7 +103,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """Words of the query that name a time, and the time: `since` inclusive, `until` exclusive, None where open."""
+    """A phrase of the query and the time it names: `since` inclusive, `until` exclusive, None when open."""
 
     phrase: str
     since: datetime | None = None
@@ -113,8 +113,8 @@ class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
 class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` ranked it.
 
-    Records of one kind and title that say the same are one memory here: `count` of them pass the filter, from
-    `first_seen` to `last_seen`, and `origins` are the newest of them, at most eight, `record` aside.
+    Duplicates of one kind and title are folded into one: `count` of them pass the filter, from `first_seen` to
+    `last_seen`, and `origins` are the newest, at most eight, without `record`.
     """
 
     record: MemoryRecord
@@ -132,11 +132,10 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a recall, best first. `degraded` names each part that could not take part, and is empty else.
+    """The answer to a recall, best first. `degraded` names each part that was unavailable.
 
-    Where two rankings are woven into one answer, each has scores of its own (`explanation["arm"]`): then the order is
-    that of the answer, and not that of `sona_score`. `dates` are the times that the query was understood to name.
-    `context` is the block for a prompt, where one was asked for.
+    In an interleaved answer each ranking has its own scores (`explanation["arm"]`), so the order is not that of
+    `sona_score`. `dates` are the times recognised in the query. `context` is the block for a prompt, if requested.
     """
 
     recall_id: str
@@ -148,7 +147,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RejectedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that can never become a memory; `position` is its place in the batch that was ingested."""
+    """An event that can never become a memory; `position` is its index in the ingested batch."""
 
     position: int
     event_id: str
@@ -156,7 +155,7 @@ class RejectedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a batch of events: every event is in exactly one of the counts."""
+    """The outcome of a batch of events; every event is in exactly one of the counts."""
 
     kept: int = 0
     duplicates: int = 0
@@ -166,7 +165,7 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one user's memory. `expired`: how many memories went by each rule of retention."""
+    """Figures of one user's memory. `expired` counts memories erased by each retention rule."""
 
     user_id: str
     memories: int
@@ -188,7 +187,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the file of a user's records, before and after what was deleted left it."""
+    """The size of a user's record file before and after compaction."""
 
     bytes_before: int
     bytes_after: int

@@ -1,7 +1,7 @@
-"""What a run is, how it ended and what it used, and what the learner says of itself: plain data, part of the contract.
+"""Public data types of runs and learning: what a run is, how it ended, what it used, and the state of the learner.
 
-These types travel as MessagePack or JSON with their field names, so new fields go last and have defaults, and the type
-of a field never changes. What this does not do: decide anything (`learning`), learn (`sona`).
+These types travel as MessagePack or JSON with their field names: new fields go last with defaults, and the type of a
+field never changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a run. `record_id` is the memory that it became; None where it became none, or was forgotten."""
+    """One event of a run. `record_id` is its memory, None when it has none or it was forgotten."""
 
     event_id: str
     event_type: str
@@ -33,7 +33,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a run used. `credit` is 1 where the run says so and .5 where its output overlaps the memory."""
+    """A memory that a run used. `credit` is 1 when stated, .5 when inferred from the run's output."""
 
     record_id: str
     how: Attribution
@@ -42,7 +42,7 @@ class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """A quality (0..1), why, and the event or trajectory that brought it about."""
+    """A quality (0..1) with its reason and the event or trajectory that caused it."""
 
     quality: float
     reason: Reason
@@ -51,9 +51,9 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, from its request to its end. `id` is the run's id, or that of a recall that feedback came for alone.
+    """One run, from its request to its end. `id` is the run's id, or that of a recall with feedback but no run.
 
-    `quality` is None until it ended, and that of the revision that counts afterwards; `revisions` are in order.
+    `quality` is None until the run ends, then that of the last of `revisions`.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of feedback: the trajectory it belongs to, what it credits, and what it cannot credit and why."""
+    """The effect of feedback: its trajectory, the memories credited, and those not credited with the reason."""
 
     trajectory_id: str
     credited: tuple[str, ...] = ()
@@ -80,8 +80,8 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate goes by. `won` and `lost` are the contests of the learned arm; `evidence` and `harm` the wealth of
-    the two bets, each against `threshold`."""
+    """The evidence of the gate. `won` and `lost` count contests of the learned arm; `evidence` and `harm` are the
+    wealth of the bets for and against it, each compared with `threshold`."""
 
     state: GateState
     won: int
@@ -93,9 +93,9 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the learner says of itself. `mode` is the setting; `served` counts recalls by the arm that ordered them.
+    """The state of the learner. `mode` is the setting; `served` counts recalls by the arm that ranked them.
 
-    `gain` is the share of decided contests that the learned arm won, less one half, with its 95 % interval; None before
+    `gain` is the share of decided contests won by the learned arm, less one half, with its 95 % interval; None before
     the first. `consolidated_at` is None before the first consolidation.
     """
 
@@ -115,7 +115,7 @@ class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecalledRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A past run that made the learner rank a memory as it did: what was asked then, how it ended, how alike it is."""
+    """A past run that raised a memory in the learned ranking, with its similarity to the request and its quality."""
 
     trajectory_id: str
     similarity: float = 0.0

@@ -1,11 +1,11 @@
-"""Reaches a memory through the past requests that used it, however little its own words resemble the new request.
+"""Reaches a memory through past requests that used it, however little its own text resembles the new request.
 
-SONA.md 2: memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. What this
-does not do: decide how much the gain counts in a ranking (where use does not recur it does harm, so that weight is
-learnt behind the gate). Rejected: a sum over the lessons, by which what is used often would win from afar.
+SONA.md 2: memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. How much
+the gain counts in a ranking is decided elsewhere: where use does not recur it harms, so its weight is learned behind
+the gate. Rejected: a sum over lessons, by which frequently used memories would win from afar.
 
-The state, bit for bit, is that of the lessons that are held, in whatever order they came: lessons are kept by their
-numbers, uses by memory, then lesson.
+The state is a function of the lessons held, bit for bit, in whatever order they came: lessons are kept by number,
+uses by memory, then lesson.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (a lesson, a memory), m = memories reached.
 """
@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.int64]
 
 FLOOR = 0.2
 ALIKE = 0.5
-"""Cosine from which on a request supports what another one used."""
+"""Cosine from which a past request counts as support for the memories it used."""
 _EVEN = 1e-6
 _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
@@ -35,11 +35,11 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 @dataclass(frozen=True)
 class Reached:
-    """The memories reached, by ascending number, and the gain of each in (0, 1]: each (m,).
+    """The memories reached, ascending, and the gain of each in (0, 1]; both (m,).
 
-    `support`, (m,), 0 or more, grows with every lesson whose request was much like this one: what was used once for one
-    like it may be chance, what was used again and again is not. The rest is what `cause` is read from: each use's gain,
-    (e,), its lesson's number, and where the uses of each memory begin and end, (m,).
+    `support`, (m,), 0 or more, grows with every similar request that used the memory: one use may be chance, repeated
+    use is not. The other fields serve `cause`: the gain of each use, (e,), the number of its lesson, and where the uses
+    of each memory begin and end, (m,).
     """
 
     memories: Numbers
@@ -51,9 +51,9 @@ class Reached:
     ends: Numbers
 
     def cause(self, memory: int) -> int | None:
-        """Return the number of the lesson that reaches `memory`, of even ones the lowest; None where none does.
+        """Return the number of the lesson that reaches `memory`, the lowest of equals; None when none does.
 
-        Even is what differs by less than the cosines are exact: the row of a matrix alone may change a last bit.
+        Gains closer than the precision of the cosines count as equal: the position in a matrix may change the last bit.
         """
         place = int(self.memories.searchsorted(memory))
         if place == len(self.memories) or self.memories[place] != memory:
@@ -68,17 +68,15 @@ NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _EMPTY, _NONE, _NONE, _NONE)
 
 
 class UsageAssociation:
-    """Which lesson used which memories, of one user. Not thread-safe."""
+    """Which lessons of one user used which memories. Not thread-safe."""
 
     def __init__(self, ndim: int, floor: float = FLOOR) -> None:
-        """Start without lessons; requests less similar than `floor` reach nothing."""
+        """Start empty; requests with a cosine below `floor` reach nothing."""
         self._floor = floor
         self._numbers = np.empty(0, dtype=np.int64)
         self._weights = np.empty(0)
         self._room = np.zeros((_FIRST_ROOM, ndim), dtype=np.float32)
-        self._memories = np.empty(
-            0, dtype=np.int64
-        )  # of each use: which memory, with which credit, in which lesson's row
+        self._memories = np.empty(0, dtype=np.int64)  # of each use: memory, credit, row of the lesson
         self._credits = np.empty(0)
         self._places = np.empty(0, dtype=np.int64)
         self._bound()
@@ -88,14 +86,14 @@ class UsageAssociation:
 
     @property
     def numbers(self) -> Numbers:
-        """The numbers of the lessons held, ascending, (n,)."""
+        """The lesson numbers, ascending, (n,)."""
         return self._numbers.copy()
 
     def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
-        """Hold that the request `x`, (d,) of unit length, used memories, each with its credit; replaces that number.
+        """Add or replace a lesson: the request `x`, (d,) of unit length, used these memories with these credits.
 
-        Returns False, with that number gone, where it can reach nothing: nothing used, no weight, anything not finite.
-        Of a memory that is named twice the higher credit counts. Raises `ShapeError`.
+        Returns False, and removes the lesson, when it can reach nothing: no use, no weight, or a value not finite. The
+        higher credit of a repeated memory counts. Raises `ShapeError`.
         """
         self._check(x)
         if len(used) != len(credits):
@@ -111,7 +109,7 @@ class UsageAssociation:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Let a lesson count for `weight`; one without weight is forgotten. False where it is not there.
+        """Set the weight of a lesson, removing it at 0 or below. Returns False when it is unknown.
 
         A weight that is not finite changes nothing and returns False.
         """
@@ -124,7 +122,7 @@ class UsageAssociation:
         return True
 
     def forget(self, number: int) -> bool:
-        """Hold nothing of that lesson any more. False where it is not there."""
+        """Remove a lesson. Returns False when it is unknown."""
         place = self._place(number)
         if place is None:
             return False
@@ -141,11 +139,11 @@ class UsageAssociation:
         return (self._room[: len(self)] @ x.astype(np.float32)).astype(np.float64)
 
     def reach(self, x: Array | Vector) -> Reached:
-        """Return what the request `x`, (d,), reaches; nothing for one that is not finite. Raises `ShapeError`."""
+        """Return the memories that the request `x`, (d,), reaches; none when it is not finite. Raises `ShapeError`."""
         return self.reach_by(self.similarities(x))
 
     def reach_by(self, cosines: Array) -> Reached:
-        """As `reach`, for a request with these `similarities`, (n,)."""
+        """Like `reach`, for a request with these `similarities`, (n,)."""
         if not len(self) or not np.isfinite(cosines).all():
             return NOTHING
         near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
@@ -160,7 +158,7 @@ class UsageAssociation:
         )
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
-        """Put the uses of the lesson at `place` where they belong: by memory, then lesson."""
+        """Insert the uses of the lesson at `place`, ordered by memory, then lesson."""
         self._places += self._places >= place
         starts, ends = (np.searchsorted(self._memories, memories, side) for side in _SIDES)
         spots = [
@@ -173,9 +171,9 @@ class UsageAssociation:
         self._bound()
 
     def _bound(self) -> None:
-        """Note of each use its lesson's number, and where each memory's uses begin and end.
+        """Recompute the lesson number of each use, and where each memory's uses begin and end.
 
-        All are made anew, never changed in place: an answer that was given still refers to the old ones.
+        These arrays are replaced, never changed in place, since earlier results still refer to them.
         """
         self._lessons = self._numbers[self._places]
         self._starts = np.flatnonzero(np.diff(self._memories, prepend=self._memories[:1] - 1))

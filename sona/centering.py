@@ -1,9 +1,8 @@
-"""Takes the running mean of a user's queries off each query, so that what all queries share stops deciding.
+"""Subtracts the running mean of a user's queries from each query, so that what all queries share stops deciding.
 
 SONA.md 1: mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Needs no labels. Only queries are
-centred: centring the memories alone costs recall (measured there). What this does not do: keep its state anywhere, or
-lock; both are the caller's. Rejected: a mean over the memories, which moves with every ingest and re-orders answers
-that nobody asked anew.
+centred: centring the memories alone costs recall (measured there). Saving and locking are the caller's. Rejected: a
+mean over the memories, which moves with every ingest and reorders unrelated answers.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -36,23 +35,23 @@ class QueryCentering:
     """The mean of the queries of one user. Not thread-safe."""
 
     def __init__(self, ndim: int) -> None:
-        """Start with no query seen, for queries of shape (ndim,)."""
+        """Start empty, for queries of shape (ndim,)."""
         self._mean = np.zeros(ndim, dtype=np.float64)
         self._count = 0
 
     @property
     def count(self) -> int:
-        """How many queries were observed."""
+        """The number of queries observed."""
         return self._count
 
     @property
     def mean(self) -> Vector:
-        """What is taken off: (d,), all zeros until `WARM_UP` queries were observed."""
+        """The mean that is subtracted, (d,); zeros until `WARM_UP` queries were observed."""
         warm = self._count >= WARM_UP
         return (self._mean if warm else np.zeros_like(self._mean)).astype(np.float32)
 
     def observe(self, query: Vector) -> None:
-        """Let `query`, (d,) of unit length, move the mean. Raises `ShapeError`; a non-finite query is passed over."""
+        """Add `query`, (d,) of unit length, to the mean; skip it when not finite. Raises `ShapeError`."""
         self._check(query)
         if not np.isfinite(query).all():
             return
@@ -62,9 +61,9 @@ class QueryCentering:
     def centre(self, query: Vector) -> Vector:
         """Return unit(query - mean), (d,). The identity, bit for bit, until `WARM_UP` queries were observed.
 
-        When a user keeps asking nearly the same, the mean lies on the query and the difference is mere noise. So the
-        mean is taken off only in part below a distance of .5 and not at all below .2 (questions of LoCoMo lie at .52
-        to 1.07 from their mean; decision 0009). Raises `ShapeError`.
+        When a user keeps asking nearly the same, the mean lies on the query and the difference is noise. So the mean is
+        subtracted only in part below a distance of .5, and not at all below .2 (LoCoMo questions lie at .52 to 1.07
+        from their mean; decision 0009). Raises `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:
@@ -75,12 +74,12 @@ class QueryCentering:
         return (centred / np.linalg.norm(centred)).astype(np.float32)
 
     def to_bytes(self) -> bytes:
-        """Return the state; `from_bytes` makes an equal learner of it."""
+        """Return the state for `from_bytes`."""
         return msgspec.msgpack.encode(_State(_VERSION, self._count, self._mean.tobytes()))
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Return the learner that `to_bytes` saved. Raises `DamagedStateError`, also for another `ndim` or version."""
+        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for another `ndim` or version."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,8 +1,7 @@
-"""A learner as bytes: versioned and checksummed, so that a damaged one is noticed and learnt again.
+"""A learner as bytes, with a version and a checksum.
 
-What can be computed from the exemplars is not saved: the bank is solved anew when it is loaded, since what solves it
-would more than double the bytes. Only a consolidated learner is saved; it comes back equal to the last bit. What this
-does not do: files.
+What follows from the exemplars is not saved: the bank is solved again on loading, since its matrices would more than
+double the size. Save only a consolidated learner; it is restored bit for bit.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -15,11 +14,11 @@ import msgspec
 import numpy as np
 
 from sona.centering import QueryCentering
-from sona.engine import Fact, Learner
 from sona.errors import DamagedStateError
 from sona.exemplars import Exemplar
 from sona.gate import Gate
 from sona.instant import InstantLayer
+from sona.learner import Fact, Learner
 from sona.lesson import Contest, Vector
 from sona.prior import MemoryPrior
 from sona.quality import Baselines
@@ -62,7 +61,7 @@ class _State(msgspec.Struct, array_like=True):
 
 
 def to_bytes(learner: Learner) -> bytes:
-    """Return a consolidated learner as bytes: the same bytes for the same learner."""
+    """Return a consolidated learner as bytes; the same bytes for the same learner."""
     state = _State(
         ndim=learner.ndim,
         capacity=learner.capacity,
@@ -83,7 +82,7 @@ def to_bytes(learner: Learner) -> bytes:
 
 
 def from_bytes(data: bytes) -> Learner:
-    """Return the learner that `to_bytes` saved. Raises `DamagedStateError`, also for another version."""
+    """Restore a learner. Raises `DamagedStateError`, also for another version."""
     body = whole_body(data)
     try:
         return _restored(msgspec.msgpack.decode(body, type=_State))
@@ -92,8 +91,7 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return what stands behind the checksum, unread. Raises `DamagedStateError` where it does not match, and for
-    another version."""
+    """Return the bytes that the checksum covers. Raises `DamagedStateError` for a mismatch or another version."""
     head = len(_MAGIC) + 2
     if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") != VERSION:
         raise DamagedStateError("checkpoint: another version, or none")

@@ -1,14 +1,14 @@
-"""Groups of requests that lie together: so many of them, or as many as there are.
+"""Clusters requests, into a given number (`kmeans`) or by similarity (`average_linkage`).
 
-`cluster`: k-means++ (Arthur, Vassilvitskii 2007; each next centre drawn by its squared distance to the nearest one so
-far), then spherical k-means. `group`: average linkage (Sokal, Michener 1958) until no two groups are similar enough.
-Twelve planted groups among strays, at three levels of noise, were found again at one threshold for all, .25, with an
-adjusted Rand index of .99 and more at each; leader clustering fell to .91, complete linkage to .60, single linkage to
-.06 (measured). What this does not do: say what a group is about.
+`kmeans`: k-means++ (Arthur, Vassilvitskii 2007; each centre drawn by squared distance to the nearest one so far),
+then spherical k-means. `average_linkage` (Sokal, Michener 1958) merges clusters until none are similar enough. It
+found twelve planted groups among outliers, at three noise levels with one threshold (.25), with an adjusted Rand
+index of .99 or more at each; leader clustering fell to .91, complete linkage to .60, single linkage to .06
+(measured).
 
-Groups are numbered by their first member, so that what they are called depends on nothing else.
+Clusters are numbered by their first member, so labels depend on the partition alone.
 
-Shapes: n = points, k = groups, d = dimensions of an embedding.
+Shapes: n = points, k = clusters, d = dimensions of an embedding.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 _ROUNDS = 50
-_SAME = 1e-12  # squared distance up to which two points are one, for rounding
+_SAME = 1e-12  # squared distance up to which two points are equal
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """`assignment`, (n,): each point's group, -1 for one that is not finite or weighs nothing.
+    """`assignment`, (n,): the cluster of each point, -1 for one that is not finite or has no weight.
 
-    `medoids`, (k,): the row of each group's most typical member, the one with the least mean distance to all of them.
-    `centres`, (k, d), of unit length.
+    `medoids`, (k,): the row in each cluster with the least mean distance to its members. `centres`, (k, d): unit
+    vectors.
     """
 
     assignment: Rows
@@ -41,12 +41,12 @@ class Clusters:
     centres: Array
 
     def members(self, label: int) -> Rows:
-        """Return the rows of one group, ascending."""
+        """Return the rows of a cluster, ascending."""
         return np.flatnonzero(self.assignment == label)
 
 
-def cluster(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Group points, (n, d) of unit length, each counting for its weight, into `k`; fewer where fewer points differ.
+def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Array | None = None) -> Clusters:
+    """Cluster weighted points, (n, d) of unit length, into `k`; fewer when there are fewer distinct points.
 
     The same input and seed give the same bits. Raises `ShapeError`.
     """
@@ -61,11 +61,11 @@ def cluster(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Arr
     return _named(points, counted, labels, rows, len(x))
 
 
-def group(x: Array | Vector, threshold: float, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Group points, (n, d) of unit length, so that those of a group are similar by `threshold` or more on average.
+def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float] | Array | None = None) -> Clusters:
+    """Cluster points, (n, d) of unit length, whose weighted mean cosine is `threshold` or more.
 
-    The two most similar groups become one as long as the mean cosine between their members, by weight, reaches the
-    threshold; of equals, those with the lowest rows. O(n^2) room, O(n^3) time, .3 s for 512. Raises `ShapeError`.
+    Merges the two most similar clusters, of equals those with the lowest rows, while their mean cosine reaches the
+    threshold. O(n^2) memory, O(n^3) time, .3 s for 512. Raises `ShapeError`.
     """
     points, counted, rows = _points(x, weights)
     labels = np.arange(len(points))
@@ -86,7 +86,7 @@ def group(x: Array | Vector, threshold: float, weights: Sequence[float] | Array 
 
 
 def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple[Array, Array, Rows]:
-    """Return what can be grouped, (n, d) of exactly unit length, its weights, and its rows in `x`."""
+    """Return the usable points, (n, d) normalised, their weights, and their rows in `x`."""
     if x.ndim != 2 or (weights is not None and len(weights) != len(x)):
         raise ShapeError(len(x), x.shape if weights is None else (len(weights),))
     counted = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -98,7 +98,7 @@ def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple
 
 
 def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) -> Array:
-    """Draw up to k of the points, (k, d), each by weight times squared distance to the nearest one drawn before."""
+    """Draw up to k points, (k, d), each with probability by weight times squared distance to the nearest drawn."""
     chosen: list[int] = []
     squared = np.ones(len(points))
     while len(chosen) < k and squared.any():
@@ -111,7 +111,7 @@ def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) 
 
 
 def _nearest(points: Array, centres: Array) -> Rows:
-    """Return each point's centre, (n,). A centre that nobody is near to is given the point that lies worst."""
+    """Return the nearest centre of each point, (n,). An empty centre takes the point farthest from its own."""
     if not len(centres):
         return np.zeros(len(points), dtype=np.int64)
     cosines = points @ centres.T
@@ -125,14 +125,14 @@ def _nearest(points: Array, centres: Array) -> Rows:
 
 
 def _sums(points: Array, weights: Array, labels: Rows) -> Array:
-    """Return each group's weighted sum, (k, d)."""
+    """Return the weighted sum of each cluster, (k, d)."""
     sums = np.zeros((int(labels.max(initial=-1)) + 1, points.shape[1]))
     np.add.at(sums, labels, points * weights[:, None])
     return sums
 
 
 def _centres(points: Array, weights: Array, labels: Rows) -> Array:
-    """Return each group's direction, (k, d); its first member's where they cancel out."""
+    """Return the direction of each cluster, (k, d); its first member's when the sum is zero."""
     sums = _sums(points, weights, labels)
     lengths = np.linalg.norm(sums, axis=1)
     for label in np.flatnonzero(lengths < _SAME):
@@ -142,7 +142,7 @@ def _centres(points: Array, weights: Array, labels: Rows) -> Array:
 
 
 def _named(points: Array, weights: Array, labels: Rows, rows: Rows, count: int) -> Clusters:
-    """Return the groups, numbered by their first member, with rows as in what was given."""
+    """Return the clusters numbered by their first member, with rows of the input."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     names = np.empty(len(first), dtype=np.int64)
     names[np.argsort(first)] = np.arange(len(first))

@@ -1,8 +1,8 @@
-"""Springs on the parameters that earlier lessons needed: EWC++, against forgetting.
+"""EWC++: penalises changes of parameters that earlier lessons needed, against forgetting.
 
 SONA.md 4; Kirkpatrick et al. 2017, running as in Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
-with F <- .95 F + mean of the squared gradients of single samples. The square of a mean gradient would not do: where
-samples disagree their mean is zero, and that is where the parameter matters. What this does not do: compute a gradient.
+with F <- .95 F + mean of the squared gradients of single samples. The square of the mean gradient would not do: where
+samples disagree it is zero although the parameter matters.
 
 Shapes: p = parameters, s = samples.
 """
@@ -16,10 +16,10 @@ from sona.lesson import Array
 
 
 class ElasticWeights:
-    """How much each of p parameters matters, and where it is held. Not thread-safe."""
+    """The importance and anchor of each of p parameters. Not thread-safe."""
 
     def __init__(self, size: int, strength: float = 10.0, decay: float = 0.95) -> None:
-        """Hold nothing yet: no parameter of `size` matters, so none is pulled until both verbs were used."""
+        """Start without penalty; it takes effect after both `observe` and `anchor`."""
         self._strength = strength
         self._decay = decay
         self._importance = np.zeros(size)
@@ -32,11 +32,11 @@ class ElasticWeights:
 
     @property
     def held(self) -> Array:
-        """theta*, (p,): where the parameters are pulled to."""
+        """theta*, (p,): the anchor."""
         return self._held.copy()
 
     def observe(self, gradients: Array) -> None:
-        """Count what single samples ask for: their gradients, (s, p); those not finite are passed over.
+        """Add the gradients of single samples, (s, p), to the importance, skipping any not finite.
 
         Raises `ShapeError`.
         """
@@ -47,12 +47,12 @@ class ElasticWeights:
             self._importance = self._decay * self._importance + (finite**2).mean(axis=0)
 
     def anchor(self, parameters: Array) -> None:
-        """Hold the parameters, (p,), where they are now. Raises `ShapeError`."""
+        """Set the anchor to these parameters, (p,). Raises `ShapeError`."""
         self._check(parameters)
         self._held = parameters.copy()
 
     def penalty(self, parameters: Array) -> float:
-        """Return what the loss gains for lying off the anchor."""
+        """Return the penalty for the distance from the anchor. Raises `ShapeError`."""
         self._check(parameters)
         return float(self._strength / 2 * (self._importance * (parameters - self._held) ** 2).sum())
 
@@ -62,16 +62,16 @@ class ElasticWeights:
         return self._strength * self._importance * (parameters - self._held)
 
     def pull(self, parameters: Array, rate: float) -> Array:
-        """Return what a step takes off the parameters, (p,): `rate` times `gradient`, but never past the anchor.
+        """Return the step towards the anchor, (p,): `rate` times `gradient`, but never past it.
 
-        A stiff spring (rate * lam * F > 1) would swing about it, and further each time from 2 on.
+        With rate * lam * F > 1 a plain step overshoots, and from 2 on it diverges.
         """
         self._check(parameters)
         share = np.minimum(rate * self._strength * self._importance, 1.0)
         return share * (parameters - self._held)
 
     def restore(self, importance: Array, held: Array) -> None:
-        """Take over what another one's `importance` and `held` were, (p,) each. Raises `ShapeError`."""
+        """Set `importance` and `held`, (p,) each. Raises `ShapeError`."""
         self._check(importance)
         self._check(held)
         self._importance, self._held = importance.copy(), held.copy()

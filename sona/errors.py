@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose: one root, a stable `code`, and whether trying again may help."""
+"""The errors of this package: one root, each with a stable `code` and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class SonaError(Exception):
 
 
 class DamagedStateError(SonaError):
-    """Saved learner state cannot be read; begin anew, it is derived."""
+    """Saved learner state cannot be read. It is derived data: relearn."""
 
     code = "sona_state_damaged"
 
 
 class ShapeError(SonaError):
-    """A vector does not have the dimensions that the learner was made for."""
+    """A vector has other dimensions than the learner."""
 
     code = "sona_shape"
 

@@ -1,7 +1,7 @@
-"""Lessons as the learner keeps them: a centred request, what answered it, and how much it counts.
+"""Lessons as the learner keeps them: a centred request, its answer, and a weight.
 
-At most a given number is kept. Beyond that the newest stay as they are and the older ones are condensed: requests that
-lie together become one, which stands for all of them. What this does not do: solve anything (`reasoning_bank`).
+A bounded number is kept. Beyond it the newest stay as they are and the older ones are condensed by clustering: one
+exemplar stands for each cluster of requests. The bank is solved in `reasoning_bank`.
 
 Shapes: d = dimensions, k = memories used.
 """
@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sona.centering import QueryCentering
-from sona.clusters import cluster
+from sona.clusters import kmeans
 from sona.lesson import Array, Lesson, Vector
 
 NEWEST_SHARE = 0.75
 _SEED = 0
 _USUAL, _FULL = 0.5, 0.8
 MOST_USED = 64
-"""Memories that an exemplar keeps which stands for several: those with the most credit."""
+"""Used memories kept of a condensed exemplar, those with the most credit."""
 HEAVIEST = 4.0
-"""Most that an exemplar counts which stands for several; more and it would drown what is learnt next to it."""
+"""Greatest weight of a condensed exemplar, so that it does not drown lessons near it."""
 
 
 @dataclass(frozen=True)
 class Exemplar:
-    """One credited lesson, or several condensed into one that bears the number of the most typical.
+    """One credited lesson, or several condensed into one with the number of their medoid.
 
-    `request` and `answer` are (d,), of unit length. `weight` is what it counts in the bank, `worth` what its use of a
-    memory counts; `others` are the numbers of the lessons that it stands for besides its own.
+    `request` and `answer` are (d,), of unit length. `weight` counts in the bank, `worth` in the association; `others`
+    are the numbers of the other lessons condensed into it.
     """
 
     number: int
@@ -45,17 +45,16 @@ class Exemplar:
 
 
 def worth(quality: float) -> float:
-    """Return what the use of a memory by a run of this quality counts, 0 to 1.
+    """Return the weight of a use by a run of this quality, 0 to 1.
 
-    Nothing up to one half, in full from .8, a run that was completed and not repeated. The weight in the bank is the
-    advantage over the user's usual quality, which comes to nothing where all runs end alike; that a memory was used is
-    no less true then.
+    0 up to .5 and 1 from .8, the quality of a completed run that was not retried. Unlike the weight in the bank it is
+    no advantage over a baseline, which vanishes when all runs end alike although the memories were used.
     """
     return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
 
 
 def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: QueryCentering) -> Exemplar:
-    """Return a credited lesson as it is kept, centred by what `queries` and `targets` have seen.
+    """Return a credited lesson as an exemplar, centred by `queries` and `targets`.
 
     SONA.md 2: y = unit(mean of the used memories, each unit(m - mu_m)), here weighted by their credits.
     """
@@ -68,7 +67,7 @@ def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: Qu
 
 
 def condense(exemplars: Sequence[Exemplar], capacity: int) -> list[Exemplar]:
-    """Return at most `capacity` exemplars, by ascending number: the newest as they are, the older ones in clusters."""
+    """Return at most `capacity` exemplars by ascending number: the newest unchanged, the older ones clustered."""
     ordered = sorted(exemplars, key=lambda one: one.number)
     if len(ordered) <= capacity:
         return ordered
@@ -76,7 +75,7 @@ def condense(exemplars: Sequence[Exemplar], capacity: int) -> list[Exemplar]:
     older, newest = ordered[: len(ordered) - kept], ordered[len(ordered) - kept :]
     requests = np.array([one.request for one in older], dtype=np.float64)
     weights = np.array([max(one.weight, 1e-3) for one in older])
-    found = cluster(requests, capacity - kept, _SEED, weights)
+    found = kmeans(requests, capacity - kept, _SEED, weights)
     groups = [[older[place] for place in found.members(label)] for label in range(len(found.medoids))]
     merged = [_merged(group, older[int(medoid)]) for group, medoid in zip(groups, found.medoids, strict=True)]
     return sorted([*merged, *newest], key=lambda one: one.number)

@@ -1,20 +1,20 @@
 """Keeps the learner from acting until contests with the baseline show that it helps, and stops it when it harms.
 
-SHADOW (fewer than 50 credited lessons: learn, do not act) -> TRIAL (every recall interleaved) -> ON (10 % interleaved)
-or OFF (for 100 credited lessons, then TRIAL again). Decided by betting (Shafer 2021): of a wealth of 1, a share is
-staked on the learned ranking's winning each contest, and the mean over the shares .1, .2, .4 and .8 is what counts. If
-the learner is no better than a coin, this ever reaches t with probability 1/t at most, however often one looks (Ville).
-The n-th TRIAL asks for 20 * 2^(n - 1). So a learner that is no better is turned ON with probability 1/20 at most in the
-first TRIAL and 1/20 + 1/40 + ... = 1/10 at most in all TRIALs together (.036 and .068: computed over all paths).
+SHADOW (fewer than 50 credited lessons: learn, do not act) -> TRIAL (every recall interleaved) -> ON (10 %
+interleaved) or OFF (for 100 credited lessons, then TRIAL again). Decided by betting (Shafer 2021): a share of a
+wealth of 1 is staked on the learned ranking in each contest, and the mean wealth over the shares .1, .2, .4 and .8
+counts. If the learner is no better than a coin, the wealth ever reaches t with probability at most 1/t, at any number
+of looks (Ville). The n-th TRIAL requires 20 * 2^(n - 1), so such a learner is turned ON with probability at most 1/20
+in the first TRIAL and 1/20 + 1/40 + ... = 1/10 in all together (.036 and .068: computed over all paths).
 
-Harm is the mirror bet, and turns OFF at 20, in TRIAL and in ON, where it starts anew. A long good time makes that bet
-so poor that later harm is seen late (195 contests at a win rate of .3 after 100 at .65, measured). So in ON a second
-bet starts afresh whenever it has lost money (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns OFF at 400:
-after 70 contests in that case. With a learner that is no better than a coin it takes 400 contests or more on average;
-at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
+Harm is the mirror bet and turns OFF at 20, in TRIAL and in ON, where it restarts. After a long good time that bet is
+so poor that later harm shows late (195 contests at a win rate of .3 after 100 at .65, measured). So in ON a second
+bet restarts whenever it has lost money (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns OFF at 400: after
+70 contests in that case. With a learner no better than a coin it takes 400 contests or more on average; at a win rate
+of .6, 1 % are turned OFF within 2,000 (measured).
 
-The gate is a pure fold over `credit` and `observe` in their order. What this does not do: weave lists (`interleave`),
-or look at the learner's own logs, which show what the learner chose to show.
+The gate is a pure fold over `credit` and `observe` in their order. It never looks at logs of what the learner itself
+showed; lists are made by `interleaving`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
 
-from sona.chance import share
 from sona.errors import DamagedStateError
+from sona.keyed_random import share
 from sona.lesson import Contest
 
 GateState = Literal["shadow", "trial", "on", "off"]
@@ -49,12 +49,12 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the gate goes by.
+    """The evidence of the gate.
 
-    `won`, `lost` and `tied` are the contests since the `trial`-th TRIAL began; in ON since it was turned ON; in OFF
-    those that turned it OFF. `evidence` and `harm` are what the bets for and against the learner made of them, `drift`
-    the bet against it that starts afresh. `evidence` >= `threshold` turns ON. `credited` counts lessons with credit;
-    after `due` more of them a TRIAL begins, 0 in TRIAL and ON.
+    `won`, `lost` and `tied` count contests since the `trial`-th TRIAL began; in ON since it was turned ON; in OFF
+    those that turned it OFF. `evidence` and `harm` are the wealth of the bets for and against the learner, `drift` that
+    of the restarting bet against it. `evidence` >= `threshold` turns ON. `credited` counts lessons with credit; after
+    `due` more of them a TRIAL begins, 0 in TRIAL and ON.
     """
 
     state: GateState
@@ -95,7 +95,7 @@ class _State(msgspec.Struct, array_like=True):
 
 
 class Gate:
-    """Whether the learner of one user may act. Not thread-safe."""
+    """Decides whether the learner of one user may act. Not thread-safe."""
 
     def __init__(self) -> None:
         """Start in SHADOW."""
@@ -103,13 +103,13 @@ class Gate:
 
     @property
     def state(self) -> GateState:
-        """Where the gate stands."""
+        """The state of the gate."""
         return self._state.state
 
     def route(self, key: str) -> Route:
-        """Return what a recall is answered with, by its key: the same answer for the same key while the state lasts.
+        """Return which ranking serves the recall with this key; a function of key and state.
 
-        A tenth of the keys is held out: these get the baseline in every state. What they come to is a second opinion.
+        A tenth of the keys is a holdout, served by the baseline in every state as an independent comparison.
         """
         if self.state in ("shadow", "off"):
             return "baseline"
@@ -123,12 +123,12 @@ class Gate:
         self._state.credited += 1
         if self.state in ("shadow", "off"):
             self._state.waited += 1
-            if self._state.waited >= self._patience():
+            if self._state.waited >= self._lessons_required():
                 self._state.trial += 1
                 self._enter("trial")
 
     def observe(self, contest: Contest | None) -> None:
-        """Count a contest, and decide. None is no evidence. A late one, in SHADOW or OFF, only enters `gain`."""
+        """Count a contest and decide; None is ignored. In SHADOW and OFF a contest only enters `gain`."""
         if contest is None:
             return
         won, lost = contest.learned > contest.baseline, contest.learned < contest.baseline
@@ -139,7 +139,7 @@ class Gate:
             self._decide()
 
     def evidence(self) -> Evidence:
-        """Return what the gate goes by."""
+        """Return the current evidence."""
         state = self._state
         return Evidence(
             state=state.state,
@@ -152,21 +152,21 @@ class Gate:
             drift=_wealth(state.drift_lost, state.drift_won),
             threshold=self._threshold(),
             credited=state.credited,
-            due=self._patience() - state.waited if state.state in ("shadow", "off") else 0,
+            due=self._lessons_required() - state.waited if state.state in ("shadow", "off") else 0,
         )
 
     def gain(self) -> Gain | None:
-        """Return what all decided contests ever say of the learned ranking; None before the first.
+        """Return the gain over all decided contests so far; None before the first.
 
-        For people to read. The interval holds for a number of contests that was fixed beforehand; read again and again
-        it is too narrow, and so it is not what the gate decides by.
+        For display only: the interval holds for a number of contests fixed in advance and is too narrow under repeated
+        looks, so the gate does not use it.
         """
         if not self._state.ever_decided:
             return None
         return _wilson(self._state.ever_won, self._state.ever_decided)
 
     def to_bytes(self) -> bytes:
-        """Return the state: the same bytes after the same facts."""
+        """Return the state; the same bytes after the same calls."""
         return msgspec.msgpack.encode(self._state)
 
     @classmethod
@@ -181,7 +181,7 @@ class Gate:
             raise DamagedStateError("gate: another version")
         return gate
 
-    def _patience(self) -> int:
+    def _lessons_required(self) -> int:
         return SHADOW_LESSONS if self.state == "shadow" else COOL_DOWN_LESSONS
 
     def _threshold(self) -> float:
@@ -213,7 +213,7 @@ class Gate:
 
 
 def _wealth(right: int, wrong: int) -> float:
-    """Return the mean over the bets of (1 + bet)^right (1 - bet)^wrong: what 1 has become. Finite."""
+    """Return the wealth, the mean over the bets of (1 + bet)^right (1 - bet)^wrong. Finite."""
     exponents = [right * grown + wrong * shrunk for grown, shrunk in _LOGS]
     return sum([math.exp(min(exponent, _LARGEST_EXPONENT)) for exponent in exponents]) / len(_LOGS)
 

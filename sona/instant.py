@@ -1,9 +1,9 @@
-"""The instant layer at work: what a MicroLoRA is shown, and when it takes part.
+"""The instant layer: chooses the examples a MicroLoRA is trained on, and when it acts.
 
-It takes part while the bank has next to nothing to go by, and again once the bank cannot hold every lesson; in between
-the bank alone is better (SONA.md 4). The exemplars are its lessons: each request should find its own answer among those
-of the others. Trained as a whole it goes over them in their order, stretch by stretch, each held by the springs of
-those before, with some of these replayed. What this does not do: gradients (`micro_lora`), solve (`reasoning_bank`).
+It acts while the bank is nearly empty, and again once the bank cannot hold every lesson; in between the bank alone is
+better (SONA.md 4). Exemplars are its training set: each request should find its own answer among those of the others.
+A full training goes over them in order, in stretches of 128, each with the EWC penalty of the stretches before and a
+replay of some of their examples. Gradients are in `micro_lora`.
 
 Shapes: n = exemplars, d = dimensions of an embedding.
 """
@@ -21,7 +21,7 @@ from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
 COLD = 16
-"""Exemplars from which on the bank goes by itself."""
+"""Number of exemplars from which the bank acts alone."""
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
@@ -36,11 +36,11 @@ class InstantLayer:
         self._lora = MicroLora(ndim)
 
     def move(self, request: Array) -> Array:
-        """Return where `request`, (d,) of unit length, is moved to, of unit length; itself where nothing was learnt."""
+        """Return `request`, (d,) of unit length, moved and normalised; unchanged when nothing was learned."""
         return self._lora.adapt(request)
 
     def step(self, new: Exemplar, exemplars: Sequence[Exemplar]) -> None:
-        """Learn at once from a new exemplar, which is among `exemplars`, and from a few of the others again."""
+        """Take one step on a new exemplar, which is among `exemplars`, and a replay of others."""
         others = [one for one in exemplars if one.number != new.number]
         again = [others[place] for place in replayed(len(others), [len(others)])]
         examples = self._examples([new, *again], exemplars)
@@ -48,7 +48,7 @@ class InstantLayer:
             self._lora.step(examples)
 
     def train(self, exemplars: Sequence[Exemplar], takes_part: bool) -> None:
-        """Learn all exemplars anew; be the identity where it does not take part."""
+        """Train from scratch on all exemplars; reset to the identity unless `takes_part`."""
         self._lora = MicroLora(self._ndim)
         if not takes_part:
             return
@@ -58,27 +58,29 @@ class InstantLayer:
             return
         for start in range(0, len(exemplars), _STRETCH):
             earlier = [exemplars[place] for place in replayed(start, [start], _REPLAYED_OF_A_STRETCH)]
-            self._lora.study(self._examples([*exemplars[start : start + _STRETCH], *earlier], exemplars))
+            self._lora.train(self._examples([*exemplars[start : start + _STRETCH], *earlier], exemplars))
 
     def to_bytes(self) -> bytes:
-        """Return the state; `from_bytes` makes an equal layer of it."""
+        """Return the state for `from_bytes`."""
         return self._lora.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Return the layer that `to_bytes` saved. Raises `DamagedStateError`."""
+        """Restore what `to_bytes` returned. Raises `DamagedStateError`."""
         layer = cls(ndim)
         layer._lora = MicroLora.from_bytes(data, ndim)
         return layer
 
     def _examples(self, chosen: Sequence[Exemplar], exemplars: Sequence[Exemplar]) -> list[Example]:
-        """Return what each of `chosen` is to find among all answers; nothing of one without a counterexample."""
+        """Return the training examples of `chosen`, without those that have no negatives."""
         weighed = [one for one in chosen if one.weight > 0.0]
         if not weighed:
             return []
         answers = np.array([one.answer for one in exemplars])
         requests = np.array([one.request for one in exemplars])
-        places = {one.number: place for place, one in enumerate(exemplars)}  # and no numbers: these tell of others gone
+        places = {
+            one.number: place for place, one in enumerate(exemplars)
+        }  # positions, not numbers, which would depend on forgotten lessons
         rows_of_all = np.arange(len(exemplars))
         examples = []
         for one in weighed:

@@ -1,8 +1,7 @@
-"""What the learner is told of one recall whose run has ended: plain data.
+"""What the learner receives about one recall whose run has ended: plain data.
 
-A lesson is complete in itself: the learner's whole state is a function of the lessons in the order of their numbers, so
-that it can be learnt again to the last bit, and forgetting is learning without. What this does not do: know what a
-memory says; here it is a number and a vector.
+A lesson is self-contained: the learner's whole state is a function of the lessons in the order of their numbers. A
+memory is a number and a vector here.
 
 Shapes: d = dimensions of an embedding, k = memories used.
 """
@@ -20,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 
 class Contest(NamedTuple):
-    """What an interleaved recall showed of two rankings: how many used memories each of them had brought in alone."""
+    """The result of an interleaved recall: how many used memories each ranking contributed."""
 
     learned: int
     baseline: int
@@ -28,12 +27,12 @@ class Contest(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One recall, what its run used, how the run ended.
+    """One recall, what its run used, and how the run ended.
 
-    `number` orders lessons and is unique. `query` is (d,), raw, of unit length. `used` are the memories' numbers,
-    `vectors` (k, d) theirs, of unit length, and `credits` (k,) 1 where the run said so, .5 where it was inferred.
-    `quality` is 0 to 1; `kind` groups runs whose quality is compared. `contest` is None where the recall was not
-    interleaved. `is_counted`: it is the one of its run that the gate counts, since a run that asks often says no more.
+    `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` are numbers of memories,
+    `vectors` (k, d) their unit vectors, `credits` (k,) 1 when stated and .5 when inferred. `quality` is 0 to 1; `kind`
+    groups runs whose qualities are compared. `contest` is None when the recall was not interleaved. `is_counted`: the
+    gate counts one lesson per run, since a run with many recalls is no more evidence than others.
     """
 
     number: int
@@ -48,5 +47,5 @@ class Lesson:
 
     @property
     def credit(self) -> float:
-        """The credit of the lesson as a whole; 0 where nothing is known to have been used."""
+        """The highest credit of the lesson; 0 without used memories."""
         return max(self.credits, default=0.0)

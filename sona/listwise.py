@@ -1,7 +1,7 @@
-"""What the adapter is trained on: a request, memories to choose from, and how it should have chosen among them.
+"""The training examples and the listwise loss of the adapter.
 
-SONA.md 3: the loss is the cross-entropy of softmax(C u / tau) against a target distribution. The negatives are chosen
-here too, so that the same lesson meets the same ones again. What this does not do: know a parameter.
+SONA.md 3: the loss is the cross-entropy of softmax(C u / tau) against a target distribution. Negatives are chosen
+here too, reproducibly by seed.
 
 Shapes: s = samples, c = candidates of one sample, n = memories, d = dimensions of an embedding.
 """
@@ -21,14 +21,14 @@ Rows = npt.NDArray[np.int64]
 
 TEMPERATURE = 0.1
 NEIGHBOUR = 0.9
-"""Cosine from which a memory says so nearly what a used one says that it is no counterexample."""
+"""Cosine to a used memory from which another is too similar to be a negative."""
 
 
 @dataclass(frozen=True)
 class Example:
     """A request `x`, (d,), of unit length; `candidates`, (c, d); `target`, (c,), which sums to 1.
 
-    `weight` is what it counts. Raises `ShapeError` when the three do not fit each other.
+    `weight` scales its loss. Raises `ShapeError` when the shapes do not match.
     """
 
     x: Array | Vector
@@ -37,7 +37,7 @@ class Example:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check that the shapes fit."""
+        """Check the shapes."""
         if self.x.ndim != 1 or self.candidates.shape != (len(self.target), len(self.x)) or not len(self.target):
             raise ShapeError(len(self.x), self.candidates.shape)
 
@@ -45,7 +45,7 @@ class Example:
 def contrast(
     x: Array | Vector, used: Array | Vector, credits: Sequence[float], others: Array | Vector, weight: float = 1.0
 ) -> Example:
-    """Return the example that `x` should have found `used`, (k, d), each by its share of the credit, and not `others`.
+    """Return an example whose target is `used`, (k, d), each by its share of the credit, and not `others`.
 
     Raises `ShapeError`.
     """
@@ -57,7 +57,7 @@ def contrast(
 
 
 def losses(moved: Array, examples: Sequence[Example]) -> tuple[Array, Array]:
-    """Return each sample's loss, (s,), and its gradient by the moved request, (s, d), for moved requests (s, d)."""
+    """Return the loss of each sample, (s,), and its gradient, (s, d), with respect to its moved request, (s, d)."""
     widest = max(len(example.target) for example in examples)
     scores = np.full((len(examples), widest), -np.inf)
     target = np.zeros_like(scores)
@@ -88,11 +88,10 @@ def negatives(
     hard: int = 32,
     random: int = 32,
 ) -> Rows:
-    """Return rows of `memories`, (n, d), that did not answer `x`, (d,): the nearest ones first, then some by chance.
+    """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `hard` nearest, then `random` others.
 
-    `numbers`, (n,), names the rows. Left out are the `used`, what lies closer than `NEIGHBOUR` to one of them, and
-    `excluded`: what near-identical requests used. Fewer where there are not so many. The same seed gives the same
-    rows. Raises `ShapeError`.
+    `numbers`, (n,), names the rows. Excluded are `used`, rows closer than `NEIGHBOUR` to one of them, and `excluded`
+    (what near-identical requests used). May return fewer. The same seed gives the same rows. Raises `ShapeError`.
     """
     if memories.shape != (len(numbers), len(x)):
         raise ShapeError(len(x), memories.shape)
@@ -107,5 +106,5 @@ def negatives(
 
 
 def replayed(count: int, seed: int | Sequence[int], size: int = 8) -> Rows:
-    """Return which of `count` earlier examples a step goes over again: `size` different ones, fewer where it must."""
+    """Return `size` distinct positions among `count` earlier examples for replay; fewer when there are fewer."""
     return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False)).astype(np.int64)

@@ -1,10 +1,10 @@
-"""A step of rank two that moves every request: learnt at once, from each run as it ends.
+"""MicroLoRA: a rank-2 adapter that moves every request, trained online as runs end.
 
-SONA.md 3: v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g;
-dA = x'(gB'). A begins as the first two directions, among the requests, of the closed-form gradient X'g of the product
-AB, and B at zero: so nothing moves at birth, and the first step on B is exactly that gradient cut to rank two. (Both at
-zero would never learn, A by chance learns worse.) The spectral norm of AB stays at most 1. What this does not do:
-choose examples, or keep them. On evidence it never saw it is no better than one global Rocchio vector (measured there).
+SONA.md 3: v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA
+= x'(gB'). A starts as the first two directions, among the requests, of the closed-form gradient X'g of the product
+AB, and B at zero: so the adapter is the identity at birth, and the first step on B is exactly that gradient truncated
+to rank two. (With both at zero it would never learn; a random A learns worse.) The spectral norm of AB is kept at
+most 1. On evidence it never saw it is no better than one global Rocchio vector (measured there).
 
 Shapes: d = dimensions of an embedding, r = rank, s = samples, p = 2 r d parameters: A (d, r), then B (r, d).
 """
@@ -24,7 +24,7 @@ from sona.listwise import Example, losses
 
 RANK = 2
 STEP_RATE = 0.05
-STUDY_RATE = 0.01
+TRAIN_RATE = 0.01
 MOST = 1.0  # spectral norm of AB
 _BATCH = 16
 _KEEP_FIRST, _KEEP_SECOND, _TINY = 0.9, 0.999, 1e-8
@@ -40,20 +40,20 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MicroLora:
-    """The adapter of one user, and the springs that hold it. Deterministic. Not thread-safe."""
+    """The adapter of one user with its EWC penalty. Deterministic. Not thread-safe."""
 
-    def __init__(self, ndim: int, springs: ElasticWeights | None = None, seed: int = 0) -> None:
-        """Start as the identity for requests of shape (ndim,). `springs` has 4 ndim parameters; by default its own.
+    def __init__(self, ndim: int, ewc: ElasticWeights | None = None, seed: int = 0) -> None:
+        """Start as the identity for requests of shape (ndim,). `ewc`, of 4 ndim parameters, is created by default.
 
-        The seed decides the order of studying, and A's second direction where the examples have but one. Raises
+        The seed determines the order of training, and A's second direction when the examples span only one. Raises
         `ShapeError`.
         """
         self._ndim = ndim
         self._seed = seed
         self._parameters = np.zeros(2 * RANK * ndim)
-        self.springs = ElasticWeights(self._parameters.size) if springs is None else springs
-        if self.springs.held.shape != self._parameters.shape:
-            raise ShapeError(self._parameters.size, self.springs.held.shape)
+        self.ewc = ElasticWeights(self._parameters.size) if ewc is None else ewc
+        if self.ewc.held.shape != self._parameters.shape:
+            raise ShapeError(self._parameters.size, self.ewc.held.shape)
 
     @property
     def parameters(self) -> Array:
@@ -62,7 +62,7 @@ class MicroLora:
 
     @property
     def spectral_norm(self) -> float:
-        """The most that AB stretches any request; 0 at birth. By eigenvalues of r by r matrices, never by `svd`."""
+        """The spectral norm of AB, 0 at birth; from eigenvalues of (r, r) matrices, without `svd`."""
         down, up = self._matrices()
         values, vectors = np.linalg.eigh(down.T @ down)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
@@ -70,9 +70,9 @@ class MicroLora:
         return float(np.sqrt(max(largest, 0.0)))
 
     def adapt(self, x: Array | Vector) -> Array:
-        """Return where the request `x`, (d,) of unit length, is moved to, (d,) of unit length; `x` itself at birth.
+        """Return the request `x`, (d,) of unit length, moved and normalised; unchanged at birth or when not finite.
 
-        What is not finite is not moved. Raises `ShapeError`.
+        Raises `ShapeError`.
         """
         if x.shape != (self._ndim,):
             raise ShapeError(self._ndim, x.shape)
@@ -85,11 +85,11 @@ class MicroLora:
         return moved / length if length > _TINY else request
 
     def loss(self, examples: Sequence[Example]) -> Array:
-        """Return the loss of each example as it is, (s,), unweighted. Raises `ShapeError`."""
+        """Return the unweighted loss of each example, (s,). Raises `ShapeError`."""
         return losses(self._moved(self._requests(examples))[0], examples)[0]
 
     def gradients(self, examples: Sequence[Example]) -> Array:
-        """Return each example's own gradient of weight times loss, (s, p). Raises `ShapeError`."""
+        """Return the gradient of the weighted loss of each example, (s, p). Raises `ShapeError`."""
         requests = self._requests(examples)
         pulls = self._pulls(requests, examples)
         down, up = self._matrices()
@@ -99,25 +99,25 @@ class MicroLora:
         return np.concatenate([by_down.reshape(len(requests), -1), by_up.reshape(len(requests), -1)], axis=1)
 
     def step(self, examples: Sequence[Example]) -> bool:
-        """Learn at once from the new example and the replayed ones: one step of `STEP_RATE` and the springs' pull.
+        """Take one gradient step of `STEP_RATE` with the EWC pull on a new example and the replayed ones.
 
-        Examples that are not finite are passed over; False where that leaves none. Raises `ShapeError`.
+        Skips examples that are not finite; returns False when none is left. Raises `ShapeError`.
         """
-        self._be_born(examples)
+        self._initialise(examples)
         gradient = self._mean_gradient(examples)
         if gradient is None:
             return False
-        pull = self.springs.pull(self._parameters, STEP_RATE)
+        pull = self.ewc.pull(self._parameters, STEP_RATE)
         self._parameters = self._parameters - STEP_RATE * gradient - pull
         self._cap()
         return True
 
-    def study(self, examples: Sequence[Example], rounds: int = 4) -> None:
-        """Go over all examples `rounds` times, by Adam against the springs, then set the springs anew: background work.
+    def train(self, examples: Sequence[Example], rounds: int = 4) -> None:
+        """Train for `rounds` epochs of Adam with the EWC penalty, then update that penalty. For background work.
 
         Raises `ShapeError`.
         """
-        self._be_born(examples)
+        self._initialise(examples)
         adam = _Adam(self._parameters.size)
         rng = np.random.default_rng(self._seed)
         for _ in range(rounds):
@@ -125,20 +125,20 @@ class MicroLora:
             for start in range(0, len(order), _BATCH):
                 gradient = self._mean_gradient([examples[row] for row in order[start : start + _BATCH]])
                 if gradient is not None:
-                    self._parameters = self._parameters - adam.step(gradient + self.springs.gradient(self._parameters))
+                    self._parameters = self._parameters - adam.step(gradient + self.ewc.gradient(self._parameters))
                     self._cap()
         if len(examples):
-            self.springs.observe(self.gradients(examples))
-        self.springs.anchor(self._parameters)
+            self.ewc.observe(self.gradients(examples))
+        self.ewc.anchor(self._parameters)
 
     def to_bytes(self) -> bytes:
-        """Return the state; `from_bytes` makes an equal adapter of it."""
-        springs = (self.springs.importance.tobytes(), self.springs.held.tobytes())
-        return msgspec.msgpack.encode(_State(_VERSION, self._seed, self._parameters.tobytes(), *springs))
+        """Return the state for `from_bytes`."""
+        ewc = (self.ewc.importance.tobytes(), self.ewc.held.tobytes())
+        return msgspec.msgpack.encode(_State(_VERSION, self._seed, self._parameters.tobytes(), *ewc))
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Return the adapter that `to_bytes` saved. Raises `DamagedStateError`, also for another `ndim` or version."""
+        """Restore what `to_bytes` returned. Raises `DamagedStateError`, also for another `ndim` or version."""
         try:
             state = msgspec.msgpack.decode(data, type=_State)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -149,9 +149,9 @@ class MicroLora:
             raise DamagedStateError("micro_lora: another version or shape")
         parameters, importance, held = (np.frombuffer(part, dtype=np.float64) for part in saved)
         if not all(np.isfinite(part).all() for part in (parameters, importance, held)) or (importance < 0).any():
-            raise DamagedStateError("micro_lora: not finite, or a spring that pushes")
+            raise DamagedStateError("micro_lora: not finite, or a negative importance")
         adapter._parameters = parameters.copy()
-        adapter.springs.restore(importance, held)
+        adapter.ewc.restore(importance, held)
         return adapter
 
     def _matrices(self) -> tuple[Array, Array]:
@@ -173,8 +173,8 @@ class MicroLora:
         return moved / lengths, lengths
 
     def _pulls(self, requests: Array, examples: Sequence[Example]) -> Array:
-        """Return g, (s, d): the gradient of each weighted loss by v."""
-        with np.errstate(all="ignore"):  # what is not finite is sifted out by who asked
+        """Return g, (s, d): the gradient of each weighted loss with respect to v."""
+        with np.errstate(all="ignore"):  # callers drop what is not finite
             moved, lengths = self._moved(requests)
             by_moved = losses(moved, examples)[1] if examples else np.zeros_like(requests)
             along = (by_moved * moved).sum(axis=1, keepdims=True)
@@ -182,7 +182,7 @@ class MicroLora:
             return np.asarray(weights * (by_moved - along * moved) / lengths)
 
     def _mean_gradient(self, examples: Sequence[Example]) -> Array | None:
-        """Return the mean of `gradients` over what is finite, (p,), without making each; None where nothing is."""
+        """Return the mean of the finite `gradients`, (p,), without computing each; None when none is finite."""
         requests = self._requests(examples)
         pulls = self._pulls(requests, examples)
         finite = np.isfinite(pulls).all(axis=1)
@@ -193,8 +193,8 @@ class MicroLora:
         by_down, by_up = requests.T @ (pulls @ up.T), (requests @ down).T @ pulls
         return np.concatenate([by_down.ravel(), by_up.ravel()]) / len(requests)
 
-    def _be_born(self, examples: Sequence[Example]) -> None:
-        """Give A its first directions, once: the left singular vectors of X'g, (d, d), found within the span of X'.
+    def _initialise(self, examples: Sequence[Example]) -> None:
+        """Initialise A once with the left singular vectors of X'g, (d, d), computed within the span of X'.
 
         X' = Q R, so X'g = Q (R g), of which the small factor's Gram matrix is at most s by s.
         """
@@ -212,28 +212,28 @@ class MicroLora:
         self._matrices()[0][:] = leading if leading.shape[1] == RANK else self._with_one_more(leading)
 
     def _with_one_more(self, one: Array) -> Array:
-        """Return the direction, (d, 1), and one by chance at right angles to it."""
+        """Return the direction, (d, 1), and a random one orthogonal to it."""
         drawn = np.random.default_rng(self._seed).normal(size=(self._ndim, 1))
         drawn -= one * (one.T @ drawn)
         return np.concatenate([one, drawn / np.linalg.norm(drawn)], axis=1)
 
     def _cap(self) -> None:
-        """Shrink both factors alike until AB stretches nothing beyond `MOST`."""
+        """Scale both factors so that the spectral norm of AB is at most `MOST`."""
         norm = self.spectral_norm
         if norm > MOST:
             self._parameters = self._parameters * np.sqrt(MOST / norm)
 
 
 class _Adam:
-    """Adam (Kingma, Ba 2015) with its usual constants."""
+    """Adam (Kingma, Ba 2015) with the usual constants."""
 
     def __init__(self, size: int) -> None:
         self._first, self._second, self._steps = np.zeros(size), np.zeros(size), 0
 
     def step(self, gradient: Array) -> Array:
-        """Return what is to be taken off the parameters, (p,)."""
+        """Return the step to subtract from the parameters, (p,)."""
         self._steps += 1
         self._first = _KEEP_FIRST * self._first + (1 - _KEEP_FIRST) * gradient
         self._second = _KEEP_SECOND * self._second + (1 - _KEEP_SECOND) * gradient**2
         scale = np.sqrt(self._second / (1 - _KEEP_SECOND**self._steps)) + _TINY
-        return np.asarray(STUDY_RATE * self._first / (1 - _KEEP_FIRST**self._steps) / scale)
+        return np.asarray(TRAIN_RATE * self._first / (1 - _KEEP_FIRST**self._steps) / scale)

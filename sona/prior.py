@@ -1,9 +1,9 @@
-"""What the runs that used a memory say of it, before any query is known: an empirical-Bayes mean of their qualities.
+"""The expected quality of runs that use a memory, independent of the query: an empirical-Bayes mean.
 
 SONA.md 5: theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and
-kappa is 1. One memory may be used by runs of several kinds, and a memory is not bad because a kind of run is hard: so
-each quality is held against the theta_0 of its own kind. lift = sum (r - theta_0)/(n + kappa) is theta_m - theta_0
-where there is one kind. What this does not do: decide what the lift may change; its weight is the caller's (SONA.md 6).
+kappa is 1. A memory may be used by several kinds of run, and is not bad because one kind is hard, so each quality is
+compared with the theta_0 of its own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one
+kind. The weight of the lift is the caller's (SONA.md 6).
 """
 
 from __future__ import annotations
@@ -27,57 +27,57 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryPrior:
-    """Qualities by memory and kind of run. The state follows from the observations held, in any order."""
+    """Qualities by memory and kind of run; a function of the observations held, in any order."""
 
     def __init__(self, kappa: float = KAPPA) -> None:
-        """`kappa` is how many observations the mean of the kind counts for, above 0."""
+        """`kappa`, above 0: how many observations the mean of the kind counts for."""
         self._kappa = kappa
         self._kinds = Tallies()
         self._memories: dict[int, Tallies] = {}
 
     def __len__(self) -> int:
-        """How many memories have an observation."""
+        """Return the number of memories with observations."""
         return len(self._memories)
 
     def add(self, memory: int, kind: str, quality: float) -> None:
-        """Let a run of `kind` that used `memory` count. Raises `ValueError` for a quality that is not 0 to 1."""
+        """Add an observation: a run of `kind` used `memory`. Raises `ValueError` for a quality outside 0 to 1."""
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:
-        """Forget an observation, exactly. Raises `ValueError` where there can be none like it."""
+        """Remove an observation, exactly. Raises `ValueError` when it cannot have been added."""
         self._move(memory, kind, -1, -thousandths(quality))
 
     def revise(self, memory: int, kind: str, old: float, new: float) -> None:
-        """Let an observation that was added with quality `old` count with `new`, exactly. Raises as `remove` does."""
+        """Change an observation from `old` to `new`, exactly. Raises as `remove` does."""
         self._move(memory, kind, 0, thousandths(new) - thousandths(old))
 
     def forget(self, memory: int) -> None:
-        """Forget all observations of a memory, in the means of their kinds too."""
+        """Remove all observations of a memory, also from the means of their kinds."""
         for kind, count, total in self._memories.pop(memory, Tallies()):
             self._kinds.move(kind, -count, -total)
 
     def mean(self, kind: str) -> float:
-        """Return theta_0 of `kind`; .6 for a kind that was never seen."""
+        """Return theta_0 of `kind`; .6 for an unseen kind."""
         count = self._kinds.count(kind)
         return self._kinds.total(kind) / count if count else _START
 
     def theta(self, memory: int, kind: str) -> float:
-        """Return the quality expected of a run of `kind` that uses `memory`, however few observations there are.
+        """Return the expected quality of a run of `kind` that uses `memory`, for any number of observations.
 
-        0 to 1 where the memory was used by runs of this kind alone.
+        Within 0 to 1 when only runs of this kind used the memory.
         """
         return self.mean(kind) + self._lift(memory)
 
     def lift(self, memory: int, enough: int = ENOUGH) -> float:
-        """Return how much better than usual the runs went that used `memory`; 0 with fewer than `enough` of them."""
+        """Return the lift of runs that used `memory`; 0 with fewer than `enough` observations."""
         return self._lift(memory) if self.count(memory) >= enough else 0.0
 
     def count(self, memory: int) -> int:
-        """Return how many observations a memory has."""
+        """Return the number of observations of a memory."""
         return sum(count for _, count, _ in self._of(memory))
 
     def to_bytes(self) -> bytes:
-        """Return the state: the same bytes for the same observations."""
+        """Return the state; the same bytes for the same observations."""
         observations = [(memory, *group) for memory in sorted(self._memories) for group in self._memories[memory]]
         return msgspec.msgpack.encode(_State(_VERSION, observations))
 

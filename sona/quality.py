@@ -1,8 +1,8 @@
-"""What a run's quality is worth: its advantage over what runs of its kind usually reach, and the weight that gives it.
+"""The weight of a run's quality: its advantage over a baseline for runs of its kind.
 
-SONA.md 5: b = (6*.6 + sum q)/(6 + n) per kind, clipped to [.5, .8]; advantage q - b; a trajectory's weight is
-clip((q - b)/(1 - b), 0, 1) * credit. Failures weigh nothing: pushing queries away from them gained nothing (measured
-there). Rejected: quality itself as the weight, which lets a kind of run that nearly always succeeds drown the others.
+SONA.md 5: b = (6*.6 + sum q)/(6 + n) per kind, clipped to [.5, .8]; advantage q - b; the weight of a trajectory is
+clip((q - b)/(1 - b), 0, 1) * credit. Failures weigh nothing: moving queries away from them gained nothing (measured
+there). Rejected: quality itself as the weight; a kind of run that nearly always succeeds would drown the others.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import msgspec
 from sona.errors import DamagedStateError
 from sona.tally import Tallies, thousandths
 
-START, PATIENCE = 0.6, 6
+START, PRIOR_COUNT = 0.6, 6
 LOWEST, HIGHEST = 0.5, 0.8
 _VERSION = 1
 
 
 def advantage(quality: float, baseline: float) -> float:
-    """Return by how much a run was better than its baseline, -1 to 1."""
+    """Return the advantage of a run over its baseline, -1 to 1."""
     return quality - baseline
 
 
 def weight(quality: float, baseline: float, credit: float) -> float:
-    """Return what a trajectory weighs in the bank, 0 to `credit`. `baseline` is below 1, as `Baselines` has them."""
+    """Return the weight of a trajectory in the bank, 0 to `credit`. `baseline` must be below 1."""
     return min(max(advantage(quality, baseline) / (1.0 - baseline), 0.0), 1.0) * credit
 
 
@@ -35,30 +35,30 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Baselines:
-    """The baseline of each kind of run. The state follows from the qualities held, in any order."""
+    """The baseline of each kind of run; a function of the qualities held, in any order."""
 
     def __init__(self) -> None:
         self._kinds = Tallies()
 
     def add(self, kind: str, quality: float) -> None:
-        """Let a run count. Raises `ValueError` for a quality that is not 0 to 1, as `remove` and `revise` do."""
+        """Add a run. Raises `ValueError` for a quality outside 0 to 1, as `remove` and `revise` do."""
         self._kinds.move(kind, 1, thousandths(quality))
 
     def remove(self, kind: str, quality: float) -> None:
-        """Forget a run that was added with this quality, exactly."""
+        """Remove a run added with this quality, exactly."""
         self._kinds.move(kind, -1, -thousandths(quality))
 
     def revise(self, kind: str, old: float, new: float) -> None:
-        """Let a run that was added with quality `old` count with `new`, exactly."""
+        """Change the quality of a run from `old` to `new`, exactly."""
         self._kinds.move(kind, 0, thousandths(new) - thousandths(old))
 
     def of(self, kind: str) -> float:
-        """Return the baseline of `kind`, .5 to .8; .6 for a kind that was never seen."""
-        mean = (PATIENCE * START + self._kinds.total(kind)) / (PATIENCE + self._kinds.count(kind))
+        """Return the baseline of `kind`, .5 to .8; .6 for an unseen kind."""
+        mean = (PRIOR_COUNT * START + self._kinds.total(kind)) / (PRIOR_COUNT + self._kinds.count(kind))
         return min(max(mean, LOWEST), HIGHEST)
 
     def to_bytes(self) -> bytes:
-        """Return the state: the same bytes for the same qualities."""
+        """Return the state; the same bytes for the same qualities."""
         return msgspec.msgpack.encode(_State(_VERSION, list(self._kinds)))
 
     @classmethod

@@ -1,11 +1,12 @@
-"""Past requests and what answered them, as a kernel ridge: moves a new request towards what helped close to it.
+"""The ReasoningBank: kernel ridge regression over past requests and their answers, which moves a new request towards
+what helped near it.
 
 SONA.md 2. Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)'
-P (Y - X), P = (K + lam diag(1/w))^-1. One exemplar more, less, or of another weight is an exact update of P, of rank
-one; `solve` is the same from nothing. P (Y - X) is kept after `solve`, in float32, a quarter of what a request has to
-read without it; an update drops it, since keeping it up would double an update's cost. What this does not do: decide
-a weight, cap the shift, choose what has to go when it is full (`clusters`). Rejected: Sherman-Morrison as it is
-usually written for one diagonal entry, which cancels when a weight of 1e-9 rises.
+P (Y - X), P = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P;
+`solve` computes it directly. `solve` also keeps P (Y - X) in float32, which quarters the memory read per request; an
+update drops it, since maintaining it would double the cost of an update. Weights, the cap on the shift and condensing
+are decided elsewhere. Rejected: Sherman-Morrison in its usual form for one diagonal entry, which cancels when a
+weight of 1e-9 rises.
 
 Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
 """
@@ -23,21 +24,21 @@ from sona.lesson import Array, Vector
 
 Numbers = npt.NDArray[np.int64]
 
-LEAST_WEIGHT = 1e-9  # what weighs less moves nothing, and does not take up room
-_GATE_OPENS, _GATE_WIDTH = 0.2, 0.4
-_STRIP = 128  # rows at a time, so that what is added needs a quarter of the memory that P itself needs
+LEAST_WEIGHT = 1e-9  # exemplars of less weight would have no effect
+_NEAR, _NEAR_WIDTH = 0.2, 0.4
+_STRIP = 128  # rows updated at a time; the buffer is a quarter of P
 _BY_HALVES = 32  # below this size the plain solver is as fast
 
 
 class ReasoningBank:
-    """The exemplars of one user, each by its number. Not thread-safe.
+    """The exemplars of one user by number. Not thread-safe.
 
-    Requests and answers are of unit length. Rows are kept in the order in which they came, save that the last one fills
-    the gap of a forgotten one.
+    Requests and answers are unit vectors. Rows are in order of insertion, except that the last one fills the gap of a
+    removed one.
     """
 
     def __init__(self, ndim: int, bandwidth: float = 0.5, ridge: float = 1.0, reserve: int = 512) -> None:
-        """Start without exemplars, with room for `reserve` of them."""
+        """Start empty, with room for `reserve` exemplars."""
         self._bandwidth = bandwidth
         self._ridge = ridge
         self._count = 0
@@ -61,10 +62,10 @@ class ReasoningBank:
         ridge: float = 1.0,
         reserve: int = 512,
     ) -> Self:
-        """Return the bank of these exemplars, x (n, d), y (n, d), one number and weight each, whatever their order.
+        """Return the bank of these exemplars, x (n, d), y (n, d), with distinct numbers and weights, in any order.
 
-        The same input gives the same bits. Exemplars that `add` would not take are left out; numbers must differ.
-        Raises `ShapeError`, also for more of them than `reserve`.
+        The same input gives the same bits. Exemplars that `add` would refuse are left out. Raises `ShapeError`, also
+        for more exemplars than `reserve`.
         """
         bank = cls(x.shape[-1], bandwidth, ridge, reserve)
         if x.ndim != 2 or y.shape != x.shape or not len(numbers) == len(weights) == len(x):
@@ -82,12 +83,12 @@ class ReasoningBank:
 
     @property
     def is_full(self) -> bool:
-        """Whether `add` has no room for another number."""
+        """Whether there is no room for another exemplar."""
         return self._count == len(self._numbers)
 
     @property
     def numbers(self) -> Numbers:
-        """The exemplars' numbers, (n,), row by row as in `similarities`."""
+        """The exemplars' numbers, (n,), in the row order of `similarities`."""
         return self._numbers[: self._count].copy()
 
     @property
@@ -96,10 +97,10 @@ class ReasoningBank:
         return self._weights[: self._count].copy()
 
     def add(self, number: int, x: Array | Vector, y: Array | Vector, weight: float) -> bool:
-        """Take in that the request `x`, (d,), was answered by `y`, (d,); a number that is there is replaced.
+        """Add or replace an exemplar: the request `x`, (d,), was answered by `y`, (d,).
 
-        Returns False, with that number gone, where it cannot count: a full bank, a weight below `LEAST_WEIGHT`,
-        anything not finite. O(n^2 + n d). Raises `ShapeError`.
+        Returns False, and removes the exemplar, when the bank is full, the weight is below `LEAST_WEIGHT`, or a value
+        is not finite. O(n^2 + n d). Raises `ShapeError`.
         """
         self._check(x)
         self._check(y)
@@ -117,7 +118,7 @@ class ReasoningBank:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Let an exemplar count for `weight`; one below `LEAST_WEIGHT` is forgotten. False where it is not there.
+        """Set the weight of an exemplar, removing it below `LEAST_WEIGHT`. Returns False when it is unknown.
 
         A weight that is not finite changes nothing and returns False. O(n^2 + n d).
         """
@@ -133,7 +134,7 @@ class ReasoningBank:
         return True
 
     def forget(self, number: int) -> bool:
-        """Be as if the exemplar had never been there, with nothing left of it. False where it is not there. O(n^2)."""
+        """Remove an exemplar without a trace. Returns False when it is unknown. O(n^2)."""
         place = self._place(number)
         if place is None:
             return False
@@ -148,17 +149,17 @@ class ReasoningBank:
         return self._requests[: self._count] @ x.astype(np.float64)
 
     def shift(self, x: Array | Vector) -> Array:
-        """Return by how much the request `x`, (d,), is to be moved, (d,): zeros where no past request is near.
+        """Return the uncapped shift of the request `x`, (d,).
 
-        Nothing below a cosine of .2 to the nearest one, in full from .6 on. Uncapped. Zeros also for a request that is
-        not finite. Raises `ShapeError`.
+        Zero below a cosine of .2 to the nearest past request, in full from .6, and zero when `x` is not finite. Raises
+        `ShapeError`.
         """
         self._check(x)
         return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))
 
     def shift_by(self, cosines: Array) -> Array:
-        """As `shift`, for a request with these `similarities`, (n,)."""
-        share = (float(cosines.max(initial=-1.0)) - _GATE_OPENS) / _GATE_WIDTH
+        """Like `shift`, for a request with these `similarities`, (n,)."""
+        share = (float(cosines.max(initial=-1.0)) - _NEAR) / _NEAR_WIDTH
         if share <= 0.0:
             return np.zeros(self._requests.shape[1])
         kernel = np.exp((cosines - 1.0) / self._bandwidth)
@@ -167,7 +168,7 @@ class ReasoningBank:
         return min(share, 1.0) * ((self._inverse[: self._count, : self._count] @ kernel) @ self._moves[: self._count])
 
     def _fill(self, numbers: Numbers, x: Array | Vector, y: Array | Vector, weights: Array) -> None:
-        """Solve anew. With S = diag(sqrt(w)), P = S (S K S + lam I)^-1 S: well conditioned for the smallest weight."""
+        """Solve. With S = diag(sqrt(w)), P = S (S K S + lam I)^-1 S, well conditioned for the smallest weight."""
         count = self._count = len(numbers)
         self._numbers[:count], self._weights[:count] = numbers, weights
         self._requests[:count] = x
@@ -185,9 +186,9 @@ class ReasoningBank:
         return kernel
 
     def _pivot(self, place: int, kernel: Array, column: Array) -> float:
-        """Return P[place, place] for the weight it has now: 1 / (lam/w + k(x, x) - k'v), v = P k without `place`.
+        """Return P[place, place] for the current weight: 1 / (lam/w + k(x, x) - k'v), v = P k without `place`.
 
-        `column` is v with -1 at `place`, so that `kernel` times it already is k'v - k(x, x).
+        `column` is v with -1 at `place`, so `kernel` times it is k'v - k(x, x).
         """
         return float(1.0 / (self._ridge / self._weights[place] - kernel @ column))
 
@@ -199,7 +200,7 @@ class ReasoningBank:
         return column, pivot
 
     def _turn(self, place: int, column: Array, old: float, new: float) -> None:
-        """P += (new - old) column column', the one update that adding, re-weighting and forgetting all are."""
+        """P += (new - old) column column': the update behind `add`, `reweight` and `forget`."""
         self._solved = None
         row = np.zeros(len(self._numbers))  # whole rows, zeros past n: one flat loop is four times as fast (measured)
         row[: self._count] = (new - old) * column
@@ -210,7 +211,7 @@ class ReasoningBank:
         self._inverse[place, : self._count] = self._inverse[: self._count, place] = -new * column
 
     def _close_gap(self, place: int) -> None:
-        """Move the last exemplar to `place`, and leave zeros where it was."""
+        """Move the last exemplar to `place` and zero its row."""
         last = self._count = self._count - 1
         inverse = self._inverse
         inverse[place], inverse[:, place] = inverse[last].copy(), inverse[:, last].copy()
@@ -230,7 +231,7 @@ class ReasoningBank:
 
 
 def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray[np.bool_]:
-    """Tell which exemplars may count, (n,): all finite, and a weight that can be felt."""
+    """Return which exemplars are usable, (n,): finite, and of `LEAST_WEIGHT` or more."""
     finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1) & np.isfinite(weights)
     return np.asarray(finite & (weights >= LEAST_WEIGHT))
 

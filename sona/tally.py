@@ -1,8 +1,7 @@
-"""Counts and sums of qualities by group, exact: what was added and removed again leaves no trace, not even a last bit.
+"""Exact counts and sums of qualities by group: removing what was added restores the state bit for bit.
 
-Qualities are kept in whole thousandths, because sums of floats depend on their order and do not cancel. A quality is a
-verdict (.4, .8, .9) or a person's rating; a thousandth is finer than either. What this does not do: remember which
-qualities were added; that one is removed which was added is the caller's to see to.
+Qualities are kept in whole thousandths, because sums of floats depend on their order and do not cancel; that is finer
+than any verdict (.4, .8, .9) or rating. Which qualities were added is not remembered; remove only what was added.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ UNIT = 1_000
 
 
 def thousandths(quality: float) -> int:
-    """Return `quality` as it is kept. Raises `ValueError` for what is not 0 to 1."""
+    """Return `quality` in thousandths. Raises `ValueError` outside 0 to 1."""
     if not 0.0 <= quality <= 1.0:
         raise ValueError(f"a quality is 0 to 1, not {quality}")
     return round(quality * UNIT)
 
 
 class Tallies:
-    """How many qualities each group has, and their sum. Groups without any are not kept. Not thread-safe."""
+    """Count and sum of qualities by group. Empty groups are dropped. Not thread-safe."""
 
     def __init__(self) -> None:
         self._groups: dict[str, tuple[int, int]] = {}
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (group, count, sum in thousandths), in the order of the groups' names."""
+        """Yield (group, count, sum in thousandths), sorted by group."""
         return ((group, *self._groups[group]) for group in sorted(self._groups))
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def move(self, group: str, count: int, thousandths: int) -> None:
-        """Change the count and the sum of a group. Raises `ValueError`, changing nothing, where none could be so."""
+        """Change the count and sum of a group. Raises `ValueError`, changing nothing, when the result is impossible."""
         before = self._groups.get(group, (0, 0))
         after = (before[0] + count, before[1] + thousandths)
         if not 0 <= after[1] <= after[0] * UNIT:
@@ -44,7 +43,7 @@ class Tallies:
             self._groups.pop(group, None)
 
     def count(self, group: str) -> int:
-        """Return how many qualities the group has."""
+        """Return the number of qualities of the group."""
         return self._groups.get(group, (0, 0))[0]
 
     def total(self, group: str) -> float:

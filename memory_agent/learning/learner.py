@@ -31,8 +31,8 @@ from memory_agent.records import Embedding
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import RecalledRun
-from sona.engine import Adaptation, Learner
 from sona.gate import Evidence, Gain, Route
+from sona.learner import Adaptation, Learner
 from sona.lesson import Lesson
 
 RunOf = Callable[[int, float], RecalledRun | None]
@@ -167,7 +167,7 @@ class UserLearner:
             for run, told in all_lessons(snapshot):
                 lessons += told
                 runs[run_number(told[0].number)] = _recalled(run)
-        learner = None if state.ndim is None else Learner.taught(state.ndim, lessons)
+        learner = None if state.ndim is None else Learner.from_lessons(state.ndim, lessons)
         with self._lock:
             self._learner, self._moment, self._runs = learner, moment, runs
         return learner

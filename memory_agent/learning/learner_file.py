@@ -18,8 +18,8 @@ from memory_agent.storage.user_key import UserKey
 from relay import UndecipherableError
 from relay.disk import write_private
 from sona import checkpoint
-from sona.engine import Learner
 from sona.errors import DamagedStateError
+from sona.learner import Learner
 
 LEARNER_FILE = "sona.state"
 _DRAFT = "sona.state.new"

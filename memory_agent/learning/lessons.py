@@ -16,7 +16,7 @@ from memory_agent.storage.codec import vector_bytes
 from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import NUMBERED, StoredTrajectory, StoredUse
-from sona.interleave import Arm, Pick, contest
+from sona.interleaving import Arm, Pick, contest
 from sona.lesson import Contest, Lesson
 
 RECALLS_OF_A_RUN = 64

@@ -27,7 +27,7 @@ from memory_agent.records import MemoryRecord
 from memory_agent.storage.terms import fingerprint
 from memory_agent.trajectory import Outcome
 from sona.centering import WARM_UP, QueryCentering
-from sona.clusters import group
+from sona.clusters import average_linkage
 
 THRESHOLD = 0.45
 """Least mean cosine of the centred requests of a pattern; fitted on half of the airline tasks (decision 0019)."""
@@ -100,7 +100,7 @@ def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]
     for vector in vectors:
         centering.observe(vector)
     centred = np.stack([centering.centre(vector) for vector in vectors])
-    clusters = group(centred, COLD_THRESHOLD if len(runs) < WARM_UP else THRESHOLD)
+    clusters = average_linkage(centred, COLD_THRESHOLD if len(runs) < WARM_UP else THRESHOLD)
     for label, medoid in enumerate(clusters.medoids):
         yield [runs[row] for row in clusters.members(label)], runs[medoid]
 

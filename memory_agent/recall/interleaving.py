@@ -1,6 +1,6 @@
 """Two rankings of one recall, the baseline and the learned one, and which of them brought each memory in. Pure.
 
-Where both may rank, their answers are interleaved by team draft (`sona/interleave`), so that what the run then uses
+Where both may rank, their answers are interleaved by team draft (`sona/interleaving`), so that what the run then uses
 tells which is better. Who may rank is decided by `learning/learner`.
 """
 
@@ -14,7 +14,7 @@ from memory_agent.recall.learned import Lift
 from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice
 from memory_agent.trajectory import Arm
-from sona.interleave import team_draft
+from sona.interleaving import team_draft
 
 _MOST_FOLDED = 100
 

@@ -27,7 +27,7 @@ from memory_agent.recall import fusion
 from memory_agent.recall.fusion import Rows, Scores
 from memory_agent.records import Embedding, MemoryRecord
 from sona.association import Reached
-from sona.engine import Adaptation
+from sona.learner import Adaptation
 
 _MOST_RECURRING = 16
 _WORTH_READING = 0.1

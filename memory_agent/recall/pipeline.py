@@ -34,7 +34,7 @@ from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.filter_sql import spanned
-from sona.engine import Adaptation
+from sona.learner import Adaptation
 
 _SPARE = 25
 """Candidates read beyond `top_k`, since some may say the same."""

@@ -26,7 +26,7 @@ from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.filter_sql import spanned, unlike
 from memory_agent.storage.lexicon_schema import record_fingerprint
-from sona.engine import Adaptation
+from sona.learner import Adaptation
 
 _MOST_BY_DATE = 50
 """Candidates from each side within the times of the query, besides the others."""

@@ -1,2 +1,3 @@
-"""What an event is to a memory: which ones are kept (`table`), their readable text (`payloads`), how they say something
-ended (`verdicts`), and the record that comes of it (`reader`)."""
+"""What an event means to a memory: which events are kept (`table`), their text (`payloads`, `language`), what they say
+about an outcome (`verdicts`) or a run (`runs`), and the resulting record (`reader`).
+"""

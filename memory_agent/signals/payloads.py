@@ -19,6 +19,7 @@ import msgspec
 from memory_agent.signals.language import reads_as_language
 
 _WRAPPERS = ("payload", "data")
+_REPORTS = ("report", "result", "output")
 _HEADINGS = ("title", "name")
 _WORDS = (
     *("claim", "insight", "finding", "summary", "message", "text", "content", "snippet", "description", "objective"),
@@ -40,12 +41,12 @@ Place = tuple[Step, ...]
 
 
 class NotTextError(ValueError):
-    """A field holds what is no Unicode text; the argument is the field's name."""
+    """A field does not hold valid Unicode text. The argument is the field's name."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a text: the places where it may stand, its label, whether it only accompanies other parts."""
+    """One part of a text: its places, its label, and whether it only accompanies other parts."""
 
     places: tuple[Place, ...]
     label: str = ""
@@ -81,13 +82,19 @@ def _readable(text: str) -> str:
 
 
 def roots(payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Return the payload and the objects that it wraps, in the order in which places are looked for."""
+    """Return the payload and the objects it wraps, in the order in which places are looked up."""
     wrapped = (payload.get(name) for name in _WRAPPERS)
     return (payload, *(inner for value in wrapped if isinstance(inner := _unfold(value), dict)))
 
 
+def with_reports(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return `objects` and the report, result and output objects in them."""
+    nested = (read_value(objects, name) for name in _REPORTS)
+    return (*objects, *(value for value in nested if isinstance(value, dict)))
+
+
 def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
-    """Return the words at the first place of `part` that holds any, or "". Raises `NotTextError`."""
+    """Return the text at the first place of `part` that has any, or "". Raises `NotTextError`."""
     for place in part.places:
         for root in objects:
             values = list(_values_at(root, place))
@@ -98,11 +105,11 @@ def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
 
 
 def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> str:
-    """Return the text of a payload whose fields are not known, or "".
+    """Return the text of a payload without known fields, or "".
 
-    It is that of the outermost field whose name ends in summary, message, text, error or result, in this order of
-    preference, as in `result_summary`; without one, the longest text anywhere that reads as language. Texts in
-    `without` are passed over. Looks at 2,000 values and 6 levels at most.
+    Prefers the outermost field whose name ends in summary, message, text, error or result, in this order, as in
+    `result_summary`; otherwise the longest text anywhere that reads as language. Skips texts in `without`. Examines at
+    most 2,000 values and 6 levels.
     """
     best, best_key = "", (_MAX_DEPTH + 1, 0)
     longest = ""
@@ -128,7 +135,7 @@ def _ending_of(name: str) -> int | None:
 
 
 def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int]]:
-    """Go over the values of a payload, outermost first: name, value, depth. Items have the name of their list."""
+    """Yield (name, value, depth) for the values of a payload, outermost first; items have the name of their list."""
     waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in payload.items())
     for _ in range(_MAX_VALUES):
         if not waiting:
@@ -143,7 +150,7 @@ def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int
 
 
 def _quiet_words(value: object) -> str:
-    """Return the words of a value; "" for what is no Unicode text, since nobody asked for this field."""
+    """Return the text of a value, or "" when it is not valid Unicode: unknown fields reject no event."""
     try:
         return _words(value, "", 0)
     except NotTextError:
@@ -159,7 +166,7 @@ def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX_FIELD_CHARS) -> str | None:
-    """Return a short text or whole number called `name` as text, or None. Raises `NotTextError`."""
+    """Return the text or integer called `name` as text, cut to `limit`, or None. Raises `NotTextError`."""
     value = read_value(objects, name)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT64:
         value = str(value)
@@ -167,7 +174,7 @@ def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX
 
 
 def small_fields(objects: Sequence[Mapping[str, Any]], without: frozenset[str]) -> dict[str, Any]:
-    """Return the short scalars and lists of short texts of a payload, bounded, save texts in `without`."""
+    """Return the short scalars and lists of short texts of a payload, at most 32, except texts in `without`."""
     fields: dict[str, Any] = {}
     for root in objects:
         for name, value in root.items():
@@ -213,7 +220,7 @@ def _values_at(value: object, place: Place) -> Iterator[object]:
 
 
 def _unfold(value: object) -> object:
-    """Return what a text that is itself a JSON object or list stands for; anything else as it is."""
+    """Decode a text that is itself a JSON object or list; return anything else unchanged."""
     if not isinstance(value, str) or value.strip()[:1] not in ("{", "["):
         return value
     try:

@@ -41,20 +41,20 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """The event is noise, for this reason."""
+    """The event is dropped as noise, for this reason."""
 
     reason: str
 
 
 class EventReader:
-    """Reads events by a table of signals. Immutable, so it may be shared between threads."""
+    """Reads events by a table of signals. Immutable and thread-safe."""
 
     def __init__(self, table: SignalTable, settings: IngestSettings | None = None) -> None:
         self.table = table
         self._settings = settings or IngestSettings()
 
     def read(self, event: Event) -> MemoryRecord | Dropped:
-        """Return the memory that `event` becomes, or why it becomes none. Raises `UnhandledEventError`."""
+        """Return the memory of `event`, or why it has none. Raises `UnhandledEventError`."""
         signal = self.match(event.event_type)
         if signal is not None:
             return self.to_record(event, signal)
@@ -65,9 +65,9 @@ class EventReader:
         return self.table.match(event_type)
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory that `event` becomes under the row `signal`, or why it becomes none.
+        """Return the memory of `event` under the row `signal`, or why it has none.
 
-        Raises `UnhandledEventError`, naming the field, for an event that can never become one.
+        Raises `UnhandledEventError` (with the field's name) for an event that can never have one.
         """
         if not isinstance(event.payload, dict):
             raise UnhandledEventError(event.event_id, "payload: not an object")
@@ -141,14 +141,14 @@ class EventReader:
 
 
 def _record_id(event: Event) -> str:
-    """A ULID of the event's time whose random part is a hash of its id, so that a replay makes the same."""
+    """Return a ULID of the event's time and a hash of its id, so that a replay gives the same."""
     milliseconds = max(0, int(utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
     digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
     return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))
 
 
 def utc(event: Event) -> datetime:
-    """Return when it happened. Raises `UnhandledEventError` for a time that has no place in UTC."""
+    """Return the event's time in UTC. Raises `UnhandledEventError` when that is outside the calendar."""
     try:
         return event.timestamp.astimezone(UTC)
     except OverflowError as error:
@@ -156,7 +156,7 @@ def utc(event: Event) -> datetime:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Cut `text` to `limit` characters, not between a character and what combines with it."""
+    """Cut `text` to at most `limit` characters, never between a character and its combining marks."""
     while 0 < limit < len(text) and (combining(text[limit]) or _JOINER in text[limit - 1 : limit + 1]):
         limit -= 1
     return text[:limit]
@@ -177,13 +177,13 @@ def _metadata(event: Event, objects: Objects, without: frozenset[str], chars: in
 
 
 def id_of(event: Event, name: str, objects: Objects) -> str | None:
-    """Return the event's own id of this name, or that of its payload. Raises `NotTextError`."""
+    """Return the id called `name` from the event, else from its payload. Raises `NotTextError`."""
     own = getattr(event, name)
     return clean(own, name) or None if own is not None else read_name(objects, name)
 
 
 def run_id_of(event: Event, objects: Objects) -> str | None:
-    """Return the run that the payload names, or the actor: `conductor:run_7`. Raises `NotTextError`."""
+    """Return the run id from the payload, else from an actor such as `conductor:run_7`. Raises `NotTextError`."""
     actor, colon, run_id = (event.actor_id or "").partition(":")
     of_actor = run_id if colon and actor == "conductor" else ""
     return read_name(objects, "run_id") or clean(of_actor, "actor_id") or None

@@ -1,8 +1,7 @@
-"""What an event says of a run: that it begins, goes on, ends or was judged, what it used, what it follows. Pure.
+"""Reads what an event says about a run: its begin, a step, its end, feedback, used memories, related runs. Pure.
 
-The row of the table says what the event is to its run. An event whose row says nothing, or that has no row, is a step
-all the same where it names the memories that the run used, or its recalls. What this does not do: know any other event
-(`learning`).
+The row of the table gives the event's role. An event without a row, or whose row gives no role, is a step when it
+names used memories or recalls.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import UnhandledEventError
-from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, read_value, roots
+from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, roots, with_reports
 from memory_agent.signals.reader import id_of, run_id_of, utc
 from memory_agent.signals.table import Signal, SignalTable
 from memory_agent.signals.verdicts import Verdict, reason_of, verdict
@@ -25,7 +24,6 @@ _MEMORIES = ("memory_ids", "used_memory_ids", "memory_id", "used_memory_id")
 _RECALLS = ("recall_id", "recall_ids")
 _PARENTS = ("parent_run_id", "previous_run_id")
 _RETRIES = ("retry_of",)
-_REPORTS = ("report", "result", "output")
 _MOST_NAMES = 200
 _NAME_CHARS = 256
 
@@ -33,10 +31,10 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
-    """What one event says of a run. `run_id` is None only for feedback on a recall.
+    """What one event says about a run. `run_id` is None only for feedback on a recall.
 
-    `objective` is the request, of an event that begins a run; `parents` are earlier runs that this one goes on from,
-    `retries` those that it tries again.
+    `objective` is the request, in an event that begins a run; `parents` are runs that this one continues, `retries`
+    those it retries.
     """
 
     role: RunRole
@@ -55,7 +53,7 @@ class RunSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
-    """Return what the event says of a run, or None when it says nothing of any. Raises nothing."""
+    """Return what the event says about a run, or None. Never raises."""
     if not isinstance(event.payload, dict):
         return None
     try:
@@ -65,7 +63,7 @@ def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
 
 
 def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Objects) -> RunSign | None:
-    objects = _with_reports(objects)
+    objects = with_reports(objects)
     memory_ids, recall_ids = _names(objects, _MEMORIES), _names(objects, _RECALLS)
     named: RunRole | None = "step" if memory_ids or recall_ids else None
     role = (signal.run if signal is not None else None) or named
@@ -91,7 +89,7 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
 
 
 def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
-    """What the payload says, or what follows from the type of feedback; a number counts whatever the type."""
+    """Return the verdict of the payload, else that of the feedback type; a number counts for any type."""
     said = None if signal is None else verdict(objects, table.outcomes)
     if signal is None or signal.outcome or (said is not None and said.is_outright and said.reason == "rated"):
         return said or _verdict_of_type(signal)
@@ -111,19 +109,14 @@ def _outcome(signal: Signal | None, said: Verdict | None) -> Outcome:
 
 
 def _objective(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
-    """The parts of the text that say what was asked, without those that accompany them."""
+    """Return the first non-empty part of the text that does not merely accompany others."""
     parts = [] if signal is None else [part for part in table.parts[signal] if not part.accompanies]
     words = (read_part(objects, part) for part in parts)
     return next((found for found in words if found), "")
 
 
-def _with_reports(objects: Objects) -> Objects:
-    nested = (read_value(objects, name) for name in _REPORTS)
-    return (*objects, *(value for value in nested if isinstance(value, dict)))
-
-
 def _names(objects: Objects, fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids that stand in any of the fields, as a text or a list of texts, each once and in order."""
+    """Return the distinct ids in these fields, each a text or a list of texts, in order."""
     found: dict[str, None] = {}
     for field in fields:
         for root in objects:

@@ -1,8 +1,7 @@
-"""The table of signals: which event types are kept, as what, where their text stands, and what is noise.
+"""The table of signals: which event types are kept, as what, where their text is, and what is noise.
 
-The knowledge is data, `signals.toml` beside this file, over which a user's own file is laid. What this does not do:
-read an event (`signals`). Rejected: a class per event type, because people who run an agent system must be able to add
-a row without code.
+The table is data, `signals.toml` beside this file, overlaid by a user's own file. Rejected: a class per event type;
+operators must be able to add a row without code.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NOISE_TEXT_CHARS = 200
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row: events of these types become memories of this source and kind. `signals.toml` explains the fields."""
+    """One row: the events it matches and the memories they become. `signals.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Source
@@ -58,7 +57,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SignalTable:
-    """The mapping of events to memories. Immutable, so it may be shared between threads."""
+    """The mapping of events to memories. Immutable and thread-safe."""
 
     def __init__(self, table: _Table, own_rows: frozenset[str]) -> None:
         self._by_type = _index(table.signal, own_rows)
@@ -75,9 +74,9 @@ class SignalTable:
 
     @classmethod
     def load(cls, own_file: str = "") -> Self:
-        """Read the table that comes with the package, and the user's `own_file`, if any, over it.
+        """Return the package's table, overlaid by `own_file` if given.
 
-        Raises `SettingsError` naming the row and field that is unknown or does not fit.
+        Raises `SettingsError` (with row and field) for an unknown field or an invalid value.
         """
         default = _read_toml(files("memory_agent.signals").joinpath("signals.toml").read_bytes())
         own = _read_toml(_read_file(own_file)) if own_file else {}
@@ -108,7 +107,7 @@ class SignalTable:
 
     @property
     def digest(self) -> str:
-        """A short name of which row keeps which event types."""
+        """A hash of which row keeps which event types."""
         return sha256(msgspec.json.encode(sorted((name, row.events) for row, name in self._names.items()))).hexdigest()
 
     def name_of(self, event_type: str) -> str | None:
@@ -117,18 +116,18 @@ class SignalTable:
         return None if row is None else self._names[row]
 
     def noise_of_word(self, word: str) -> str | None:
-        """Return why an event marked by `word` is noise, or None."""
+        """Return the noise reason for `word`, or None."""
         return self._noise_words.get(word.lower())
 
     def noise_of_text(self, text: str) -> str | None:
-        """Return why an event with this text is noise, or None."""
+        """Return the noise reason for this text, or None."""
         if len(text) > _NOISE_TEXT_CHARS:
             return None
         return next((reason for reason, form in self._noise_texts.items() if form.fullmatch(text)), None)
 
 
 def _index(rows: Mapping[str, Signal], own_rows: frozenset[str]) -> dict[str, Signal]:
-    """Return rows by event type. Two rows of one file must not claim the same type."""
+    """Return rows by event type. Raises `SettingsError` when two rows of one file claim the same type."""
     by_type: dict[str, Signal] = {}
     for own in (False, True):
         claims: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""How an event says that something ended: approval, rating, exit code, status; as a quality from 0 to 1. Pure.
+"""Reads from a payload how something ended: approval, rating, exit code, status; as a quality from 0 to 1. Pure.
 
-What this does not do: judge a run by what came after it; later evidence revises these figures (DESIGN 7).
+Later evidence revises these values (`learning/outcomes`).
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from memory_agent.signals.payloads import read_value
+from memory_agent.signals.payloads import read_value, with_reports
 from memory_agent.trajectory import Reason
 
 _DONE, _FAILED = 0.8, 0.0
 _REASONS: dict[float, Reason] = {1.0: "approved", 0.4: "retried", 0.0: "rejected"}
 _STARS = 5
-_REPORTS = ("report", "result", "output")
 _WORDS = ("status", "outcome", "result", "verdict", "rating")
 
 Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """What somebody says of how it ended, and whether they said so outright: with a number, or approving of it."""
+    """A quality with its reason; `is_outright` when given as a number, rating or approval rather than a status."""
 
     quality: float
     reason: Reason
@@ -29,41 +28,36 @@ class Verdict(NamedTuple):
 
 
 def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
-    """Return what `judge` does, with the reason to give for it."""
+    """Like `judge`, with the reason."""
     quality = judge(objects, outcomes)
     if quality is None:
         return None
-    objects = _with_reports(objects)
+    objects = with_reports(objects)
     if _by_quality(objects) is not None:
         return Verdict(quality, "rated", True)
     if _by_approval(objects) is not None:
         return Verdict(quality, reason_of(quality), True)
-    return Verdict(quality, "rated", True) if _by_rating(objects) is not None else _unsaid(quality)
+    return Verdict(quality, "rated", True) if _by_rating(objects) is not None else _implied(quality)
 
 
 def reason_of(quality: float) -> Reason:
-    """Return the reason that goes with a quality that no number was given for."""
+    """Return the reason for a quality that was not given as a number."""
     return _REASONS.get(quality, "rated")
 
 
-def _unsaid(quality: float) -> Verdict:
+def _implied(quality: float) -> Verdict:
     return Verdict(quality, reason_of(quality), quality not in (_DONE, _FAILED))
 
 
 def judge(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
-    """Return how it ended by what the payload says, the most explicit first, or None when it says nothing.
+    """Return the quality that the payload states, by its most explicit field, or None.
 
-    `outcomes` gives the quality of words such as `completed`.
+    `outcomes` maps words such as `completed` to qualities.
     """
-    objects = _with_reports(objects)
+    objects = with_reports(objects)
     verdicts = (reader(objects) for reader in _READERS)
     explicit = next((verdict for verdict in verdicts if verdict is not None), None)
     return _by_words(objects, outcomes) if explicit is None else explicit
-
-
-def _with_reports(objects: Objects) -> Objects:
-    nested = (read_value(objects, name) for name in _REPORTS)
-    return (*objects, *(value for value in nested if isinstance(value, dict)))
 
 
 def _by_quality(objects: Objects) -> float | None:

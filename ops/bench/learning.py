@@ -28,7 +28,7 @@ from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 from sona.checkpoint import to_bytes
-from sona.engine import CAPACITY, Learner
+from sona.learner import CAPACITY, Learner
 from sona.lesson import Lesson, Vector
 
 TARGET_UPDATE_MS = 1.0
@@ -58,7 +58,7 @@ def measure(store: Path) -> dict[str, Any]:
 def _updates(size: int) -> dict[str, Any]:
     """Time one more run, one whose quality is revised, and one that is forgotten, among `size` of them."""
     lessons = list(_lessons(size + _UPDATES))
-    learner = Learner.taught(_NDIM, lessons[:size])
+    learner = Learner.from_lessons(_NDIM, lessons[:size])
     random = np.random.default_rng(1)
     learned = [_milliseconds(lambda one=one: learner.learn(one)) for one in lessons[size:]]  # type: ignore[misc]
     revised = [_milliseconds(lambda one=one: learner.learn(replace(one, quality=0.9))) for one in lessons[:_UPDATES]]  # type: ignore[misc]
@@ -71,10 +71,10 @@ def _updates(size: int) -> dict[str, Any]:
 def _state() -> dict[str, Any]:
     """Size of a full learner's file, and how long it takes to learn all anew."""
     lessons = list(_lessons(CAPACITY))
-    taken = [_milliseconds(lambda: Learner.taught(_NDIM, lessons)) for _ in range(3)]
+    taken = [_milliseconds(lambda: Learner.from_lessons(_NDIM, lessons)) for _ in range(3)]
     more = list(_lessons(2 * CAPACITY))
-    condensed = _milliseconds(lambda: Learner.taught(_NDIM, more))
-    megabytes = max(len(to_bytes(Learner.taught(_NDIM, some))) for some in (lessons, more)) / 1e6
+    condensed = _milliseconds(lambda: Learner.from_lessons(_NDIM, more))
+    megabytes = max(len(to_bytes(Learner.from_lessons(_NDIM, some))) for some in (lessons, more)) / 1e6
     return {
         "lessons": CAPACITY,
         "anew_ms": spread(taken, 1),

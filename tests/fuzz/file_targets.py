@@ -39,7 +39,7 @@ from relay.crypto import KeyRing
 from relay.disk import pages
 from relay.sealing import Sealing
 from sona import checkpoint
-from sona.engine import Learner
+from sona.learner import Learner
 from sona.lesson import Contest, Lesson
 
 Read = Callable[[bytes], object]
@@ -229,7 +229,7 @@ def _learner() -> Learner:
         Lesson(n, vectors[n], (100 + n,), vectors[[n + 6]], (1.0,), n / 6, contest=Contest(1, 0) if n % 2 else None)
         for n in range(6)
     )
-    return Learner.taught(4, lessons, capacity=8)
+    return Learner.from_lessons(4, lessons, capacity=8)
 
 
 class _StoreOfNow:

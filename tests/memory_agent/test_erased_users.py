@@ -124,6 +124,7 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
     import shutil
 
     from memory_agent.daemon.dispatcher import Dispatcher
+    from memory_agent.daemon.erasure import DaemonEraser
     from memory_agent.erasure import user_removal
     from relay import AsyncSubscriber
 
@@ -136,7 +137,7 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
         "note_user_erased": (user_removal, "note_user_erased"),
         "remove_user": (user_removal, "remove_user"),
         "rmtree": (shutil, "rmtree"),
-        "answer": (daemon_erasure.DaemonEraser, "_is_cleared"),
+        "answer": (DaemonEraser, "_is_cleared"),
     }
     with served(data_dir) as gateway, client(gateway, "alice") as alice:
         setattr(*place[step], die)

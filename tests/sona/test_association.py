@@ -1,4 +1,4 @@
-"""Laws of the association by use: the maximum as it is defined, its cause, forgetting to the last bit, ties."""
+"""Laws of the usage association: the maximum over lessons, its cause, exact forgetting, ties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NDIM = 8
 
 
 class Use:
-    """A lesson in plain Python, to hold the vectorised answer against."""
+    """A lesson in plain Python, the reference for the vectorised implementation."""
 
     def __init__(self, number: int, sight: int, used: dict[int, float], weight: float) -> None:
         self.number, self.sight, self.used, self.weight = number, sight, used, weight
@@ -64,9 +64,7 @@ some_uses = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(some_uses, st.integers(0, 100))
-def test_each_memory_gains_the_most_that_any_lesson_gives_it_and_that_lesson_is_named(
-    uses: list[Use], seed: int
-) -> None:
+def test_a_memory_gains_the_maximum_over_lessons_and_its_cause_is_that_lesson(uses: list[Use], seed: int) -> None:
     association = UsageAssociation(NDIM)
     assert all(tell(association, use) for use in uses)
     query = units(1, seed)[0]
@@ -85,7 +83,7 @@ def test_each_memory_gains_the_most_that_any_lesson_gives_it_and_that_lesson_is_
 
 @settings(max_examples=60, deadline=None)
 @given(some_uses, st.data())
-def test_after_forgetting_it_equals_to_the_last_bit_one_that_never_saw_it(uses: list[Use], data: st.DataObject) -> None:
+def test_forgetting_restores_the_state_bit_for_bit(uses: list[Use], data: st.DataObject) -> None:
     gone = {use.number for use in uses if data.draw(st.booleans())}
     forgetful, innocent = UsageAssociation(NDIM), UsageAssociation(NDIM)
     for use in data.draw(st.permutations(uses)):
@@ -98,7 +96,7 @@ def test_after_forgetting_it_equals_to_the_last_bit_one_that_never_saw_it(uses: 
     assert all(bits(forgetful.reach(query)) == bits(innocent.reach(query)) for query in units(5, seed=3))
 
 
-def test_of_two_equal_causes_the_earlier_lesson_is_named() -> None:
+def test_of_two_equal_causes_the_earlier_lesson_counts() -> None:
     association = UsageAssociation(NDIM)
     for number in (9, 4, 7):
         association.add(number, SIGHTS[0], [1, 2], [1.0, 0.5], 1.0)
@@ -108,7 +106,7 @@ def test_of_two_equal_causes_the_earlier_lesson_is_named() -> None:
     assert reached.amounts.tolist() == pytest.approx([0.8, 0.4], abs=1e-6)
 
 
-def test_a_lesson_that_weighs_less_reaches_less_and_another_becomes_the_cause() -> None:
+def test_a_lesson_of_less_weight_reaches_less_and_another_becomes_the_cause() -> None:
     association = UsageAssociation(NDIM)
     association.add(1, SIGHTS[0], [5], [1.0], 1.0)
     association.add(2, SIGHTS[0], [5], [1.0], 0.5)
@@ -122,7 +120,7 @@ def test_a_lesson_that_weighs_less_reaches_less_and_another_becomes_the_cause() 
     assert association.numbers.tolist() == [1]
 
 
-def test_a_number_told_again_is_replaced() -> None:
+def test_adding_a_known_number_replaces_the_lesson() -> None:
     association = UsageAssociation(NDIM)
     association.add(1, SIGHTS[0], [5, 6], [1.0, 1.0], 1.0)
     association.add(1, SIGHTS[0], [7], [1.0], 1.0)
@@ -130,7 +128,7 @@ def test_a_number_told_again_is_replaced() -> None:
     assert len(association) == 1
 
 
-def test_of_a_memory_named_twice_the_higher_credit_counts() -> None:
+def test_the_higher_credit_of_a_repeated_memory_counts() -> None:
     association = UsageAssociation(NDIM)
     association.add(1, SIGHTS[0], [5, 5, 5], [0.5, 1.0, 0.5], 1.0)
     assert association.reach(SIGHTS[0]).amounts.tolist() == pytest.approx([0.8], abs=1e-6)
@@ -143,7 +141,7 @@ def test_a_request_far_from_all_lessons_reaches_nothing() -> None:
     assert not len(UsageAssociation(NDIM).reach(np.eye(NDIM)[1]).memories)
 
 
-def test_more_lessons_than_there_was_room_for_at_first_all_count() -> None:
+def test_lessons_beyond_the_initial_capacity_all_count() -> None:
     association = UsageAssociation(NDIM)
     sights = units(200, seed=4)
     for number, sight in enumerate(sights):
@@ -185,7 +183,7 @@ def test_another_shape_is_refused(case: str) -> None:
         WRONG[case](UsageAssociation(NDIM))
 
 
-def test_support_adds_up_over_lessons_much_like_the_request_and_over_no_others() -> None:
+def test_support_sums_over_similar_lessons_only() -> None:
     association = UsageAssociation(NDIM)
     query, other = units(2, 4)
     for number in (1, 2, 3):

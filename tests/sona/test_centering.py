@@ -1,4 +1,4 @@
-"""Laws of the query centring: the identity while cold, unit length, the window, the round trip, no noise when stuck."""
+"""Laws of query centring: identity while cold, unit length, window, round trip, no noise for a constant query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def after(queries: Vector) -> QueryCentering:
 
 
 @given(st.integers(0, WARM_UP - 1), st.integers(0, 1000))
-def test_a_query_is_not_changed_by_a_bit_before_twenty_were_seen(count: int, seed: int) -> None:
+def test_centring_is_the_identity_before_twenty_queries(count: int, seed: int) -> None:
     *seen, query = unit_vectors(count + 1, seed)
     learner = after(np.array(seen))
     assert learner.centre(query).tobytes() == query.tobytes()
@@ -35,7 +35,7 @@ def test_a_query_is_not_changed_by_a_bit_before_twenty_were_seen(count: int, see
 
 
 @given(st.integers(WARM_UP, 60), st.integers(0, 1000))
-def test_from_the_twentieth_on_the_mean_is_that_of_all_queries_and_is_taken_off(count: int, seed: int) -> None:
+def test_from_the_twentieth_query_the_mean_of_all_is_subtracted(count: int, seed: int) -> None:
     *seen, query = unit_vectors(count + 1, seed)
     learner = after(np.array(seen))
     assert np.allclose(learner.mean, np.mean(seen, axis=0), atol=1e-6)
@@ -53,7 +53,7 @@ def test_a_centred_query_has_unit_length_however_close_it_is_to_the_mean(count: 
     assert np.isclose(np.linalg.norm(learner.centre(query)), 1.0, atol=1e-5)
 
 
-def test_who_always_asks_the_same_is_answered_by_what_he_asks_and_not_by_noise() -> None:
+def test_a_constant_query_is_not_replaced_by_noise() -> None:
     query = unit_vectors(1, seed=1)[0]
     learner = after(np.tile(query, (500, 1)))
     assert float(learner.centre(query) @ query) > 0.9999
@@ -68,7 +68,7 @@ def test_old_queries_fade_once_the_window_is_full() -> None:
     assert learner.mean @ early < 0.1
 
 
-def test_what_is_saved_comes_back_bit_for_bit() -> None:
+def test_the_state_round_trips_bit_for_bit() -> None:
     *seen, query = unit_vectors(50, seed=3)
     learner = after(np.array(seen))
     restored = QueryCentering.from_bytes(learner.to_bytes(), NDIM)
@@ -87,7 +87,7 @@ def test_a_state_of_another_shape_is_refused(ndim: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_state_are_refused_and_never_crash(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_without_a_crash(data: bytes) -> None:
     with pytest.raises(DamagedStateError):
         QueryCentering.from_bytes(data, NDIM)
 
@@ -99,7 +99,7 @@ def test_a_mean_that_is_not_finite_is_refused() -> None:
         QueryCentering.from_bytes(state, NDIM)
 
 
-def test_a_query_that_is_not_finite_moves_nothing() -> None:
+def test_a_query_that_is_not_finite_is_skipped() -> None:
     learner = after(unit_vectors(30, seed=5))
     before = learner.to_bytes()
     learner.observe(np.full(NDIM, np.nan, dtype=np.float32))

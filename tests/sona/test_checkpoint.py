@@ -4,22 +4,22 @@ import pytest
 from planted_lessons import NDIM, Topics
 
 from sona import checkpoint
-from sona.engine import Learner
 from sona.errors import DamagedStateError
+from sona.learner import Learner
 from sona.lesson import Contest
 
 
 def taught(count: int = 70) -> Learner:
     topics = Topics()
     contests = [Contest(1, 0), Contest(0, 1), None]
-    return Learner.taught(
+    return Learner.from_lessons(
         NDIM,
         [topics.lesson(number, number % 6, (number % 3) / 2, contest=contests[number % 3]) for number in range(count)],
     )
 
 
 @pytest.mark.parametrize("count", [0, 3, 70])
-def test_a_learner_comes_back_equal_to_the_last_bit(count: int) -> None:
+def test_a_learner_round_trips_bit_for_bit(count: int) -> None:
     learner = taught(count)
     again = checkpoint.from_bytes(checkpoint.to_bytes(learner))
     assert checkpoint.to_bytes(again) == checkpoint.to_bytes(learner)
@@ -32,8 +32,8 @@ def test_a_learner_comes_back_equal_to_the_last_bit(count: int) -> None:
             assert ours.reached.amounts.tobytes() == theirs.reached.amounts.tobytes()
 
 
-def test_a_condensed_learner_comes_back_too() -> None:
-    learner = Learner.taught(NDIM, Topics().lessons(120), capacity=30)
+def test_a_condensed_learner_round_trips() -> None:
+    learner = Learner.from_lessons(NDIM, Topics().lessons(120), capacity=30)
     again = checkpoint.from_bytes(checkpoint.to_bytes(learner))
     query = Topics(seed=5).request(1)
     ours, theirs = learner.adapt(query), again.adapt(query)
@@ -42,7 +42,7 @@ def test_a_condensed_learner_comes_back_too() -> None:
     assert ours.direction.tobytes() == theirs.direction.tobytes()
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     data = checkpoint.to_bytes(taught(5))
     for place in range(0, len(data), 37):
         damaged = bytearray(data)
@@ -52,7 +52,7 @@ def test_every_flipped_bit_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 3, 10, 100])
-def test_a_torn_checkpoint_is_noticed(length: int) -> None:
+def test_a_torn_checkpoint_is_detected(length: int) -> None:
     with pytest.raises(DamagedStateError):
         checkpoint.from_bytes(checkpoint.to_bytes(taught(5))[:length])
 

@@ -1,4 +1,4 @@
-"""Laws of the groups: planted ones are found, seeds are drawn by squared distance, nothing depends on the order."""
+"""Laws of the clusters: planted ones are found, seeds drawn by squared distance, independent of order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sona.clusters import Clusters, _plus_plus, cluster, group
+from sona.clusters import Clusters, _plus_plus, average_linkage, kmeans
 from sona.errors import ShapeError
 from sona.lesson import Array
 
@@ -27,7 +27,7 @@ def units(count: int, seed: int, ndim: int = NDIM) -> Array:
 
 
 def planted(seed: int, noise: float = 0.5) -> tuple[Array, Array]:
-    """Return points in groups of `SIZES`, shuffled, and which group each is of."""
+    """Return shuffled points in clusters of `SIZES`, and the cluster of each."""
     rng = np.random.default_rng(seed)
     centres, truth = np.eye(NDIM)[: len(SIZES)], np.repeat(np.arange(len(SIZES)), SIZES)
     order = rng.permutation(len(truth))
@@ -39,15 +39,15 @@ def same_partition(found: Array, truth: Array) -> bool:
     return len(pairs) == len(set(found.tolist())) == len(set(truth.tolist()))
 
 
-def test_planted_groups_are_found_given_how_many_there_are() -> None:
+def test_kmeans_finds_planted_clusters() -> None:
     tight = [planted(seed, noise=0.1) for seed in range(40)]
-    found = sum(same_partition(cluster(x, len(SIZES), seed=0).assignment, y) for x, y in tight)
+    found = sum(same_partition(kmeans(x, len(SIZES), seed=0).assignment, y) for x, y in tight)
     assert found >= 38  # 40 here; 33 when seeds are drawn by distance, 23 when they are drawn evenly
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.45, 0.6])
-def test_planted_groups_are_found_without_being_told_how_many_there_are(threshold: float) -> None:
-    assert all(same_partition(group(x, threshold).assignment, y) for x, y in map(planted, range(20)))
+def test_average_linkage_finds_planted_clusters(threshold: float) -> None:
+    assert all(same_partition(average_linkage(x, threshold).assignment, y) for x, y in map(planted, range(20)))
 
 
 def test_seeds_are_drawn_by_weight_and_squared_distance() -> None:
@@ -65,14 +65,14 @@ def test_seeds_are_drawn_by_weight_and_squared_distance() -> None:
 
 def test_a_heavy_point_draws_the_centre_to_itself() -> None:
     x = unit(np.array([[1.0, 0.0], [1.0, 0.8]]))
-    found = cluster(x, 1, seed=0, weights=[9.0, 1.0])
+    found = kmeans(x, 1, seed=0, weights=[9.0, 1.0])
     assert np.allclose(found.centres[0], unit(9 * x[0] + x[1]))
     assert found.medoids.tolist() == [0]
-    assert cluster(x, 1, seed=0, weights=[1.0, 9.0]).medoids.tolist() == [1]
+    assert kmeans(x, 1, seed=0, weights=[1.0, 9.0]).medoids.tolist() == [1]
 
 
 def check(found: Clusters, x: Array) -> None:
-    """Assert what is true of any grouping: its names, its medoids by definition, its centres."""
+    """Assert the invariants of any clustering: labels, medoids, centres."""
     labels = found.assignment
     firsts = [int(np.flatnonzero(labels == name)[0]) for name in range(len(found.medoids))]
     assert firsts == sorted(firsts)
@@ -87,25 +87,25 @@ def check(found: Clusters, x: Array) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 500))
-def test_there_are_as_many_groups_as_asked_for_or_as_there_are_points(count: int, k: int, seed: int) -> None:
+def test_kmeans_returns_k_clusters_or_one_per_point(count: int, k: int, seed: int) -> None:
     x = units(count, seed, ndim=3)
-    found = cluster(x, k, seed)
+    found = kmeans(x, k, seed)
     assert len(found.medoids) == min(k, count)
     check(found, x)
 
 
-def test_points_that_are_the_same_are_one_even_in_single_precision() -> None:
+def test_equal_points_count_as_one_even_in_single_precision() -> None:
     x = np.repeat(units(3, seed=1), 10, axis=0).astype(np.float32)
-    found = cluster(x, 8, seed=2)
+    found = kmeans(x, 8, seed=2)
     assert len(found.medoids) == 3
     assert same_partition(found.assignment, np.repeat(np.arange(3), 10))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 25), st.floats(-0.2, 0.95), st.integers(0, 500))
-def test_groups_hold_together_by_the_threshold_and_no_two_of_them_do(count: int, threshold: float, seed: int) -> None:
+def test_the_threshold_holds_within_clusters_and_not_between_them(count: int, threshold: float, seed: int) -> None:
     x = units(count, seed, ndim=4)
-    found = group(x, threshold)
+    found = average_linkage(x, threshold)
     check(found, x)
     cosines = x @ x.T
     rows = [found.members(name) for name in range(len(found.medoids))]
@@ -113,37 +113,37 @@ def test_groups_hold_together_by_the_threshold_and_no_two_of_them_do(count: int,
     assert max(between, default=-1.0) < threshold + 1e-9
 
 
-def test_a_stray_stays_alone_and_its_group_is_named_by_it() -> None:
+def test_an_outlier_is_a_cluster_of_its_own() -> None:
     x, _ = planted(seed=3)
     with_stray = np.vstack([np.eye(NDIM)[-1:], x])
-    found = group(with_stray, 0.45)
+    found = average_linkage(with_stray, 0.45)
     assert found.members(0).tolist() == [0]
     assert len(found.medoids) == len(SIZES) + 1
 
 
-def test_groups_do_not_depend_on_the_order_of_the_points() -> None:
+def test_clusters_do_not_depend_on_the_order_of_the_points() -> None:
     x, _ = planted(seed=4, noise=0.9)
     order = np.random.default_rng(0).permutation(len(x))
-    assert same_partition(group(x[order], 0.4).assignment, group(x, 0.4).assignment[order])
+    assert same_partition(average_linkage(x[order], 0.4).assignment, average_linkage(x, 0.4).assignment[order])
 
 
-def test_a_weight_counts_as_so_many_equal_points() -> None:
+def test_a_weight_counts_as_that_many_equal_points() -> None:
     x, counts = units(12, seed=5, ndim=3), np.array([1, 2, 3] * 4)
-    whole = group(np.repeat(x, counts, axis=0), 0.7)
-    assert same_partition(group(x, 0.7, counts).assignment, whole.assignment[np.cumsum(counts) - 1])
-    assert len(group(x, 0.7, counts).medoids) > 1
+    whole = average_linkage(np.repeat(x, counts, axis=0), 0.7)
+    assert same_partition(average_linkage(x, 0.7, counts).assignment, whole.assignment[np.cumsum(counts) - 1])
+    assert len(average_linkage(x, 0.7, counts).medoids) > 1
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_one_another_draw() -> None:
+def test_a_seed_determines_the_draw_bit_for_bit() -> None:
     x = units(200, seed=6)
-    first, again = cluster(x, 9, seed=1), cluster(x, 9, seed=1)
+    first, again = kmeans(x, 9, seed=1), kmeans(x, 9, seed=1)
     assert first.assignment.tobytes() == again.assignment.tobytes()
     assert first.centres.tobytes() == again.centres.tobytes()
-    assert any(cluster(x, 9, seed=seed).assignment.tobytes() != first.assignment.tobytes() for seed in range(2, 5))
+    assert any(kmeans(x, 9, seed=seed).assignment.tobytes() != first.assignment.tobytes() for seed in range(2, 5))
 
 
-@pytest.mark.parametrize("grouped", [lambda x, w: cluster(x, 3, 0, w), lambda x, w: group(x, 0.5, w)])
-def test_what_is_not_finite_or_weighs_nothing_is_in_no_group(grouped: Callable[[Array, Array], Clusters]) -> None:
+@pytest.mark.parametrize("grouped", [lambda x, w: kmeans(x, 3, 0, w), lambda x, w: average_linkage(x, 0.5, w)])
+def test_points_not_finite_or_without_weight_are_in_no_cluster(grouped: Callable[[Array, Array], Clusters]) -> None:
     x, weights = units(8, seed=7), np.ones(8)
     x[1, 2], x[3, 0], x[4], weights[6], weights[7] = np.nan, np.inf, 0.0, 0.0, np.nan
     found, kept = grouped(x, weights), [0, 2, 5]
@@ -153,8 +153,10 @@ def test_what_is_not_finite_or_weighs_nothing_is_in_no_group(grouped: Callable[[
     assert found.medoids.tolist() == [kept[row] for row in alone.medoids]
 
 
-@pytest.mark.parametrize("grouped", [lambda x: cluster(x, 3, 0), lambda x: group(x, 0.5), lambda x: cluster(x, 0, 0)])
-def test_of_no_points_there_are_no_groups(grouped: Callable[[Array], Clusters]) -> None:
+@pytest.mark.parametrize(
+    "grouped", [lambda x: kmeans(x, 3, 0), lambda x: average_linkage(x, 0.5), lambda x: kmeans(x, 0, 0)]
+)
+def test_no_points_give_no_clusters(grouped: Callable[[Array], Clusters]) -> None:
     found = grouped(np.empty((0, NDIM)))
     assert (len(found.assignment), len(found.medoids), found.centres.shape) == (0, 0, (0, NDIM))
 
@@ -162,9 +164,9 @@ def test_of_no_points_there_are_no_groups(grouped: Callable[[Array], Clusters]) 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: cluster(units(3, 0)[0], 2, 0),
-        lambda: cluster(units(3, 0), 2, 0, [1.0, 1.0]),
-        lambda: group(units(3, 0), 0.5, [1.0] * 4),
+        lambda: kmeans(units(3, 0)[0], 2, 0),
+        lambda: kmeans(units(3, 0), 2, 0, [1.0, 1.0]),
+        lambda: average_linkage(units(3, 0), 0.5, [1.0] * 4),
     ],
 )
 def test_another_shape_is_refused(wrong: Callable[[], object]) -> None:

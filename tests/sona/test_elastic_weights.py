@@ -1,4 +1,4 @@
-"""Laws of the springs: they see single samples, pull back to the anchor, never past it, and let go of what is free."""
+"""Laws of EWC: importance from single samples, a pull to the anchor and never past it, free parameters left alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def taut(seed: int, strength: float = 10.0) -> ElasticWeights:
     return springs
 
 
-def test_samples_that_contradict_each_other_still_make_a_parameter_matter() -> None:
+def test_contradicting_samples_still_make_a_parameter_important() -> None:
     springs = ElasticWeights(2)
     springs.observe(np.array([[1.0, 0.0], [-1.0, 0.0]]))  # the mean gradient is zero
     assert springs.importance.tolist() == [1.0, 0.0]
@@ -57,7 +57,7 @@ def test_steps_along_the_pull_come_back_to_the_anchor() -> None:
 
 
 @given(st.integers(0, 1000), st.floats(1e-3, 1e6), st.floats(1e-3, 1.0))
-def test_no_spring_is_so_stiff_that_it_overshoots(seed: int, strength: float, rate: float) -> None:
+def test_no_pull_overshoots_the_anchor(seed: int, strength: float, rate: float) -> None:
     springs, at = taut(seed, strength), drawn(seed + 7, SIZE)
     after = at - springs.pull(at, rate)
     before, left = at - springs.held, after - springs.held
@@ -65,12 +65,12 @@ def test_no_spring_is_so_stiff_that_it_overshoots(seed: int, strength: float, ra
     assert (abs(left) < abs(before)).all()
 
 
-def test_a_soft_pull_is_the_step_of_the_gradient() -> None:
+def test_a_weak_pull_is_a_gradient_step() -> None:
     springs, at = taut(seed=5, strength=0.1), drawn(6, SIZE)
     assert np.allclose(springs.pull(at, 0.05), 0.05 * springs.gradient(at))
 
 
-def test_nothing_is_pulled_before_a_sample_was_seen_nor_what_no_sample_needed() -> None:
+def test_only_parameters_that_some_sample_needed_are_pulled() -> None:
     springs = ElasticWeights(SIZE)
     springs.anchor(np.zeros(SIZE))
     assert not springs.gradient(np.ones(SIZE)).any()
@@ -78,7 +78,7 @@ def test_nothing_is_pulled_before_a_sample_was_seen_nor_what_no_sample_needed() 
     assert np.flatnonzero(springs.gradient(np.ones(SIZE))).tolist() == [0, 1]
 
 
-def test_a_new_anchor_is_where_the_parameters_were_then_and_not_where_they_went() -> None:
+def test_the_anchor_is_a_copy_of_the_parameters() -> None:
     springs, at = taut(seed=6), drawn(5, SIZE)
     springs.anchor(at)
     assert springs.penalty(at) == 0.0
@@ -86,7 +86,7 @@ def test_a_new_anchor_is_where_the_parameters_were_then_and_not_where_they_went(
     assert springs.penalty(at) > 0.0
 
 
-def test_a_sample_that_is_not_finite_is_passed_over() -> None:
+def test_a_sample_that_is_not_finite_is_skipped() -> None:
     good = drawn(7, 3, SIZE)
     broken = np.vstack([good, np.full((1, SIZE), np.nan), np.full((1, SIZE), np.inf)])
     with_broken, without = ElasticWeights(SIZE), ElasticWeights(SIZE)

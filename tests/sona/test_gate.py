@@ -1,4 +1,4 @@
-"""Laws of the gate: never ON without winning, seldom ON by luck, OFF again when harmful, the same when told again."""
+"""Laws of the gate: never ON without winning, seldom ON by luck, OFF again when harmful, deterministic on replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sona.errors import DamagedStateError
 from sona.gate import COOL_DOWN_LESSONS, DRIFT_THRESHOLD, LONGEST_TRIAL, SHADOW_LESSONS, THRESHOLD, Gate
-from sona.interleave import contest, team_draft
+from sona.interleaving import contest, team_draft
 from sona.lesson import Contest
 
 WON, LOST, TIED = Contest(2, 1), Contest(0, 1), Contest(1, 1)
@@ -52,7 +52,7 @@ def coins(rate: float, count: int, seed: int) -> list[Contest]:
 
 
 def told_until(gate: Gate, contests: Sequence[Contest], done: Callable[[Gate], bool]) -> int | None:
-    """How many contests it took; None where there were too few."""
+    """Return the number of contests needed, or None when there were too few."""
     for number, fact in enumerate(contests, start=1):
         gate.observe(fact)
         if done(gate):
@@ -65,7 +65,7 @@ def wealth(won: npt.ArrayLike, lost: npt.ArrayLike) -> Array:
 
 
 def chance_of_on(rate: float, threshold: float) -> float:
-    """The probability that one TRIAL turns ON, exact: over all paths of wins and losses, by dynamic programming."""
+    """Return the exact probability that one TRIAL turns ON, over all paths, by dynamic programming."""
     won = np.arange(LONGEST_TRIAL + 1)
     at = np.zeros(LONGEST_TRIAL + 1)  # the probability that so many are won and nothing is decided yet
     at[0], turned = 1.0, 0.0
@@ -78,7 +78,7 @@ def chance_of_on(rate: float, threshold: float) -> float:
     return float(turned)
 
 
-def test_a_learner_acts_on_nothing_before_fifty_lessons_had_credit() -> None:
+def test_a_learner_does_not_act_before_fifty_credited_lessons() -> None:
     gate = tell(Gate(), [CREDIT] * (SHADOW_LESSONS - 1) + [WON] * 500)
     assert gate.state == "shadow"
     assert gate.evidence().due == 1
@@ -96,7 +96,7 @@ def test_a_gate_is_never_turned_on_or_off_without_a_decided_contest(idle: Fact) 
 
 
 @pytest.mark.parametrize("limit", [4, 5, 7, 10])
-def test_a_run_that_credits_everything_it_was_shown_never_turns_the_learner_on(limit: int) -> None:
+def test_crediting_every_shown_memory_never_turns_the_learner_on(limit: int) -> None:
     generator = np.random.default_rng(limit)
     gate = Gate()
     for number in range(1_000):
@@ -110,7 +110,7 @@ def test_a_run_that_credits_everything_it_was_shown_never_turns_the_learner_on(l
 
 
 @given(st.integers(0, 400), st.integers(0, 400))
-def test_the_wealth_is_the_mean_over_four_bets_as_long_as_a_trial_lasts(won: int, lost: int) -> None:
+def test_the_wealth_is_the_mean_over_four_bets(won: int, lost: int) -> None:
     gate = in_trial()
     told = [WON, LOST] * min(won, lost) + [WON] * (won - lost) + [LOST] * (lost - won)
     used = told_until(gate, told, lambda it: it.state != "trial") or len(told)
@@ -124,7 +124,7 @@ def test_the_wealth_is_the_mean_over_four_bets_as_long_as_a_trial_lasts(won: int
         assert wealth(used - wins, wins) >= THRESHOLD > wealth(used - wins - 1, wins)
 
 
-def test_a_learner_that_is_no_better_than_a_coin_is_turned_on_once_in_twenty_trials_at_most() -> None:
+def test_a_coin_is_turned_on_in_at_most_one_of_twenty_trials() -> None:
     expected, *later = [chance_of_on(0.5, THRESHOLD * 2**trial) for trial in range(3)]
     assert 0.0 < expected <= 1 / 20
     assert expected + sum(later) <= 1 / 10 - 1 / 80  # what all later trials together may add
@@ -138,7 +138,7 @@ def test_a_learner_that_is_no_better_than_a_coin_is_turned_on_once_in_twenty_tri
     assert abs(turned_on / seeds - expected) < 4 * np.sqrt(expected * (1 - expected) / seeds)
 
 
-def test_a_coin_stays_off_however_often_it_is_tried() -> None:
+def test_a_coin_stays_off_over_all_trials() -> None:
     seeds, ever_on = 40, 0
     for seed in range(seeds):
         gate = in_trial()
@@ -171,7 +171,7 @@ def test_a_learner_that_harms_is_turned_off_in_the_trial(rate: float) -> None:
 
 
 @pytest.mark.parametrize("good", [0, 100, 1_000])
-def test_harm_turns_the_learner_off_soon_however_long_it_was_good(good: int) -> None:
+def test_harm_turns_the_learner_off_soon_after_any_good_time(good: int) -> None:
     needed = []
     for seed in range(10):
         gate = tell(turned_on(), coins(0.7, good, seed))
@@ -186,7 +186,7 @@ def test_a_learner_that_helps_stays_on() -> None:
     assert np.mean(stayed) >= 0.93
 
 
-def test_the_bet_on_harm_starts_anew_when_the_learner_is_turned_on() -> None:
+def test_the_bet_on_harm_restarts_when_the_learner_is_turned_on() -> None:
     evidence = turned_on().evidence()
     assert (evidence.won, evidence.lost, evidence.harm, evidence.drift) == (0, 0, 1.0, 1.0)
     gate = tell(turned_on(), [WON] * 200)
@@ -197,7 +197,7 @@ def test_the_bet_on_harm_starts_anew_when_the_learner_is_turned_on() -> None:
     assert wealth(number, 0) >= DRIFT_THRESHOLD > wealth(number - 1, 0)
 
 
-def test_a_trial_that_decides_nothing_ends_and_the_next_one_asks_for_twice_as_much() -> None:
+def test_an_undecided_trial_ends_and_the_next_doubles_the_threshold() -> None:
     gate = tell(in_trial(), [WON, LOST] * (LONGEST_TRIAL // 2 - 1) + [WON])
     assert gate.state == "trial"
     gate.observe(LOST)
@@ -223,14 +223,14 @@ def test_a_learner_turned_off_a_thousand_times_still_has_a_threshold() -> None:
     assert np.isfinite(gate.evidence().threshold)
 
 
-def test_ten_thousand_wins_are_counted_and_not_multiplied_out_of_range() -> None:
+def test_ten_thousand_wins_do_not_overflow() -> None:
     gate = tell(turned_on(), [WON] * 10_000)
     assert gate.state == "on"
     assert np.isfinite(gate.evidence().evidence)
     assert gate.evidence().won == 10_000
 
 
-def test_a_tenth_of_the_recalls_is_held_out_in_every_state_and_always_the_same() -> None:
+def test_the_same_tenth_of_recalls_is_held_out_in_every_state() -> None:
     keys = [f"recall-{number}" for number in range(5_000)]
     trial, on = ({key: gate.route(key) for key in keys} for gate in (in_trial(), turned_on()))
     held_out = {key for key in keys if trial[key] == "baseline"}
@@ -242,7 +242,7 @@ def test_a_tenth_of_the_recalls_is_held_out_in_every_state_and_always_the_same()
     assert Counter(on.values())["learned"] / len(keys) == pytest.approx(0.8, abs=2 * slack)
 
 
-def test_where_a_recall_goes_depends_on_its_key_and_the_state_alone() -> None:
+def test_the_route_is_a_function_of_key_and_state() -> None:
     one, other = turned_on(), tell(turned_on(), [CREDIT, WON, TIED, None] * 30)
     keys = [f"recall-{number}" for number in range(500)]
     assert [one.route(key) for key in keys] == [other.route(key) for key in keys]
@@ -257,7 +257,7 @@ def test_where_a_recall_goes_depends_on_its_key_and_the_state_alone() -> None:
 
 
 @given(FACTS, st.integers(0, 400))
-def test_told_again_or_saved_half_way_it_stands_where_it_stood(facts: list[Fact], half: int) -> None:
+def test_replay_and_a_round_trip_half_way_give_the_same_state(facts: list[Fact], half: int) -> None:
     story: list[Fact] = [CREDIT] * (SHADOW_LESSONS - 1) + facts * 3
     whole = tell(Gate(), story)
     resumed = tell(Gate.from_bytes(tell(Gate(), story[:half]).to_bytes()), story[half:])
@@ -266,7 +266,7 @@ def test_told_again_or_saved_half_way_it_stands_where_it_stood(facts: list[Fact]
     assert whole.gain() == resumed.gain()
 
 
-def test_every_state_is_saved_and_comes_back() -> None:
+def test_every_state_round_trips() -> None:
     for gate in (Gate(), in_trial(), turned_on(), tell(turned_on(), [WON, LOST, TIED, *[LOST] * 60, CREDIT])):
         restored = Gate.from_bytes(gate.to_bytes())
         assert (restored.state, restored.evidence()) == (gate.state, gate.evidence())
@@ -274,13 +274,13 @@ def test_every_state_is_saved_and_comes_back() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_bytes_that_are_no_state_are_refused_and_never_crash(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_without_a_crash(data: bytes) -> None:
     with pytest.raises(DamagedStateError):
         Gate.from_bytes(data)
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, 2), (1, "ajar"), (3, -1), (5, -2), (6, 1.5)])
-def test_a_state_that_cannot_be_is_refused(place: int, value: object) -> None:
+def test_an_impossible_state_is_refused(place: int, value: object) -> None:
     state = msgspec.msgpack.decode(turned_on().to_bytes())
     state[place] = value
     with pytest.raises(DamagedStateError):
@@ -294,7 +294,7 @@ def test_a_state_cut_short_is_refused() -> None:
             Gate.from_bytes(msgspec.msgpack.encode(state[:length]))
 
 
-def test_the_gain_is_the_share_of_wins_less_a_half_between_wilsons_bounds() -> None:
+def test_the_gain_is_the_share_of_wins_less_a_half_with_wilson_bounds() -> None:
     assert in_trial().gain() is None
     gain = tell(in_trial(), [TIED] * 5 + [WON, LOST, WON, WON, LOST] * 4).gain()
     assert gain is not None
@@ -305,13 +305,13 @@ def test_the_gain_is_the_share_of_wins_less_a_half_between_wilsons_bounds() -> N
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.7])
-def test_the_interval_of_the_gain_holds_the_truth_in_about_95_of_100_cases(rate: float) -> None:
+def test_the_interval_of_the_gain_covers_the_truth_in_about_95_percent(rate: float) -> None:
     gains = [tell(Gate(), coins(rate, 200, seed)).gain() for seed in range(400)]
     inside = np.mean([gain is not None and gain.low <= rate - 0.5 <= gain.high for gain in gains])
     assert 0.915 <= inside <= 0.985
 
 
-def test_the_gain_is_that_of_all_contests_and_forgets_no_bad_time() -> None:
+def test_the_gain_counts_all_contests_ever() -> None:
     gate = in_trial()
     told_until(gate, [LOST] * 50, lambda it: it.state == "off")
     lost = gate.evidence().lost

@@ -43,7 +43,7 @@ def test_the_gradient_of_the_loss_is_its_slope_for_lists_of_different_length() -
         assert np.allclose(pulls @ axis, slope, rtol=1e-5, atol=1e-6)
 
 
-def test_a_choice_that_is_certain_and_right_costs_nothing_and_one_that_is_hopeless_stays_finite() -> None:
+def test_a_certain_right_choice_costs_nothing_and_a_hopeless_one_stays_finite() -> None:
     right, wrong = np.eye(NDIM)[0] * 1e5, np.eye(NDIM)[1]
     sure = Example(wrong, np.array([right, wrong]), np.array([1.0, 0.0]))
     loss, pulls = losses(np.array([right, -right]) / 1e5, [sure, sure])
@@ -60,7 +60,7 @@ def test_each_used_memory_is_wanted_by_its_share_of_the_credit() -> None:
 def reference(
     x: Array, memories: Array, numbers: Array, used: set[int], excluded: set[int]
 ) -> tuple[list[int], set[int]]:
-    """Return (rows from the nearest on, of all that may serve; the same as a set), in plain Python."""
+    """Return the eligible rows, nearest first, and as a set, in plain Python."""
     of_used = [memories[row] for row in range(len(memories)) if int(numbers[row]) in used]
     may = {
         row
@@ -80,7 +80,7 @@ def reference(
     st.integers(0, 8),
     st.integers(0, 8),
 )
-def test_negatives_are_the_nearest_that_may_serve_and_others_by_chance(
+def test_negatives_are_the_nearest_eligible_and_random_others(
     count: int, seed: int, used: set[int], excluded: set[int], hard: int, random: int
 ) -> None:
     memories, x = units(count, seed), units(1, seed + 1)[0]
@@ -95,7 +95,7 @@ def test_negatives_are_the_nearest_that_may_serve_and_others_by_chance(
     assert len(set(rows.tolist())) == len(rows) == min(len(may), hard + random)
 
 
-def test_the_same_seed_draws_the_same_negatives_and_another_one_others() -> None:
+def test_the_seed_determines_the_negatives() -> None:
     memories, x, numbers = units(300, 1), units(1, 2)[0], np.arange(300)
     first, again, other = (negatives(x, memories, numbers, [3], seed) for seed in ((7, 1), (7, 1), (7, 2)))
     assert first.tobytes() == again.tobytes()
@@ -103,7 +103,7 @@ def test_the_same_seed_draws_the_same_negatives_and_another_one_others() -> None
     assert first[32:].tolist() != other[32:].tolist()
 
 
-def test_what_is_replayed_is_chosen_by_the_seed_without_repeats() -> None:
+def test_the_replay_is_determined_by_the_seed_and_has_no_repeats() -> None:
     assert replayed(100, 1).tolist() == replayed(100, 1).tolist()
     assert replayed(100, 1).tolist() != replayed(100, 2).tolist()
     assert replayed(5, 1).tolist() == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Laws of the adapter: identity at birth, gradients that are slopes, the cap, the same bits again, not forgetting."""
+"""Laws of the adapter: identity at birth, gradients against finite differences, norm cap, determinism, memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unit(vectors: Array) -> Array:
 
 
 def project(seed: int, shared: Array, count: int = 60) -> list[Example]:
-    """Requests about one topic, whose answers lie in a direction that their words do not show, among nearer ones."""
+    """Requests of one topic whose answers lie in a direction of their own, among nearer memories."""
     rng = np.random.default_rng(seed)
     topic, hidden = unit(shared + 0.6 * unit(rng.normal(size=NDIM))), unit(rng.normal(size=NDIM))
     examples = []
@@ -44,20 +44,20 @@ def share_right(adapter: MicroLora, examples: Sequence[Example]) -> float:
 
 
 def walk(adapter: MicroLora, examples: Sequence[Example], old: Sequence[Example] = (), replay: bool = True) -> None:
-    """Learn one after the other, as runs end: each new example, and some that came before."""
+    """Take a step per example as runs end, each with a replay of earlier ones."""
     for place, new in enumerate(examples):
         seen = [*old, *examples[:place]]
         adapter.step([new, *(seen[row] for row in replayed(len(seen), place))] if replay else [new])
 
 
 def with_parameters(parameters: Array) -> MicroLora:
-    """Return an adapter of just these parameters, by way of what it saves."""
+    """Return an adapter with these parameters, through its saved state."""
     saved = msgspec.msgpack.decode(MicroLora(NDIM).to_bytes())
     saved[2] = parameters.tobytes()
     return MicroLora.from_bytes(msgspec.msgpack.encode(saved), NDIM)
 
 
-def test_a_newborn_adapter_changes_no_bit_of_any_request() -> None:
+def test_a_new_adapter_is_the_identity_bit_for_bit() -> None:
     adapter = MicroLora(NDIM)
     requests = np.random.default_rng(0).normal(size=(20, NDIM))  # not even their length
     assert all(adapter.adapt(x).tobytes() == x.tobytes() for x in requests)
@@ -104,7 +104,7 @@ def test_the_first_step_on_the_product_is_the_closed_form_gradient_cut_to_rank_t
     assert np.allclose(down @ up, -0.05 * (left[:, :2] * sizes[:2]) @ right[:2], atol=1e-9)
 
 
-def test_what_was_learnt_serves_requests_that_were_not_among_it() -> None:
+def test_training_generalises_to_held_out_requests() -> None:
     examples, adapter = some(seed=6), MicroLora(NDIM)
     before = share_right(adapter, examples[40:])
     walk(adapter, examples[:40])
@@ -112,15 +112,15 @@ def test_what_was_learnt_serves_requests_that_were_not_among_it() -> None:
     assert share_right(adapter, examples[40:]) > 0.8
 
 
-def test_studying_lowers_the_loss_further_than_the_steps_did() -> None:
+def test_training_lowers_the_loss_further_than_single_steps() -> None:
     examples, adapter = some(seed=7), MicroLora(NDIM)
     walk(adapter, examples[:3])
     before = adapter.loss(examples).mean()
-    adapter.study(examples)
+    adapter.train(examples)
     assert adapter.loss(examples).mean() < 0.8 * before
 
 
-def test_one_lonely_example_is_enough_to_begin_with_and_two_directions_are_learnt_from_there() -> None:
+def test_a_single_example_initialises_both_directions() -> None:
     adapter = MicroLora(NDIM)
     adapter.step(some(seed=8, count=1))
     walk(adapter, some(seed=9, count=20))
@@ -147,24 +147,24 @@ def test_an_adapted_request_has_unit_length() -> None:
     assert all(np.linalg.norm(adapter.adapt(one.x)) == pytest.approx(1.0) for one in examples)
 
 
-def test_the_same_seed_and_examples_give_the_same_bits_and_another_seed_does_not() -> None:
+def test_the_seed_determines_the_parameters_bit_for_bit() -> None:
     states = []
     for seed in (1, 1, 2):
         adapter = MicroLora(NDIM, seed=seed)
         walk(adapter, some(seed=11, count=12))
-        adapter.study(some(seed=11, count=40))
+        adapter.train(some(seed=11, count=40))
         states.append(adapter.parameters.tobytes())
     assert states[0] == states[1]
     assert states[0] != states[2]
 
 
-def test_what_is_saved_comes_back_bit_for_bit_and_learns_on_alike() -> None:
+def test_the_state_round_trips_bit_for_bit_and_trains_on_the_same() -> None:
     examples, adapter = some(seed=12), MicroLora(NDIM, seed=5)
-    adapter.study(examples)
+    adapter.train(examples)
     restored = MicroLora.from_bytes(adapter.to_bytes(), NDIM)
     for one in (adapter, restored):
         walk(one, examples[:5])
-        one.study(examples[:20])
+        one.train(examples[:20])
     assert restored.to_bytes() == adapter.to_bytes()
 
 
@@ -188,32 +188,32 @@ def test_a_damaged_state_is_refused() -> None:
 
 
 def after_two_projects(seed: int, strength: float, replay: bool) -> tuple[float, float]:
-    """Return what is right in project A, then in B, after A was learnt and then B, whose answers contradict A's."""
+    """Return the accuracy on projects A and B after learning A, then B, whose answers contradict A's."""
     shared = unit(np.random.default_rng(seed).normal(size=NDIM))
     first, second = project(2 * seed + 1, shared), project(2 * seed + 2, shared)
     adapter = MicroLora(NDIM, ElasticWeights(4 * NDIM, strength))
     walk(adapter, first[:40], replay=replay)
-    adapter.study(first[:40])
+    adapter.train(first[:40])
     assert share_right(adapter, first[40:]) > 0.9
     for _ in range(3):
         walk(adapter, second[:40], old=first[:40], replay=replay)
-    adapter.study([*second[:40], *(first[:40] if replay else [])])
+    adapter.train([*second[:40], *(first[:40] if replay else [])])
     return share_right(adapter, first[40:]), share_right(adapter, second[40:])
 
 
-def test_replay_and_springs_keep_an_old_project_that_a_new_one_would_wipe_out() -> None:
+def test_replay_and_ewc_keep_an_old_project_that_a_new_one_would_wipe_out() -> None:
     bare = np.mean([after_two_projects(seed, strength=0.0, replay=False) for seed in range(3)], axis=0)
-    springs = np.mean([after_two_projects(seed, strength=100.0, replay=False) for seed in range(3)], axis=0)
+    ewc = np.mean([after_two_projects(seed, strength=100.0, replay=False) for seed in range(3)], axis=0)
     both = np.mean([after_two_projects(seed, strength=10.0, replay=True) for seed in range(3)], axis=0)
     assert bare[0] < 0.2  # all but forgotten
     assert bare[1] > 0.9
-    assert springs[0] > bare[0] + 0.4  # by the springs alone
+    assert ewc[0] > bare[0] + 0.4  # by the ewc alone
     assert both[0] > 0.85
     assert both[1] > 0.8
 
 
 @pytest.mark.parametrize("hole", [np.nan, np.inf])
-def test_an_example_that_is_not_finite_is_passed_over(hole: float) -> None:
+def test_an_example_that_is_not_finite_is_skipped(hole: float) -> None:
     good = some(seed=13, count=4)
     gap = np.where(np.arange(NDIM) == 1, hole, 0.0)
     broken = [
@@ -227,18 +227,18 @@ def test_an_example_that_is_not_finite_is_passed_over(hole: float) -> None:
     assert adapter.step([*broken, *good])
     assert other.step(good)
     assert adapter.parameters.tobytes() == other.parameters.tobytes()
-    adapter.study([*broken, *good])
+    adapter.train([*broken, *good])
     assert np.isfinite(adapter.parameters).all()
-    assert np.isfinite(adapter.springs.importance).all()
-    assert adapter.springs.importance.any()
+    assert np.isfinite(adapter.ewc.importance).all()
+    assert adapter.ewc.importance.any()
     assert (adapter.adapt(good[0].x + gap)[0] == good[0].x[0]).all()
 
 
 WRONG: dict[str, Callable[[], object]] = {
     "adapt": lambda: MicroLora(NDIM).adapt(np.zeros(NDIM - 1)),
     "step": lambda: MicroLora(NDIM + 1).step(some(count=1)),
-    "study": lambda: MicroLora(NDIM + 1).study(some(count=1)),
-    "springs": lambda: MicroLora(NDIM, ElasticWeights(NDIM)),
+    "study": lambda: MicroLora(NDIM + 1).train(some(count=1)),
+    "ewc": lambda: MicroLora(NDIM, ElasticWeights(NDIM)),
 }
 
 

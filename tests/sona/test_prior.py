@@ -1,4 +1,4 @@
-"""Laws of the prior: the shrunken mean, kinds held apart, nothing left of what is removed; it predicts real runs."""
+"""Laws of the prior: shrunken mean, kinds kept apart, exact removal; it predicts real runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def after(observations: Sequence[Observation]) -> MemoryPrior:
     return prior
 
 
-def test_a_memory_is_expected_to_do_as_its_runs_did_shrunk_towards_the_mean_of_the_kind() -> None:
+def test_theta_is_the_mean_of_the_runs_shrunk_towards_the_mean_of_the_kind() -> None:
     prior = after([(1, "run", 1.0), (1, "run", 1.0), (1, "run", 1.0), (2, "run", 0.2), (2, "run", 0.3)])
     theta_0 = 3.5 / 5
     assert prior.mean("run") == pytest.approx(theta_0)
@@ -48,7 +48,7 @@ def test_kappa_says_how_many_observations_the_mean_counts_for() -> None:
     assert prior.theta(1, "run") == pytest.approx((1.0 + 9 * 0.5) / 10)
 
 
-def test_a_memory_is_lifted_only_once_three_runs_used_it() -> None:
+def test_there_is_no_lift_before_three_runs() -> None:
     twice = [(1, "run", 1.0), (1, "run", 1.0), (2, "run", 0.0), (2, "run", 0.0)]
     prior = after(twice)
     assert prior.lift(1) == 0.0
@@ -59,7 +59,7 @@ def test_a_memory_is_lifted_only_once_three_runs_used_it() -> None:
     assert prior.lift(99) == 0.0
 
 
-def test_a_memory_is_not_worse_for_having_served_a_kind_of_run_that_is_hard() -> None:
+def test_a_hard_kind_of_run_does_not_lower_a_memory() -> None:
     hard = [(number, "deploy", 0.1) for number in (1, 1, 1, 2, 2, 2)]
     easy = [(number, "run", 0.9) for number in (3, 3, 3, 4, 4, 4)]
     prior = after(hard + easy)
@@ -92,7 +92,7 @@ def test_observations_removed_again_leave_no_trace_in_whatever_order(
 
 
 @given(OBSERVATIONS, st.integers(0, 4))
-def test_a_forgotten_memory_was_never_there(observations: list[Observation], memory: int) -> None:
+def test_forgetting_a_memory_restores_the_state(observations: list[Observation], memory: int) -> None:
     prior = after(observations)
     prior.forget(memory)
     clean = after([observation for observation in observations if observation[0] != memory])
@@ -110,7 +110,7 @@ def test_a_revised_observation_counts_as_if_it_had_always_been_so(
 
 
 @given(OBSERVATIONS)
-def test_what_is_saved_comes_back_byte_for_byte(observations: list[Observation]) -> None:
+def test_the_state_round_trips_byte_for_byte(observations: list[Observation]) -> None:
     prior = after(observations)
     restored = MemoryPrior.from_bytes(prior.to_bytes())
     assert restored.to_bytes() == prior.to_bytes()
@@ -128,7 +128,7 @@ def test_an_observation_that_was_never_made_cannot_be_removed() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_bytes_that_are_no_state_are_refused_and_never_crash(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_without_a_crash(data: bytes) -> None:
     with pytest.raises(DamagedStateError):
         MemoryPrior.from_bytes(data)
 
@@ -138,7 +138,7 @@ def test_bytes_that_are_no_state_are_refused_and_never_crash(data: bytes) -> Non
     [[2, []], [1, [[5, "run", 1, 1001]]], [1, [[5, "run", -1, 0]]]],
     ids=["another version", "more than ones", "less than none"],
 )
-def test_a_state_that_cannot_be_is_refused(state: list[object]) -> None:
+def test_an_impossible_state_is_refused(state: list[object]) -> None:
     with pytest.raises(DamagedStateError):
         MemoryPrior.from_bytes(msgspec.msgpack.encode(state))
 

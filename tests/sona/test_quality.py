@@ -1,4 +1,4 @@
-"""Laws of the baselines: what is removed leaves no trace, order does not matter, and the clip, advantage and weight."""
+"""Laws of the baselines: exact removal, independence of order, the clip, advantage and weight."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_baseline_starts_at_six_tenths_and_follows_the_mean_between_its_bounds
     assert after([("run", quality) for quality in qualities]).of("run") == pytest.approx(baseline, abs=1e-12)
 
 
-def test_a_kind_is_held_against_its_own_runs_only() -> None:
+def test_a_baseline_is_that_of_its_own_kind() -> None:
     baselines = after([("deploy", 1.0)] * 50)
     assert baselines.of("deploy") == 0.8
     assert baselines.of("run") == 0.6
@@ -69,7 +69,7 @@ def test_a_revised_run_counts_as_if_it_had_always_ended_so(
 
 
 @given(RUNS)
-def test_what_is_saved_comes_back_byte_for_byte(runs: list[tuple[str, float]]) -> None:
+def test_the_state_round_trips_byte_for_byte(runs: list[tuple[str, float]]) -> None:
     baselines = after(runs)
     restored = Baselines.from_bytes(baselines.to_bytes())
     assert restored.to_bytes() == baselines.to_bytes()
@@ -96,7 +96,7 @@ def test_what_is_no_quality_is_refused(quality: float) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_bytes_that_are_no_state_are_refused_and_never_crash(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_without_a_crash(data: bytes) -> None:
     with pytest.raises(DamagedStateError):
         Baselines.from_bytes(data)
 
@@ -106,7 +106,7 @@ def test_bytes_that_are_no_state_are_refused_and_never_crash(data: bytes) -> Non
     [[2, []], [1, [["run", 1, 1001]]], [1, [["run", -1, 0]]], [1, [["run", 1, -1]]]],
     ids=["another version", "more than ones", "less than none", "less than zeros"],
 )
-def test_a_state_that_cannot_be_is_refused(state: list[object]) -> None:
+def test_an_impossible_state_is_refused(state: list[object]) -> None:
     with pytest.raises(DamagedStateError):
         Baselines.from_bytes(msgspec.msgpack.encode(state))
 

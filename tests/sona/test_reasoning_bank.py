@@ -1,4 +1,4 @@
-"""Laws of the bank: every exact update agrees with solving anew, forgetting is never having seen, far requests stay."""
+"""Laws of the bank: updates equal a full solve, forgetting is exact, far requests do not move."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ operations = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(operations)
-def test_whatever_is_added_reweighted_and_forgotten_the_bank_is_that_of_what_remains(
+def test_after_any_updates_the_bank_equals_one_solved_from_what_remains(
     steps: list[tuple[str, int, int, float]],
 ) -> None:
     x, y = units(6, seed=1), units(6, seed=2)
@@ -92,7 +92,7 @@ def test_the_shift_is_the_minimum_of_the_objective() -> None:
     assert all(objective(best + 1e-3 * rng.normal(size=best.shape)) > objective(best) for _ in range(50))
 
 
-def test_a_request_seen_before_is_moved_towards_what_answered_it() -> None:
+def test_a_known_request_moves_towards_its_answer() -> None:
     x, y = units(2, seed=7)
     bank = ReasoningBank(NDIM)
     for number in range(5):
@@ -107,7 +107,7 @@ def test_an_empty_bank_moves_nothing() -> None:
     assert len(ReasoningBank.solve([], np.empty((0, NDIM)), np.empty((0, NDIM)), [])) == 0
 
 
-def test_the_gate_opens_between_a_cosine_of_a_fifth_and_three_fifths() -> None:
+def test_the_shift_fades_in_between_cosines_of_a_fifth_and_three_fifths() -> None:
     exemplar, answer, away = np.eye(NDIM)[:3]
     bank = ReasoningBank(NDIM)
     bank.add(1, exemplar, answer, 1.0)
@@ -119,7 +119,7 @@ def test_the_gate_opens_between_a_cosine_of_a_fifth_and_three_fifths() -> None:
     assert np.allclose(shifts[1.0], ungated[1.0])
 
 
-def test_the_same_exemplars_give_the_same_bits_in_whatever_order_they_are_told() -> None:
+def test_the_order_of_exemplars_does_not_change_a_bit() -> None:
     x, y, weight = units(40, seed=8), units(40, seed=9), np.linspace(0.1, 1.0, 40)
     order = np.random.default_rng(1).permutation(40)
     first = ReasoningBank.solve(range(40), x, y, weight)
@@ -141,7 +141,7 @@ def test_a_thousand_updates_do_not_drift() -> None:
     assert max(abs(bank.shift(query) - exact.shift(query)).max() for query in x) < 1e-7  # float32 after `solve`
 
 
-def test_what_is_forgotten_leaves_nothing_in_any_array() -> None:
+def test_forgetting_leaves_nothing_in_any_array() -> None:
     x, y = units(3, seed=12), units(3, seed=13)
     bank = ReasoningBank(NDIM, reserve=RESERVE)
     for number in range(3):
@@ -171,7 +171,7 @@ def test_similarities_are_the_cosines_in_the_order_of_the_numbers() -> None:
     assert np.allclose(bank.similarities(x[1]), [float(x[number] @ x[1]) for number in bank.numbers])
 
 
-def test_a_full_bank_says_so_takes_nothing_more_and_still_replaces() -> None:
+def test_a_full_bank_refuses_new_exemplars_and_still_replaces() -> None:
     x, y = units(4, seed=17), units(4, seed=18)
     bank = ReasoningBank(NDIM, reserve=3)
     assert [bank.add(number, x[number], y[number], 1.0) for number in range(4)] == [True, True, True, False]
@@ -183,14 +183,14 @@ def test_a_full_bank_says_so_takes_nothing_more_and_still_replaces() -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, LEAST_WEIGHT / 2, float("nan"), float("inf")])
-def test_what_has_no_weight_has_no_place(weight: float) -> None:
+def test_an_exemplar_without_weight_is_not_held(weight: float) -> None:
     x, y = units(2, seed=19)
     bank = ReasoningBank(NDIM)
     assert not bank.add(1, x, y, weight)
     assert len(bank) == len(ReasoningBank.solve([1], x[None], y[None], [weight])) == 0
 
 
-def test_a_weight_that_falls_to_nothing_forgets_and_one_that_is_not_finite_changes_nothing() -> None:
+def test_a_weight_of_zero_forgets_and_one_not_finite_changes_nothing() -> None:
     x, y = units(2, seed=20)
     bank = ReasoningBank(NDIM)
     bank.add(1, x, y, 0.5)
@@ -202,7 +202,7 @@ def test_a_weight_that_falls_to_nothing_forgets_and_one_that_is_not_finite_chang
 
 
 @pytest.mark.parametrize("hole", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_not_taken_in_and_is_not_moved(hole: float) -> None:
+def test_vectors_not_finite_are_neither_held_nor_moved(hole: float) -> None:
     x, y = units(2, seed=21)
     broken = np.where(np.arange(NDIM) == 3, hole, x)
     bank = ReasoningBank(NDIM)

@@ -61,13 +61,13 @@ class Company:
         return thing, self.memory.recall(words.format(thing), top_k, now=now, deadline_ms=60_000)
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Ask, and say that the thing's note was used where it was shown."""
+        """Recall, and report the thing's note as used if it was shown."""
         for number in numbers:
             thing, result = self.ask(number)
             self.judge(number, result, [self.notes[thing]])
 
     def run(self, number: int, session: str) -> None:
-        """As a conductor's run in a session, which says what it used and leaves no memory of its own."""
+        """Recall as a conductor's run that reports what it used and leaves no memory."""
         run_id, (thing, words) = f"run-{number}", self.request(number)
         now = START + timedelta(days=1, minutes=10 * number)
         self.memory.recall(words.format(thing), 3, by_run=run_id, now=now, deadline_ms=60_000)
@@ -82,7 +82,7 @@ class Company:
         self.memory.feedback(result.recall_id, ids, quality, now=now)
 
     def leads(self, numbers: Sequence[int]) -> int:
-        """For how many of these requests the note stood first."""
+        """Return for how many of these requests the note ranks first."""
         asked = (self.ask(number) for number in numbers)
         return sum(self.places(result)[0] == self.notes[thing].id for thing, result in asked)
 

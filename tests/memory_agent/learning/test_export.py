@@ -1,4 +1,4 @@
-"""An export that was made with care to do harm is refused, and changes nothing."""
+"""A crafted export is refused and changes nothing."""
 
 from __future__ import annotations
 

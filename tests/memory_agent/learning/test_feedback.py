@@ -1,4 +1,4 @@
-"""Feedback on recalls, and what it credits: only what was said, and never a whole list."""
+"""Feedback on recalls credits only what it names, and never a whole list."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_feedback_on_a_recall_of_no_run_makes_a_trajectory_of_its_own(memory: Me
     assert record.utility == Utility(used=1, reward_sum=1.0)
 
 
-def test_who_names_memories_and_no_quality_was_helped(memory: Memory, things: list[str]) -> None:
+def test_feedback_with_memories_and_no_quality_counts_as_success(memory: Memory, things: list[str]) -> None:
     assert memory.feedback(RECALL, things[:1], now=at(5)).quality == 0.8
     assert [(told.quality, told.reason) for told in run(memory).revisions] == [(0.8, "completed")]
 
 
-def test_the_later_word_on_a_recall_takes_the_place_of_the_earlier_one(memory: Memory, things: list[str]) -> None:
+def test_later_feedback_on_a_recall_replaces_earlier_feedback(memory: Memory, things: list[str]) -> None:
     memory.feedback(RECALL, things[:1], now=at(5))
     memory.feedback(RECALL, things[1:2], now=at(6))
     report = memory.feedback(RECALL, quality=0.2, now=at(7))
@@ -65,7 +65,7 @@ def test_the_later_word_on_a_recall_takes_the_place_of_the_earlier_one(memory: M
     assert utilities == [Utility(), Utility(used=1, reward_sum=0.2)]
 
 
-def test_the_same_feedback_told_twice_under_one_id_is_there_once(memory: Memory, things: list[str]) -> None:
+def test_feedback_is_idempotent_by_event_id(memory: Memory, things: list[str]) -> None:
     for _ in range(2):
         report = memory.feedback(RECALL, things[:1], 0.5, "The mutex held", event_id="f-1", now=at(5))
         assert report.credited == (things[0],)
@@ -73,14 +73,14 @@ def test_the_same_feedback_told_twice_under_one_id_is_there_once(memory: Memory,
     assert memory.stats().by_kind["pattern"] == 1
 
 
-def test_all_of_four_memories_that_were_shown_are_no_attribution(memory: Memory, things: list[str]) -> None:
+def test_naming_all_of_four_shown_memories_credits_none(memory: Memory, things: list[str]) -> None:
     report = memory.feedback(RECALL, [*things[:4], things[4]], 1.0, now=at(5))
     assert report.credited == (things[4],)
     assert list(report.not_credited) == things[:4]
     assert all("all memories that were shown" in reason for reason in report.not_credited.values())
 
 
-def test_all_of_three_memories_that_were_shown_are_a_choice(memory: Memory, things: list[str]) -> None:
+def test_naming_all_of_three_shown_memories_credits_them(memory: Memory, things: list[str]) -> None:
     note(memory, OTHER, 1, things[:3])
     assert memory.feedback(OTHER, things[:3], now=at(5)).credited == tuple(things[:3])
 
@@ -92,9 +92,7 @@ def test_a_list_named_by_an_event_of_the_run_credits_nothing_either(memory: Memo
     assert [use.record_id for use in run(memory, "r").used] == things[1:3]
 
 
-def test_ids_that_are_not_stored_are_named_with_the_reason_and_the_rest_is_credited(
-    memory: Memory, things: list[str]
-) -> None:
+def test_unknown_ids_are_reported_with_the_reason_and_the_rest_is_credited(memory: Memory, things: list[str]) -> None:
     memory.forget([things[1]])
     report = memory.feedback(RECALL, ["no-such-memory", things[1], things[2]], now=at(5))
     assert report.credited == (things[2],)
@@ -122,9 +120,7 @@ def test_feedback_follows_the_recall_to_the_run_that_names_it_later(memory: Memo
     assert said.run_id == "r"
 
 
-def test_feedback_right_after_a_recall_does_not_wait_for_anything_to_be_written(
-    memory: Memory, things: list[str]
-) -> None:
+def test_feedback_right_after_a_recall_does_not_wait_for_a_write(memory: Memory, things: list[str]) -> None:
     note(memory, OTHER, 3, things[:2])
     assert memory._archive.store.has_waiting_notes
     assert memory.feedback(OTHER, things[:1], now=at(5)).trajectory_id == OTHER
@@ -151,7 +147,7 @@ def test_a_comment_alone_is_remembered_and_credits_nothing(memory: Memory, thing
         ({"recall_id": RECALL, "comment": "lone \ud800"}, "comment"),
     ],
 )
-def test_feedback_that_cannot_be_used_is_refused_by_name(
+def test_invalid_feedback_is_refused_with_the_argument_name(
     memory: Memory, things: list[str], arguments: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInputError) as raised:
@@ -160,7 +156,7 @@ def test_feedback_that_cannot_be_used_is_refused_by_name(
     assert memory.runs.list() == []
 
 
-def test_events_that_name_unknown_recalls_or_memories_disturb_nothing(memory: Memory, things: list[str]) -> None:
+def test_unknown_recalls_and_memories_in_events_are_ignored(memory: Memory, things: list[str]) -> None:
     events = [
         event("f-1", "feedback.recall", 1, recall_id="01KHJY9080NWG22H9Q8BBD7B99", approved=True),
         begin("r", 2, recall_id="no-such-recall", memory_ids=["no-such-memory", things[0]]),

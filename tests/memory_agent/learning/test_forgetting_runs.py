@@ -1,4 +1,4 @@
-"""Forgetting a memory or a session leaves nothing of it in runs and recalls, and what was learnt from it goes too."""
+"""Forgetting a memory or session removes it from runs, recalls and the learner."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_memory_that_is_forgotten_is_not_in_any_run_or_recall(memory: Memory) 
     assert [use.record_id for use in run.used] == [things[1]]
 
 
-def test_the_words_of_a_request_go_with_the_memory_of_it_and_the_run_stays(memory: Memory) -> None:
+def test_forgetting_the_memory_of_a_request_keeps_the_run_without_its_text(memory: Memory) -> None:
     memory.ingest(whole("r", 0), now=LATER)
     memory.forget([id_of(memory, "r-begin")])
     run = memory.runs.get("r")
@@ -77,7 +77,7 @@ def test_a_step_whose_memory_is_forgotten_stays_a_step(memory: Memory) -> None:
     assert [told.record_id is None for told in run.steps] == [True, False]
 
 
-def test_a_session_that_is_forgotten_leaves_nothing_but_ids(memory: Memory) -> None:
+def test_a_forgotten_session_leaves_only_ids(memory: Memory) -> None:
     things = things_to_use(memory)
     note(memory, RECALL, 0, things[:3], session_id="s-1")
     note(memory, OTHER, 0, things[:3], session_id="s-2")
@@ -108,7 +108,7 @@ def approval_of(run_id: str) -> dict[str, Any]:
     return event("late-approval", "feedback.approved", 9, run_id)
 
 
-def test_what_a_forgotten_run_said_of_others_is_taken_back(memory: Memory) -> None:
+def test_relations_of_a_forgotten_run_are_withdrawn(memory: Memory) -> None:
     memory.ingest([*whole("one", 0), begin("two", 7, "fix the RACE in the auth module!", session_id="s-2")], now=LATER)
     memory.ingest(whole("three", 100, "Go on", session_id="s-3", previous_run_id="two"), now=LATER)
     memory.ingest([end("two", 9)], now=LATER)
@@ -136,7 +136,7 @@ def test_a_store_that_forgot_everything_holds_the_same_runs_as_one_that_never_sa
     assert lessons(tmp_path / "a", forgetful=True) == lessons(tmp_path / "b", forgetful=False)
 
 
-def test_nothing_of_recalls_stays_of_a_session_that_had_no_run(memory: Memory) -> None:
+def test_forgetting_a_session_without_runs_deletes_its_recalls(memory: Memory) -> None:
     note(memory, RECALL, 0, [], session_id="s-1", by_run="never-begun", vector=b"\x00<" * 4)
     memory.expire(at(1))
     memory.forget_session("s-1")
@@ -146,7 +146,7 @@ def test_nothing_of_recalls_stays_of_a_session_that_had_no_run(memory: Memory) -
 
 
 @pytest.mark.parametrize("session_id", ["", " ", 7])
-def test_a_session_that_can_be_none_is_refused(memory: Memory, session_id: Any) -> None:
+def test_an_invalid_session_id_is_refused(memory: Memory, session_id: Any) -> None:
     with pytest.raises(InvalidInputError, match="session_id"):
         memory.forget_session(session_id)
 

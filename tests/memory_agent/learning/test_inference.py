@@ -1,4 +1,4 @@
-"""What a run used by its own words, through the real memory: recalled, reported, completed, and no id ever named."""
+"""Uses inferred from the text of runs that name no ids, through the real memory."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_a_run_that_reports_in_a_memorys_own_facts_used_it_at_half_credit(memory
     assert record.utility == Utility(used=1, reward_sum=0.8)
 
 
-def test_what_the_summary_says_counts_as_what_a_report_says(memory: Memory) -> None:
+def test_a_summary_counts_like_a_report(memory: Memory) -> None:
     ran(memory, "r", 0, "Looked around", summary="Set allkeys-lru and 512 MB on Redis, hot keys stay.")
     memory.sona.consolidate(LATER)
     assert [name for name, *_ in used(memory)] == [id_of(memory, REDIS)]
 
 
 @pytest.mark.parametrize("report", [ELSEWHERE, BOILERPLATE, QUESTION, f"The question was: {QUESTION} I will look."])
-def test_a_run_that_says_something_else_the_request_or_what_everybody_says_used_nothing(
+def test_output_that_is_unrelated_or_repeats_the_request_or_common_words_used_nothing(
     memory: Memory, report: str
 ) -> None:
     ran(memory, "r", 0, report)
@@ -111,7 +111,7 @@ def test_a_run_that_says_something_else_the_request_or_what_everybody_says_used_
     assert unread(memory) == 0
 
 
-def test_what_a_run_said_before_it_asked_did_not_come_from_the_answer(memory: Memory) -> None:
+def test_output_before_the_recall_does_not_come_from_its_answer(memory: Memory) -> None:
     memory.ingest([begin("r", 0, QUESTION), step("r", 1, 1, summary=USED)], now=LATER)
     memory.recall(QUESTION, 4, SAID, by_run="r", now=at(2), deadline_ms=60_000)
     memory.ingest([end("r", 3, summary="Done")], now=LATER)
@@ -128,7 +128,7 @@ def test_a_runs_own_reports_are_not_what_it_used_when_a_recall_shows_them(memory
     assert [name for name, *_ in used(memory)] == [id_of(memory, MUTEX)]
 
 
-def test_who_says_which_memories_of_a_recall_were_used_is_believed_and_nothing_is_inferred(memory: Memory) -> None:
+def test_nothing_is_inferred_for_a_recall_with_stated_uses(memory: Memory) -> None:
     redis, mutex = id_of(memory, REDIS), id_of(memory, MUTEX)
     first = ran(memory, "told", 0, USED)
     memory.feedback(first.recall_id, [redis], now=LATER)
@@ -144,7 +144,7 @@ def test_who_says_which_memories_of_a_recall_were_used_is_believed_and_nothing_i
     assert record.utility == Utility()
 
 
-def test_a_run_that_says_of_one_recall_what_it_used_is_read_for_its_other_one(memory: Memory) -> None:
+def test_uses_stated_for_one_recall_do_not_prevent_inference_for_another(memory: Memory) -> None:
     first = asked(memory, "r", 0)
     second = memory.recall("token refresh mutex", 1, SAID, by_run="r", now=at(2), deadline_ms=60_000)
     shown = {found.record.id for found in second.memories}
@@ -176,7 +176,7 @@ def test_a_run_is_read_once_and_again_when_it_says_more(memory: Memory) -> None:
     assert memory._archive.store.verify() > 0
 
 
-def test_what_was_read_stays_so_after_a_restart_and_closing_reads_what_is_left(tmp_path: Path) -> None:
+def test_runs_read_stay_read_after_a_restart_and_closing_reads_the_rest(tmp_path: Path) -> None:
     with without_model(tmp_path / "alice") as memory:
         fill(memory)
         ran(memory, "r", 0, USED)
@@ -222,7 +222,7 @@ def test_one_call_reads_a_bounded_number_of_runs_and_the_next_goes_on(memory: Me
     assert used(memory, f"r-{MOST_RUNS + 2}") != []
 
 
-def test_nothing_is_inferred_where_nothing_is_to_be_learnt(tmp_path: Path) -> None:
+def test_nothing_is_inferred_when_learning_is_off(tmp_path: Path) -> None:
     with without_model(tmp_path / "alice", mode="off") as memory:
         fill(memory)
         ran(memory, "r", 0, USED)

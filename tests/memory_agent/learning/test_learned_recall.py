@@ -16,7 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.recall.learned import lifts
 from memory_agent.records import MemoryRecord, RecallResult
 from sona.association import NOTHING
-from sona.engine import Adaptation
+from sona.learner import Adaptation
 from sona.prior import MemoryPrior
 
 ON, AUTO, OFF = (LearningSettings(mode=mode) for mode in ("on", "auto", "off"))
@@ -58,7 +58,7 @@ def test_in_the_shadow_answers_are_those_of_the_usual_ranking_byte_by_byte(
     assert answers[0] == answers[1]
 
 
-def test_what_runs_used_for_such_requests_rises_above_what_only_looks_closer(
+def test_memories_used_for_similar_requests_rise_above_closer_ones(
     tmp_path: Path, taught: Path, embedder: Embedder
 ) -> None:
     usual = open_company(copied(taught, tmp_path / "off"), embedder, OFF)
@@ -90,7 +90,7 @@ def test_an_answer_says_what_was_learned_and_from_which_runs(tmp_path: Path, tau
     company.memory.close()
 
 
-def test_filters_hold_for_what_was_learned_too(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
+def test_filters_apply_to_learned_candidates(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
     company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
     thing, words = company.request(41)
     result = company.memory.recall(words.format(thing), 5, {"kinds": ["episode"]}, deadline_ms=60_000)
@@ -137,7 +137,7 @@ def test_an_interleaved_answer_says_which_ranking_brought_each_memory_in(
     company.memory.close()
 
 
-def test_who_names_everything_that_was_shown_credits_nothing_and_opens_no_gate(
+def test_naming_every_shown_memory_credits_nothing_and_opens_no_gate(
     tmp_path: Path, untaught: Path, embedder: Embedder
 ) -> None:
     company = open_company(copied(untaught, tmp_path / "list"), embedder, AUTO)
@@ -204,7 +204,7 @@ def test_recalls_that_a_run_asked_for_are_credited_with_how_it_ended(
 
 
 @pytest.mark.parametrize("by_run", ["", "x" * 300, 7, "\ud800"])
-def test_what_is_no_run_cannot_ask(tmp_path: Path, untaught: Path, embedder: Embedder, by_run: object) -> None:
+def test_an_invalid_run_id_is_refused(tmp_path: Path, untaught: Path, embedder: Embedder, by_run: object) -> None:
     company = open_company(copied(untaught, tmp_path / "on"), embedder, OFF)
     with pytest.raises(InvalidInputError, match="by_run"):
         company.memory.recall("anything", by_run=by_run)  # type: ignore[arg-type]

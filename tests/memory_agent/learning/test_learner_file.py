@@ -1,5 +1,6 @@
-"""What was learned, kept, lost, forgotten, reset and carried elsewhere; and what the gate may count: through the real
-memory."""
+"""The learner file lost, outdated, forgotten, reset, exported and imported, and what the gate may count: through the
+real memory.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +18,7 @@ TAUGHT = range(40)
 ASKED = range(40, 55)
 
 
-def test_what_is_learned_is_lost_with_its_file_and_learned_again_to_the_last_bit(
-    tmp_path: Path, taught: Path, embedder: Embedder
-) -> None:
+def test_a_lost_learner_file_is_relearned_bit_for_bit(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
     states = {}
     for name in ("kept", "lost", "damaged", "torn"):
         folder = copied(taught, tmp_path / name)
@@ -40,9 +39,7 @@ def test_what_is_learned_is_lost_with_its_file_and_learned_again_to_the_last_bit
     assert len(set(states.values())) == 1
 
 
-def test_a_forgotten_memory_is_reached_by_nothing_that_was_learned_from_it(
-    tmp_path: Path, taught: Path, embedder: Embedder
-) -> None:
+def test_a_forgotten_memory_is_no_longer_reached(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
     company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
     thing, _ = company.request(45)
     before = company.memory.sona.status()
@@ -106,7 +103,7 @@ def test_a_reset_forgets_what_was_learned_and_learns_from_then_on(
     company.memory.close()
 
 
-def test_what_was_learned_goes_to_another_store_with_the_same_memories(
+def test_an_export_teaches_another_store_with_the_same_memories(
     tmp_path: Path, taught: Path, embedder: Embedder
 ) -> None:
     source = open_company(copied(taught, tmp_path / "source"), embedder, ON)
@@ -148,7 +145,7 @@ def test_a_run_that_asks_often_and_cites_once_is_one_lesson_and_one_contest_to_t
     company.memory.close()
 
 
-def test_what_says_the_same_as_a_shown_memory_is_credited_as_that_memory(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_duplicate_of_a_shown_memory_is_credited_as_that_memory(tmp_path: Path, embedder: Embedder) -> None:
     company = open_company(tmp_path / "twins", embedder, AUTO)
     memory = company.memory
     twins = [memory.remember("The coffee machine needs descaling every month") for _ in range(2)]
@@ -182,7 +179,7 @@ def test_forgetting_what_was_not_used_takes_no_credit_from_what_was(
 
 
 @pytest.mark.parametrize("settings", [AUTO, OFF])
-def test_nothing_that_was_learned_lies_on_the_disk_once_it_is_forgotten(
+def test_forgetting_leaves_nothing_learned_on_the_disk(
     tmp_path: Path, taught: Path, embedder: Embedder, settings: LearningSettings
 ) -> None:
     folder = copied(taught, tmp_path / "store")
@@ -197,9 +194,7 @@ def test_nothing_that_was_learned_lies_on_the_disk_once_it_is_forgotten(
     assert list((tmp_path / "reset").glob("sona.*")) == []
 
 
-def test_a_state_from_before_a_backup_was_restored_is_not_believed(
-    tmp_path: Path, untaught: Path, embedder: Embedder
-) -> None:
+def test_a_learner_file_older_than_a_restore_is_not_used(tmp_path: Path, untaught: Path, embedder: Embedder) -> None:
     folder = copied(untaught, tmp_path / "store")
     backup = copied(folder, tmp_path / "backup")
     company = open_company(folder, embedder, ON)

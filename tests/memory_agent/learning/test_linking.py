@@ -1,4 +1,4 @@
-"""Which recalls belong to a run: those that it names, those made in its name, those for the same request."""
+"""Recalls linked to a run: those it names, those made in its name, those for the same request."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_same_request_shortly_before_a_run_began_is_its_recall(memory: Memor
     assert recalls(memory, "r") == (RECALLS[1],)
 
 
-def test_a_recall_of_another_session_is_not_taken_for_this_ones(memory: Memory) -> None:
+def test_a_recall_of_another_session_is_not_linked(memory: Memory) -> None:
     note(memory, RECALLS[0], -3, [], query=OBJECTIVE, session_id="s-1")
     note(memory, RECALLS[1], -2, [], query=OBJECTIVE, session_id="s-2")
     note(memory, RECALLS[2], -1, [], query=OBJECTIVE)
@@ -66,7 +66,7 @@ def test_a_recall_of_another_session_is_not_taken_for_this_ones(memory: Memory) 
     assert recalls(memory, "r") == (RECALLS[1], RECALLS[2])
 
 
-def test_what_is_said_outright_takes_a_recall_from_a_run_that_was_only_guessed(memory: Memory) -> None:
+def test_an_explicit_link_replaces_a_guessed_one(memory: Memory) -> None:
     things = things_to_use(memory)
     note(memory, RECALLS[0], -1, things[:2], query=OBJECTIVE)
     memory.ingest(whole("guessed", 0), now=LATER)

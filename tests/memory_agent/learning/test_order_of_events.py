@@ -1,4 +1,4 @@
-"""However often events come, and in whatever order and batches, runs end up the same; so do memories, by their runs."""
+"""Runs, and the memories they revise, do not depend on the order, batching or repetition of events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECALLS = ("01KHJY9080NWG22H9Q8BBD7B80", "01KHJY9080NWG22H9Q8BBD7B81")
 
 
 def story(things: list[str]) -> list[dict[str, Any]]:
-    """Runs that have to do with each other: tried again, gone on from, failed and then not after all."""
+    """Related runs: a retry, a continuation, a failure that is revised."""
     return [
         begin("one", 0, session_id="s-1"),
         begin("one", 3, "Something else altogether", session_id="s-2") | {"event_id": "one-begin-again"},

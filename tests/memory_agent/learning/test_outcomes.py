@@ -1,4 +1,4 @@
-"""How well a run went: rules, their order, and what each change is put down to."""
+"""The quality of a run: rules, their order, and the cause of each revision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEGIN = mark(1, "begin")
 DONE = mark(9, outcome="completed")
 
 
-def test_a_run_that_goes_on_has_no_quality_whatever_is_said_of_it() -> None:
+def test_an_open_run_has_no_quality_whatever_is_stated() -> None:
     judged = [BEGIN, mark(2, "feedback", quality=1.0, reason="approved")]
     assert ending(judged, [Echo("later", 1, 5), Echo("again", 0, 6)]) == (None, None, ())
 
@@ -39,7 +39,7 @@ def test_of_two_ends_the_later_one_counts() -> None:
     assert ending(ends, ()).ended_us == 12
 
 
-def test_a_completed_run_that_was_tried_again_is_worth_half() -> None:
+def test_a_completed_run_that_was_retried_is_worth_half() -> None:
     assert told([DONE], Echo("again", 0, 20))[1:] == [(0.4, "retried", 20, "again")]
     assert told([DONE], Echo("again", 0, 4))[1:] == [(0.4, "retried", 9, "again")]  # it holds once the run has ended
 
@@ -66,7 +66,7 @@ def test_the_success_of_the_retry_itself_does_not_lift_what_it_retries_but_that_
     assert told([DONE], *again, Echo("other", 1, 40))[-1][:2] == (0.9, "later_success")
 
 
-def test_what_was_said_outright_wins_over_all_and_the_latest_word_over_earlier_ones() -> None:
+def test_a_stated_quality_wins_over_all_and_the_latest_over_earlier_ones() -> None:
     feedback = [mark(30, "feedback", quality=1.0, reason="approved"), mark(40, "feedback", quality=0.3, reason="rated")]
     rows = told([DONE, *feedback], Echo("again", 0, 20), Echo("later", 1, 50))
     assert [row[:2] for row in rows] == [(0.8, "completed"), (0.4, "retried"), (1.0, "approved"), (0.3, "rated")]

@@ -56,7 +56,7 @@ def test_a_run_that_says_a_memorys_names_numbers_files_or_settings_used_it(outpu
     assert used(output) == [row]
 
 
-def test_what_was_used_is_told_with_the_words_that_tell_it_rarest_first() -> None:
+def test_an_overlap_lists_its_words_rarest_first() -> None:
     store = CountedTexts([*FILLER, *(memory.text for memory in SHOWN), *["a mutex"] * 20])
     found = overlaps("Took the mutex in session_manager.rs.", "why?", SHOWN, store)
     assert [one.row for one in found] == [1]
@@ -71,7 +71,7 @@ def test_inflected_words_are_the_same_words() -> None:
 @pytest.mark.parametrize(
     "output", ["The task is done.", "Done! Everything completed successfully.", "OK, thank you.", ""]
 )
-def test_what_every_run_says_at_its_end_credits_nothing_even_if_a_memory_says_just_that(output: str) -> None:
+def test_phrases_that_end_every_run_credit_nothing(output: str) -> None:
     shown = [*SHOWN, ShownText(9, "The task is done."), ShownText(10, "Done! Everything completed successfully.")]
     assert [found.row for found in overlaps(output, "deploy it", shown, STORE)] == []
 
@@ -148,7 +148,7 @@ def test_an_output_without_words_credits_nothing_and_asks_nothing_of_the_store(o
     assert store.asked == []
 
 
-def test_nothing_shown_and_empty_memories_are_no_trouble() -> None:
+def test_no_shown_memories_and_empty_memories_are_handled() -> None:
     assert overlaps(AUTH, "why?", [], STORE) == []
     assert overlaps(AUTH, "why?", [ShownText(1, "")], STORE) == []
     assert used(AUTH, shown=[SHOWN[0]]) == [1]
@@ -159,7 +159,7 @@ def test_a_store_of_a_few_memories_gives_too_little_evidence_for_one_common_word
     assert overlaps("Parser and lexer rewritten.", "go", shown, CountedTexts([memory.text for memory in shown])) == []
 
 
-def test_of_a_huge_output_a_bounded_part_is_read() -> None:
+def test_only_a_bounded_part_of_a_huge_output_is_read() -> None:
     store = CountedTexts(FILLER)
     huge = f"{AUTH}\n" + "lunch talk about sailing boats number x.\n" * 200_000
     assert len(statements(huge)) == MOST_STATEMENTS

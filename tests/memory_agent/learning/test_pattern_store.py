@@ -1,4 +1,4 @@
-"""Patterns as memories of the real store: found by recalls, growing in place, gone with what they were made of."""
+"""Patterns as memories of the real store: recalled, updated in place, removed with their runs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_further_run_updates_the_pattern_in_place_and_its_words_and_vector_fol
     assert [one.record.id for one in found.memories] == [after.id]
 
 
-def test_nothing_is_written_or_embedded_where_nothing_changed(tmp_path: Path, embedder: CountingEmbedder) -> None:
+def test_nothing_is_written_or_embedded_without_changes(tmp_path: Path, embedder: CountingEmbedder) -> None:
     with opened(tmp_path / "alice", embedder) as memory:
         ingest(memory, *(run(number) for number in range(1, 4)))
         memory.sona.consolidate(LATER)
@@ -184,9 +184,7 @@ def test_a_pattern_belongs_to_no_run_and_is_nothing_that_its_runs_used_by_their_
 
 
 @pytest.mark.parametrize("part", ["run-3-begin", "run-3-step-1", "run-3-end"])
-def test_with_a_memory_that_it_was_made_of_a_pattern_goes_at_once_and_comes_back_from_what_is_left(
-    memory: Memory, part: str
-) -> None:
+def test_forgetting_a_memory_of_a_pattern_removes_it_until_it_is_found_again(memory: Memory, part: str) -> None:
     ingest(memory, *(run(number) for number in range(1, 5)))
     memory.sona.consolidate(LATER)
     before = only(memory)
@@ -199,7 +197,7 @@ def test_with_a_memory_that_it_was_made_of_a_pattern_goes_at_once_and_comes_back
     assert memory._archive.store.verify() > 0
 
 
-def test_a_run_whose_request_is_heard_of_late_joins_the_pattern_then(memory: Memory) -> None:
+def test_a_run_whose_request_arrives_late_joins_the_pattern_then(memory: Memory) -> None:
     ingest(memory, run(1), run(2), run(3)[1:])
     memory.sona.consolidate(LATER)
     assert stored(memory) == []
@@ -208,7 +206,7 @@ def test_a_run_whose_request_is_heard_of_late_joins_the_pattern_then(memory: Mem
     assert only(memory).metadata["runs"] == 3
 
 
-def test_a_forgotten_session_takes_its_runs_out_and_too_few_are_no_pattern(memory: Memory) -> None:
+def test_forgetting_a_session_removes_its_runs_and_too_few_form_no_pattern(memory: Memory) -> None:
     ingest(memory, run(1, session="a"), run(2, session="a"), run(3, session="b"))
     memory.sona.consolidate(LATER)
     assert memory.forget_session("b") == 3
@@ -218,7 +216,7 @@ def test_a_forgotten_session_takes_its_runs_out_and_too_few_are_no_pattern(memor
     assert memory.recall("invoice export", 5, {"kinds": ["pattern"]}, now=LATER, deadline_ms=60_000).memories == ()
 
 
-def test_a_pattern_that_is_forgotten_itself_stays_forgotten_and_new_runs_make_a_new_one(memory: Memory) -> None:
+def test_a_forgotten_pattern_stays_forgotten_and_new_runs_form_another(memory: Memory) -> None:
     ingest(memory, *(run(number) for number in range(1, 4)))
     memory.sona.consolidate(LATER)
     first = only(memory)
@@ -232,7 +230,7 @@ def test_a_pattern_that_is_forgotten_itself_stays_forgotten_and_new_runs_make_a_
     assert only(memory).id != first.id
 
 
-def test_a_pattern_that_a_run_used_is_taken_out_of_the_run_with_it(memory: Memory) -> None:
+def test_removing_a_pattern_removes_it_from_runs_that_used_it(memory: Memory) -> None:
     ingest(memory, *(run(number) for number in range(1, 4)))
     memory.sona.consolidate(LATER)
     pattern = only(memory)
@@ -299,7 +297,7 @@ def test_patterns_wait_for_the_vectors_of_requests_and_for_their_own(
         assert memory._archive.store.vectors([row])[0] @ embedder.embed_query(only(memory).text) > 0.99
 
 
-def test_a_pattern_of_runs_too_old_to_be_looked_at_stays_and_takes_newer_ones_in_place(
+def test_a_pattern_beyond_the_newest_runs_stays_and_accepts_newer_runs(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (patterns, pattern_store):
@@ -325,7 +323,7 @@ def test_a_pattern_of_runs_too_old_to_be_looked_at_stays_and_takes_newer_ones_in
     assert pattern.id not in {record.id for record in stored(memory)}
 
 
-def test_what_is_forgotten_while_patterns_are_made_is_in_none(
+def test_runs_forgotten_while_patterns_are_computed_are_in_none(
     memory: Memory, embedder: CountingEmbedder, real: Embedder
 ) -> None:
     ingest(memory, *(run(number) for number in range(1, 5)))

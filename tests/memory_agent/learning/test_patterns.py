@@ -1,4 +1,4 @@
-"""Patterns: what runs are again and again about, from the runs alone."""
+"""Patterns of recurring requests, as a pure function of runs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_runs_about_different_things_are_different_patterns() -> None:
     assert [record.metadata["runs"] for record in found] == [10, 10, 10]
 
 
-def test_a_user_who_asks_for_nothing_else_has_one_pattern_although_the_mean_of_the_requests_lies_on_them() -> None:
+def test_requests_that_are_all_alike_form_one_pattern_despite_centring() -> None:
     assert only([run(number) for number in range(40)]).metadata["runs"] == 40
 
 
@@ -124,7 +124,7 @@ def test_the_id_is_a_ulid_of_the_first_runs_time() -> None:
     assert ULID.from_str(only(runs).id).datetime == runs[0].ended_at
 
 
-def test_the_order_in_which_runs_are_told_does_not_matter() -> None:
+def test_the_order_of_runs_does_not_matter() -> None:
     runs = many()
     shuffled = random.Random(3).sample(runs, len(runs))
     assert patterns(shuffled) == patterns(runs)
@@ -140,7 +140,7 @@ def test_when_runs_are_forgotten_the_pattern_is_that_of_the_rest_or_gone() -> No
     assert patterns(runs[2:]) == []
 
 
-def test_the_best_run_says_what_it_did_and_of_equals_the_newest() -> None:
+def test_the_steps_are_those_of_the_best_run_and_the_newest_of_equals() -> None:
     runs = [
         run(1, quality=0.8, steps=["restarted it"]),
         run(2, quality=1.0, steps=["read the log", "added a mutex"]),
@@ -156,7 +156,7 @@ def test_where_no_run_succeeded_no_steps_are_recommended() -> None:
     assert "restarted it" not in only(runs).text
 
 
-def test_a_step_that_all_failed_runs_have_and_no_other_is_told() -> None:
+def test_steps_common_to_failed_runs_only_are_listed() -> None:
     failed = [
         run(n, outcome="failed", quality=0.0, steps=["read the log", "deleted the table", f"x{n}"]) for n in (1, 2)
     ]
@@ -172,7 +172,7 @@ def test_memories_that_two_successful_runs_used_are_named_most_used_first() -> N
     assert only([*runs, wrong]).metadata["used"] == ["b", "a"]
 
 
-def test_a_pattern_is_bounded_whatever_its_runs_say() -> None:
+def test_the_size_of_a_pattern_is_bounded() -> None:
     runs = [
         run(n, objective="please\n\n" + "fix it " * 500, steps=[f"{k} " + "step" * 900 for k in range(500)])
         for n in range(60)

@@ -1,4 +1,4 @@
-"""Runs that say something of earlier ones: tried again in other words, gone on from, shared memories."""
+"""Relations of runs to earlier ones: retries, continuations, shared memories."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def take(memory: Memory, *events: list[dict[str, Any]] | dict[str, Any]) -> None
     assert not memory.ingest(flat, now=LATER).rejected
 
 
-def test_the_same_request_in_other_words_soon_after_means_that_the_first_run_did_not_help(memory: Memory) -> None:
+def test_the_same_request_in_other_words_soon_after_is_a_retry(memory: Memory) -> None:
     take(memory, whole("one", 0), begin("two", 20, SAME_WORDS))
     assert quality(memory, "one") == (0.4, "retried")
     assert memory.runs.get("one").revisions[-1].cause == "two"  # type: ignore[union-attr]
@@ -96,7 +96,7 @@ def test_a_chain_of_runs_is_lifted_by_its_last_one(memory: Memory) -> None:
     assert quality(memory, "a") == (0.9, "later_success")
 
 
-def test_what_a_run_said_is_taken_back_when_it_turns_out_not_to_have_succeeded(memory: Memory) -> None:
+def test_a_success_that_is_revised_is_withdrawn_from_earlier_runs(memory: Memory) -> None:
     take(memory, whole("one", 0), whole("two", 100, "Go on", previous_run_id="one"))
     assert quality(memory, "one") == (0.9, "later_success")
     take(memory, whole("other", 101, "Bake", previous_run_id="only-named"))
@@ -125,7 +125,7 @@ def test_runs_side_by_side_that_used_the_same_memory_do_not_speak_for_each_other
     assert [quality(memory, name)[1] for name in ("one", "two")] == ["completed", "completed"]
 
 
-def test_other_words_are_told_by_what_they_mean_where_there_is_a_model(tmp_path: Path) -> None:
+def test_with_a_model_other_words_are_recognised_by_meaning(tmp_path: Path) -> None:
     settings = EmbedderSettings(allow_download=False)
     learning = LearningSettings()
     with Memory.open(

@@ -1,4 +1,4 @@
-"""A user who asks for the same again and again: former requests do not keep the learner from what answers."""
+"""Recurring requests: former requests in the store do not hide the memories that answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What events say of runs, read by the table that comes with the package or by one's own."""
+"""What events say about runs, by the default table and by a custom one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_run_begins_with_its_objective_and_not_with_its_strategy() -> None:
         ("conductor.run.failed", {"error": "timeout", "quality": 0.25}, "failed", (0.25, "rated")),
     ],
 )
-def test_an_end_says_how_it_ended_and_what_somebody_thinks_of_it(
+def test_an_end_event_gives_outcome_and_verdict(
     event_type: str, payload: dict[str, Any], outcome: str, verdict: tuple[float, str] | None
 ) -> None:
     ended = said(event_type, payload | {"run_id": "r"})
@@ -84,7 +84,7 @@ def test_the_actor_of_a_conductor_names_the_run() -> None:
     assert sign("conductor.run.failed", {"error": "timeout"}, actor_id="worker:run_7") is None
 
 
-def test_ids_are_read_one_by_one_or_in_a_list_also_from_inside_a_report() -> None:
+def test_ids_are_read_singly_or_in_a_list_also_inside_a_report() -> None:
     payload = {
         "run_id": "r",
         "memory_ids": ["m-1", "m-2", 3, "m-1"],
@@ -114,6 +114,6 @@ def test_rows_of_ones_own_take_part(tmp_path: Path) -> None:
     assert (ended.role, ended.outcome) == ("end", "failed")
 
 
-def test_what_is_no_payload_or_no_text_says_nothing_of_a_run() -> None:
+def test_an_invalid_payload_or_text_gives_no_run_sign() -> None:
     assert sign("conductor.run.started", ["no object"]) is None
     assert sign("conductor.run.started", {"run_id": "lone \ud800"}) is None

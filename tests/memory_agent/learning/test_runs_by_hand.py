@@ -1,4 +1,4 @@
-"""Runs kept by hand: begun, gone on with, ended, listed; and given up when nobody hears of them any more."""
+"""Runs kept by hand: begun, continued, ended, listed, and expired when silent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
         yield memory
 
 
-def test_a_run_by_hand_is_what_a_conductor_would_have_told(memory: Memory) -> None:
+def test_a_run_by_hand_equals_one_from_events(memory: Memory) -> None:
     things = things_to_use(memory)
     begun = memory.runs.begin(OBJECTIVE, "r", "s-1", now=START)
     assert (begun.state, begun.objective, begun.session_id, begun.began_at) == ("open", OBJECTIVE, "s-1", START)
@@ -52,7 +52,7 @@ def test_a_run_without_an_id_gets_one(memory: Memory) -> None:
     assert memory.runs.get("nobody knows it") is None
 
 
-def test_the_same_change_told_twice_under_one_id_happens_once(memory: Memory) -> None:
+def test_a_change_is_idempotent_by_event_id(memory: Memory) -> None:
     for _ in range(2):
         memory.runs.begin(OBJECTIVE, "r", event_id="e-1", now=START)
         memory.runs.step("r", "Looked at it", event_id="e-2", now=at(1))
@@ -86,7 +86,7 @@ def test_runs_are_listed_newest_first_and_by_state(memory: Memory) -> None:
         (lambda runs: runs.get(""), "run_id"),
     ],
 )
-def test_an_unusable_argument_is_named(memory: Memory, call: Any, field: str) -> None:
+def test_invalid_arguments_are_refused_by_name(memory: Memory, call: Any, field: str) -> None:
     with pytest.raises(InvalidInputError) as raised:
         call(memory.runs)
     assert raised.value.field == field
@@ -118,7 +118,7 @@ def test_events_without_a_run_make_none(memory: Memory) -> None:
     assert memory.stats().memories == 2
 
 
-def test_a_run_that_is_silent_for_a_week_is_given_up_and_its_end_still_counts(memory: Memory) -> None:
+def test_a_run_silent_for_a_week_expires_and_its_end_still_counts(memory: Memory) -> None:
     memory.ingest([begin("silent", 0), step("silent", 1, 5), begin("busy", 1), step("busy", 1, 3 * DAY)], now=LATER)
     assert memory.expire(at(7 * DAY + 5)) == 0
     assert memory.expire(at(7 * DAY + 6)) == 1
@@ -130,7 +130,7 @@ def test_a_run_that_is_silent_for_a_week_is_given_up_and_its_end_still_counts(me
     assert memory._archive.store.verify()
 
 
-def test_a_run_that_begins_gives_up_the_silent_ones(memory: Memory) -> None:
+def test_a_begin_expires_silent_runs(memory: Memory) -> None:
     memory.runs.begin(OBJECTIVE, "silent", now=START)
     memory.runs.begin("Bake bread", "next", now=at(8 * DAY))
     assert [run.id for run in memory.runs.list("expired")] == ["silent"]
@@ -147,7 +147,7 @@ def test_upkeep_without_anything_to_do_writes_nothing(memory: Memory) -> None:
     assert not memory._archive.store.has_waiting_notes
 
 
-def test_recalls_that_no_run_asks_for_are_dropped_by_number_and_by_age(memory: Memory) -> None:
+def test_recalls_without_a_run_are_deleted_by_number_and_by_age(memory: Memory) -> None:
     memory.ingest([begin("r", 0, recall_id=RECALLS[0])], now=LATER)
     for number, recall_id in enumerate(RECALLS):
         note(memory, recall_id, number, [])

@@ -1,4 +1,4 @@
-"""A process that dies in the middle of events of runs: told again, the same runs, to the byte."""
+"""A process killed while it ingests events of runs: a replay gives the same runs byte for byte."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def killed_after(folder: Path, batches: int) -> None:
 
 
 @pytest.mark.slow
-def test_runs_are_the_same_to_the_byte_after_their_events_were_cut_off_and_told_again(tmp_path: Path) -> None:
+def test_a_replay_after_a_crash_gives_the_same_runs_byte_for_byte(tmp_path: Path) -> None:
     with without_model(tmp_path / "whole") as memory:
         assert list(take_in(memory))
         expected = contents(memory)
@@ -81,7 +81,7 @@ def test_runs_are_the_same_to_the_byte_after_their_events_were_cut_off_and_told_
             assert all(run.state == "ended" for run in memory.runs.list())
 
 
-def test_what_was_told_of_runs_is_there_when_the_store_is_opened_again(tmp_path: Path) -> None:
+def test_runs_survive_a_reopen(tmp_path: Path) -> None:
     with without_model(tmp_path / "alice") as memory:
         memory.ingest(whole("one", 0), now=LATER)
         before = contents(memory), memory.runs.list()

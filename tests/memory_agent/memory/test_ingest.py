@@ -1,4 +1,4 @@
-"""Ingest: exactly once whatever is repeated, one bad event spoils nothing, and counts that add up."""
+"""Ingest: exactly once under repetition, bad events isolated, counts that add up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def everything(report: IngestReport) -> int:
     return report.kept + report.duplicates + sum(report.dropped.values()) + len(report.rejected)
 
 
-def test_what_was_ingested_is_recalled_with_its_ids(memory: Memory) -> None:
+def test_ingested_events_are_recalled_with_their_ids(memory: Memory) -> None:
     report = memory.ingest(BATCH, now=NOW)
     assert report.kept == len(BATCH)
     best = memory.recall("auth race, part 0", top_k=1).memories[0].record
@@ -44,14 +44,14 @@ def test_what_was_ingested_is_recalled_with_its_ids(memory: Memory) -> None:
     assert (best.event_id, best.session_id) == ("event-0", "s-0")
 
 
-def test_the_same_batch_twice_is_there_once(memory: Memory) -> None:
+def test_ingesting_a_batch_twice_stores_it_once(memory: Memory) -> None:
     first, again = memory.ingest(BATCH, now=NOW), memory.ingest(BATCH, now=NOW)
     assert (first.kept, again.kept, again.duplicates) == (12, 0, 12)
     stats = memory.stats()
     assert (stats.memories, stats.events_kept, stats.events_duplicate) == (12, 12, 12)
 
 
-def test_a_repeat_within_a_batch_is_there_once(memory: Memory) -> None:
+def test_a_repeat_within_a_batch_is_stored_once(memory: Memory) -> None:
     report = memory.ingest([BATCH[0], BATCH[1], BATCH[0]], now=NOW)
     assert (report.kept, report.duplicates, memory.stats().memories) == (2, 1, 2)
 
@@ -69,7 +69,7 @@ def test_journal_numbers_that_overlap_are_handled_once_and_counted_once(memory: 
 
 
 def test_new_events_of_another_journal_are_not_taken_for_old_ones(memory: Memory) -> None:
-    """The journal was lost, or the user's folder was moved to another machine: numbers begin anew, ids do not."""
+    """The journal was lost, or the folder moved to another machine: numbers restart, ids do not."""
     memory.ingest(BATCH[5:], seqs=range(6, 13), now=NOW)
     report = memory.ingest([*BATCH[:5], *NOISE, BATCH[7]], seqs=range(1, 7 + len(NOISE)), now=NOW)
     assert (report.kept, report.duplicates) == (5, 1 + len(NOISE))
@@ -84,7 +84,7 @@ def test_numbers_that_do_not_fit_the_events_are_refused(memory: Memory) -> None:
         memory.ingest(BATCH[:1], seqs=["1"], now=NOW)  # type: ignore[list-item]
 
 
-def test_bad_events_are_named_and_spoil_nothing(memory: Memory) -> None:
+def test_bad_events_are_reported_and_do_not_affect_others(memory: Memory) -> None:
     bad: list[Any] = [
         message(1, user_id="../x"),
         message(2, event_type=None),
@@ -125,8 +125,8 @@ def test_encoded_events_are_read_as_the_journal_holds_them(memory: Memory) -> No
     assert memory.ingest(BATCH, now=NOW).duplicates == 12
 
 
-def test_what_was_rejected_is_told_again_when_it_comes_again(memory: Memory) -> None:
-    """Whoever was to set it aside may have died between our commit and theirs."""
+def test_a_rejected_event_is_reported_again_on_replay(memory: Memory) -> None:
+    """The process that quarantines it may have died between the two commits."""
     encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH[:2]]
     batch = [encoded[0], b"\xc1 no event", encoded[1]]
     memory.ingest_encoded(batch, seqs=[1, 2, 3])
@@ -143,7 +143,7 @@ def test_event_objects_are_taken_as_mappings_are(memory: Memory) -> None:
 LINES = ["Reading the tests", "Running the tests", "Reading the tests", "Reading the tests", "Writing the fix"]
 
 
-def test_progress_that_says_what_the_last_one_said_is_noise(memory: Memory) -> None:
+def test_progress_with_the_text_of_the_last_one_is_noise(memory: Memory) -> None:
     report = memory.ingest([progress(number, line) for number, line in enumerate(LINES)], now=NOW)
     assert (report.kept, report.dropped) == (4, {"repeated_progress": 1})
     elsewhere = memory.ingest([progress(50, LINES[-1], run_id="run_8"), message(51, LINES[-1])], now=NOW)
@@ -188,9 +188,7 @@ def test_a_long_text_is_kept_up_to_the_limit(tmp_path: Path, embedder: Embedder)
             memory.remember("word " * 100)
 
 
-def test_a_table_that_is_wrong_is_refused_at_the_opening_and_lets_go_of_the_folder(
-    tmp_path: Path, embedder: Embedder
-) -> None:
+def test_an_invalid_table_is_refused_at_opening_and_the_folder_is_released(tmp_path: Path, embedder: Embedder) -> None:
     table = tmp_path / "signals.toml"
     table.write_text("[colours]")
     with pytest.raises(SettingsError, match="colours"):

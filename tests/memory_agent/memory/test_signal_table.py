@@ -1,4 +1,4 @@
-"""A table of one's own adds, changes and removes rows without code, and is refused by name where it errs."""
+"""A custom table adds, changes and removes rows without code; errors name row and field."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_table_of_ones_own_adds_changes_and_removes_rows(tmp_path: Path) -> No
         ("not toml", "ingest.signals"),
     ],
 )
-def test_what_a_table_may_not_say_is_refused_by_name(tmp_path: Path, toml: str, named: str) -> None:
+def test_an_invalid_table_is_refused_with_row_and_field(tmp_path: Path, toml: str, named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         own_table(tmp_path, toml)
 

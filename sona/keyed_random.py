@@ -1,9 +1,8 @@
-"""Chance that comes out the same every time: bits that depend on a key and on nothing else.
+"""Random bits that are a function of a key.
 
-Python's `hash` of a string differs from process to process, and a generator would be state to keep. Here the key, read
-as one large number modulo a prime, is the seed of a SplitMix64 stream (Steele, Lea, Flood 2014). A draw takes 2 us;
-`numpy.random.SeedSequence`, which would do as well, takes 14 us (measured). What this does not do: withstand
-someone who picks keys to get the bits he wants.
+Python's `hash` of a string differs between processes, and a generator would be state to save. The key, read as one
+integer modulo a prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014). A draw takes 2 us;
+`numpy.random.SeedSequence` takes 14 us (measured). Not resistant to keys chosen by an attacker.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def _mix(word: int) -> int:
 
 
 def draw(key: str, purpose: str, bits: int = 64) -> int:
-    """Return an integer of `bits` random bits. What is drawn for one purpose says nothing of another."""
+    """Return an integer of `bits` random bits, independent between purposes."""
     seed = _mix(int.from_bytes(f"{purpose}\0{key}".encode("utf-8", "surrogatepass"), "big") % _PRIME)
     drawn = 0
     for word in range(-(-bits // 64)):
@@ -29,5 +28,5 @@ def draw(key: str, purpose: str, bits: int = 64) -> int:
 
 
 def share(key: str, purpose: str) -> float:
-    """Return a number that is evenly distributed over [0, 1)."""
+    """Return a number uniformly distributed over [0, 1)."""
     return draw(key, purpose, 53) / (1 << 53)

@@ -7,8 +7,8 @@ import pytest
 from planted_lessons import NDIM, Topics
 
 from sona import checkpoint
-from sona.engine import CAPACITY, REACH, Learner
 from sona.errors import ShapeError
+from sona.learner import CAPACITY, REACH, Learner
 from sona.lesson import Contest
 
 
@@ -16,15 +16,15 @@ def bits(learner: Learner) -> bytes:
     return checkpoint.to_bytes(learner)
 
 
-def test_who_was_taught_nothing_says_nothing() -> None:
+def test_without_lessons_there_is_no_adaptation() -> None:
     learner = Learner(NDIM)
     assert learner.adapt(Topics().request(0)) is None
     assert learner.gate.route("any recall") == "baseline"
 
 
-def test_what_was_used_for_a_request_is_reached_by_one_like_it() -> None:
+def test_a_used_memory_is_reached_by_a_similar_request() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, topics.lessons(30))
+    learner = Learner.from_lessons(NDIM, topics.lessons(30))
     adaptation = learner.adapt(topics.request(2))
     assert adaptation is not None
     reached = dict(zip(adaptation.reached.memories.tolist(), adaptation.reached.amounts.tolist(), strict=True))
@@ -32,9 +32,9 @@ def test_what_was_used_for_a_request_is_reached_by_one_like_it() -> None:
     assert reached[102] > 0.4
 
 
-def test_a_query_is_moved_towards_what_answered_queries_like_it() -> None:
+def test_a_query_moves_towards_the_answers_of_similar_queries() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, topics.lessons(60))
+    learner = Learner.from_lessons(NDIM, topics.lessons(60))
     for topic in range(6):
         adaptation = learner.adapt(topics.request(topic))
         assert adaptation is not None
@@ -44,22 +44,22 @@ def test_a_query_is_moved_towards_what_answered_queries_like_it() -> None:
 
 def test_a_query_is_never_moved_further_than_the_trust_region() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, [*topics.lessons(8), *topics.lessons(200)])
+    learner = Learner.from_lessons(NDIM, [*topics.lessons(8), *topics.lessons(200)])
     for topic in range(6):
         adaptation = learner.adapt(topics.request(topic))
         assert adaptation is not None
         assert np.linalg.norm(adaptation.direction) <= REACH + 1e-9
 
 
-def test_the_order_of_teaching_does_not_matter_to_the_last_bit() -> None:
+def test_the_order_of_lessons_does_not_change_a_bit() -> None:
     lessons = Topics().lessons(90)
-    assert bits(Learner.taught(NDIM, lessons)) == bits(Learner.taught(NDIM, lessons[::-1]))
+    assert bits(Learner.from_lessons(NDIM, lessons)) == bits(Learner.from_lessons(NDIM, lessons[::-1]))
 
 
-def test_learning_one_by_one_and_consolidating_is_the_same_as_being_taught() -> None:
+def test_incremental_learning_and_consolidation_equal_a_rebuild() -> None:
     topics = Topics()
     lessons = topics.lessons(60)
-    taught, learning = Learner.taught(NDIM, lessons), Learner(NDIM)
+    taught, learning = Learner.from_lessons(NDIM, lessons), Learner(NDIM)
     for lesson in lessons:
         learning.learn(lesson)
     assert learning.credited == taught.credited
@@ -76,7 +76,7 @@ def test_learning_one_by_one_and_consolidating_is_the_same_as_being_taught() -> 
 def test_an_instant_update_of_a_consolidated_learner_is_exact_in_the_bank() -> None:
     topics = Topics()
     lessons = topics.lessons(40)
-    learner = Learner.taught(NDIM, lessons)
+    learner = Learner.from_lessons(NDIM, lessons)
     new = topics.lesson(41, 2)
     learner.learn(new)
     anew = Learner(NDIM)
@@ -86,22 +86,22 @@ def test_an_instant_update_of_a_consolidated_learner_is_exact_in_the_bank() -> N
     np.testing.assert_allclose(learner.bank.shift(query), anew.bank.shift(query), atol=1e-6)
 
 
-def test_forgetting_and_being_taught_without_are_one_to_the_last_bit() -> None:
+def test_forgetting_and_consolidating_equals_a_rebuild_without() -> None:
     lessons = Topics().lessons(80)
     gone = {3, 17, 80}
     kept = [lesson for lesson in lessons if lesson.number not in gone]
-    assert bits(Learner.taught(NDIM, kept)) != bits(Learner.taught(NDIM, lessons))
-    learner = Learner.taught(NDIM, lessons)
+    assert bits(Learner.from_lessons(NDIM, kept)) != bits(Learner.from_lessons(NDIM, lessons))
+    learner = Learner.from_lessons(NDIM, lessons)
     assert learner.forget(gone) == 3
     assert learner.forget(gone) == 0
     assert set(learner.facts) == {lesson.number for lesson in kept}
-    assert learner.baselines.to_bytes() == Learner.taught(NDIM, kept).baselines.to_bytes()
-    assert learner.prior.to_bytes() == Learner.taught(NDIM, kept).prior.to_bytes()
+    assert learner.baselines.to_bytes() == Learner.from_lessons(NDIM, kept).baselines.to_bytes()
+    assert learner.prior.to_bytes() == Learner.from_lessons(NDIM, kept).prior.to_bytes()
 
 
-def test_what_only_a_forgotten_run_had_used_is_reached_no_more() -> None:
+def test_a_memory_used_only_by_a_forgotten_run_is_no_longer_reached() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, [topics.lesson(1, 0), topics.lesson(2, 1)])
+    learner = Learner.from_lessons(NDIM, [topics.lesson(1, 0), topics.lesson(2, 1)])
     query = topics.request(0)
     before = learner.adapt(query)
     assert before is not None
@@ -112,10 +112,10 @@ def test_what_only_a_forgotten_run_had_used_is_reached_no_more() -> None:
     assert 100 not in after.reached.memories
 
 
-def test_a_run_that_turned_out_bad_reaches_nothing_and_a_revision_brings_it_back() -> None:
+def test_a_bad_run_reaches_nothing_until_its_quality_is_revised() -> None:
     topics = Topics()
     lesson = topics.lesson(1, 0)
-    learner = Learner.taught(NDIM, [lesson, topics.lesson(2, 1)])
+    learner = Learner.from_lessons(NDIM, [lesson, topics.lesson(2, 1)])
 
     def amount() -> float:
         adaptation = learner.adapt(lesson.query)
@@ -132,13 +132,13 @@ def test_a_run_that_turned_out_bad_reaches_nothing_and_a_revision_brings_it_back
     assert len(learner.bank) == 2
 
 
-def test_a_lesson_that_says_something_else_now_replaces_what_it_said() -> None:
+def test_a_changed_lesson_replaces_the_former_one() -> None:
     topics = Topics()
     lesson, other = topics.lesson(1, 0), topics.lesson(1, 3)
-    learner = Learner.taught(NDIM, [lesson])
+    learner = Learner.from_lessons(NDIM, [lesson])
     learner.learn(replace(lesson, used=other.used, vectors=other.vectors))
-    assert bits(Learner.taught(NDIM, [replace(lesson, used=other.used, vectors=other.vectors)])) == bits(
-        Learner.taught(NDIM, [replace(lesson, used=other.used, vectors=other.vectors)])
+    assert bits(Learner.from_lessons(NDIM, [replace(lesson, used=other.used, vectors=other.vectors)])) == bits(
+        Learner.from_lessons(NDIM, [replace(lesson, used=other.used, vectors=other.vectors)])
     )
     adaptation = learner.adapt(lesson.query)
     assert adaptation is not None
@@ -147,7 +147,7 @@ def test_a_lesson_that_says_something_else_now_replaces_what_it_said() -> None:
 
 def test_a_lesson_without_credit_moves_the_baseline_and_no_query() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, [topics.lesson(number, number % 6, credit=0.0) for number in range(1, 40)])
+    learner = Learner.from_lessons(NDIM, [topics.lesson(number, number % 6, credit=0.0) for number in range(1, 40)])
     adaptation = learner.adapt(topics.request(0))
     assert adaptation is not None
     assert len(adaptation.reached.memories) == 0
@@ -156,7 +156,7 @@ def test_a_lesson_without_credit_moves_the_baseline_and_no_query() -> None:
     assert learner.credited == 0
 
 
-def test_a_lesson_is_told_to_the_gate_once_however_often_it_is_revised() -> None:
+def test_the_gate_counts_a_lesson_once_over_all_revisions() -> None:
     topics = Topics()
     learner = Learner(NDIM)
     for number in range(1, 50):
@@ -171,14 +171,14 @@ def test_a_lesson_is_told_to_the_gate_once_however_often_it_is_revised() -> None
 def test_the_gate_opens_when_the_learned_ranking_keeps_winning_and_never_by_itself() -> None:
     topics = Topics()
     winning = [topics.lesson(number, number % 6, contest=Contest(1, 0)) for number in range(1, 90)]
-    assert Learner.taught(NDIM, winning).gate.state == "on"
+    assert Learner.from_lessons(NDIM, winning).gate.state == "on"
     silent = [replace(lesson, contest=None) for lesson in winning]
-    assert Learner.taught(NDIM, silent).gate.state == "trial"
+    assert Learner.from_lessons(NDIM, silent).gate.state == "trial"
 
 
 def test_more_lessons_than_fit_are_condensed_and_still_reach_what_they_used() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, topics.lessons(200), capacity=40)
+    learner = Learner.from_lessons(NDIM, topics.lessons(200), capacity=40)
     assert len(learner.exemplars) == 40
     stood_for = sum(1 + len(one.others) for one in learner.exemplars.values())
     assert stood_for == 200
@@ -188,23 +188,23 @@ def test_more_lessons_than_fit_are_condensed_and_still_reach_what_they_used() ->
     assert best == 104
 
 
-def test_a_full_learner_takes_in_more_until_it_is_consolidated() -> None:
+def test_a_full_learner_accepts_lessons_until_it_is_consolidated() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, topics.lessons(CAPACITY))
+    learner = Learner.from_lessons(NDIM, topics.lessons(CAPACITY))
     for number in range(CAPACITY + 1, CAPACITY + 20):
         learner.learn(topics.lesson(number, number % 6))
     assert len(learner.bank) == CAPACITY + 19
 
 
 def test_a_query_of_another_length_is_refused() -> None:
-    learner = Learner.taught(NDIM, Topics().lessons(5))
+    learner = Learner.from_lessons(NDIM, Topics().lessons(5))
     with pytest.raises(ShapeError):
         learner.adapt(np.ones(NDIM + 1, dtype=np.float32))
 
 
 def test_a_memory_used_for_many_requests_is_not_reached_by_an_unlike_one() -> None:
     topics = Topics()
-    learner = Learner.taught(NDIM, [topics.lesson(number, 0) for number in range(1, 60)])
+    learner = Learner.from_lessons(NDIM, [topics.lesson(number, 0) for number in range(1, 60)])
     far = -topics.requests[0]
     adaptation = learner.adapt(far)
     assert adaptation is not None

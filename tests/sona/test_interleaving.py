@@ -1,4 +1,4 @@
-"""Laws of the interleaving: each list is one a team draft allows, coins are fair and stay, contests count fairly."""
+"""Laws of interleaving: lists are valid team drafts, coins are fair and reproducible, contests are unbiased."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sona.chance import draw, share
-from sona.interleave import Pick, contest, team_draft
+from sona.interleaving import Pick, contest, team_draft
+from sona.keyed_random import draw, share
 from sona.lesson import Contest
 
 RANKINGS = st.lists(st.integers(0, 12), unique=True, max_size=10)
@@ -27,7 +27,7 @@ def agreement(one: list[int], other: list[int]) -> int:
 
 
 @given(RANKINGS, RANKINGS, LIMITS, KEYS)
-def test_each_item_is_the_best_its_ranking_had_left_and_is_listed_once(
+def test_each_item_is_listed_once_and_is_the_best_left_of_its_ranking(
     baseline: list[int], learned: list[int], limit: int, key: str
 ) -> None:
     picks = team_draft(baseline, learned, limit, key)
@@ -43,7 +43,7 @@ def test_each_item_is_the_best_its_ranking_had_left_and_is_listed_once(
 
 
 @given(RANKINGS, RANKINGS, LIMITS, KEYS)
-def test_the_prefix_that_both_share_belongs_to_neither_and_all_else_to_one(
+def test_the_common_prefix_is_credited_to_neither_ranking(
     baseline: list[int], learned: list[int], limit: int, key: str
 ) -> None:
     picks = team_draft(baseline, learned, limit, key)
@@ -53,14 +53,14 @@ def test_the_prefix_that_both_share_belongs_to_neither_and_all_else_to_one(
 
 
 @given(RANKINGS, LIMITS, KEYS)
-def test_a_ranking_against_itself_is_shown_as_it_is_and_tells_nothing(items: list[int], limit: int, key: str) -> None:
+def test_a_ranking_interleaved_with_itself_is_unchanged_and_uncredited(items: list[int], limit: int, key: str) -> None:
     picks = team_draft(items, items, limit, key)
     assert picks == [Pick(item, None) for item in items[:limit]]
     assert contest(picks, items[:1]) in (Contest(0, 0), None)
 
 
 @given(st.permutations(range(10)), st.permutations(range(10)), LIMITS, KEYS)
-def test_after_each_round_both_rankings_have_brought_in_as_many(
+def test_after_each_round_both_rankings_contributed_equally(
     baseline: list[int], learned: list[int], limit: int, key: str
 ) -> None:
     arms = [arm for _, arm in team_draft(baseline, learned, limit, key) if arm]
@@ -68,7 +68,7 @@ def test_after_each_round_both_rankings_have_brought_in_as_many(
     assert all(set(arms[place : place + 2]) == {"baseline", "learned"} for place in range(0, len(arms) - 1, 2))
 
 
-def test_a_ranking_that_runs_out_leaves_the_rest_to_the_other() -> None:
+def test_when_a_ranking_ends_the_other_fills_the_rest() -> None:
     picks = team_draft([1], [5, 6, 7, 8], 10, "a")
     assert {pick.item: pick.arm for pick in picks} == {1: "baseline", **dict.fromkeys((5, 6, 7, 8), "learned")}
     assert team_draft([], [], 5, "a") == []
@@ -86,11 +86,11 @@ def test_each_ranking_picks_first_in_half_of_the_recalls_in_every_round() -> Non
 
 
 @given(RANKINGS, RANKINGS, KEYS)
-def test_the_same_recall_is_woven_the_same_again(baseline: list[int], learned: list[int], key: str) -> None:
+def test_interleaving_is_reproducible_by_key(baseline: list[int], learned: list[int], key: str) -> None:
     assert team_draft(baseline, learned, 8, key) == team_draft(list(baseline), list(learned), 8, key)
 
 
-def test_a_contest_counts_what_each_ranking_brought_in_and_the_run_used() -> None:
+def test_a_contest_counts_used_items_by_ranking() -> None:
     picks = [Pick(1, None), Pick(2, "learned"), Pick(3, "baseline"), Pick(4, "baseline"), Pick(5, "learned")]
     assert contest(picks, {1, 2, 5}) == Contest(learned=2, baseline=0)
     assert contest(picks, [3]) == Contest(learned=0, baseline=1)
@@ -100,7 +100,7 @@ def test_a_contest_counts_what_each_ranking_brought_in_and_the_run_used() -> Non
     assert contest([], {1}) == Contest(0, 0)
 
 
-def test_who_uses_everything_that_was_shown_has_not_said_what_he_prefers() -> None:
+def test_using_every_shown_item_is_no_contest() -> None:
     picks = [Pick(2, "learned"), Pick(3, "baseline"), Pick(4, "baseline"), Pick(5, "learned"), Pick(6, "learned")]
     assert contest(picks, {2, 3, 4, 5, 6, 99}) is None
     assert contest(picks[:4], {2, 3, 4, 5}) is None
@@ -108,7 +108,7 @@ def test_who_uses_everything_that_was_shown_has_not_said_what_he_prefers() -> No
     assert contest(picks[:1], {2}) == Contest(learned=1, baseline=0)  # of one item, all is something
 
 
-def test_a_reader_without_taste_prefers_neither_ranking() -> None:
+def test_random_use_prefers_neither_ranking() -> None:
     generator = np.random.default_rng(7)
     baseline, learned = [1, 2, 3, 4, 5, 6], [1, 5, 6, 2, 7, 3]
     sides = Counter[int]()
@@ -122,14 +122,16 @@ def test_a_reader_without_taste_prefers_neither_ranking() -> None:
     assert abs(sides[1] / decided - 0.5) < 4 * 0.5 / np.sqrt(decided)
 
 
-def test_a_reader_who_wants_what_only_one_ranking_puts_first_prefers_that_ranking() -> None:
+def test_use_of_what_one_ranking_puts_first_prefers_that_ranking() -> None:
     baseline, learned = [1, 2, 3, 4, 5, 6, 7, 8], [7, 1, 2, 3, 4, 5, 6, 8]
     contests = [contest(team_draft(baseline, learned, 5, f"recall-{number}"), {7}) for number in range(200)]
     assert set(contests) == {Contest(learned=1, baseline=0)}
 
 
-def test_chance_is_the_same_in_every_process() -> None:
-    program = "from sona.chance import draw; print([draw(key, 'route') for key in ('', 'a', 'ä\\ud800', 'x' * 300)])"
+def test_draws_are_the_same_in_every_process() -> None:
+    program = (
+        "from sona.keyed_random import draw; print([draw(key, 'route') for key in ('', 'a', 'ä\\ud800', 'x' * 300)])"
+    )
     printed = [
         subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
@@ -141,7 +143,7 @@ def test_chance_is_the_same_in_every_process() -> None:
     assert len(set(here)) == 4
 
 
-def test_what_was_drawn_once_is_drawn_for_ever() -> None:
+def test_draws_are_fixed_for_all_versions() -> None:
     assert [draw("recall-1", "draft", 16), draw("recall-1", "route", 16), draw("recall-2", "draft", 16)] == [
         58284,
         30274,
@@ -150,7 +152,7 @@ def test_what_was_drawn_once_is_drawn_for_ever() -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 7, 64, 65, 200])
-def test_every_bit_is_drawn_fairly_and_one_purpose_tells_nothing_of_another(bits: int) -> None:
+def test_bits_are_fair_and_independent_between_purposes(bits: int) -> None:
     count = 2_000
     draws = [(draw(f"key {number}", "one", bits), draw(f"key {number}", "other", bits)) for number in range(count)]
     one, other = (
@@ -163,7 +165,7 @@ def test_every_bit_is_drawn_fairly_and_one_purpose_tells_nothing_of_another(bits
     assert np.abs((one[1:] == one[:-1]).mean(axis=0) - 0.5).max() < slack  # keys that differ in a digit
 
 
-def test_shares_are_spread_evenly_below_one() -> None:
+def test_shares_are_uniform_below_one() -> None:
     shares = np.array([share(str(number), "route") for number in range(5_000)])
     assert shares.min() >= 0.0
     assert shares.max() < 1.0

@@ -1,12 +1,12 @@
-"""The learner of one user: two verbs, `learn` from lessons and `adapt` a query, and all it knows between them.
+"""The learner of one user: `learn` from lessons, `adapt` a query.
 
-Its state is a function of the lessons in the order of their numbers (`Learner.taught`), so that it can be made anew to
-the last bit, and forgetting is the same without. `learn` and `forget` change it at once, in less than a millisecond;
-until it is made anew they leave inexact that the means taken off queries and memories are frozen, that older weights
-keep the baseline they were learnt with, and that contests which were revised count in the gate as they came.
+Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so it can be rebuilt
+bit for bit, and forgetting is rebuilding without a lesson. `learn` and `forget` update it in less than a millisecond
+and are approximate until the next rebuild: the means subtracted from queries and memories are frozen, older weights
+keep their former baseline, and revised contests stay in the gate as first counted.
 
-What this does not do: rank (that is the caller's, who knows the other side of the ranking too), read a clock, log, save
-itself (`checkpoint`). Rejected: one state that is only ever updated, which cannot forget exactly.
+Ranking is left to the caller, who knows the rest of the ranking; saving to `checkpoint`. Rejected: one state that is
+only updated, which cannot forget exactly.
 
 Shapes: d = dimensions, n = exemplars, m = memories that were used.
 """
@@ -33,12 +33,12 @@ from sona.quality import Baselines, weight
 from sona.reasoning_bank import ReasoningBank
 
 CAPACITY = 512
-"""Exemplars that a consolidation leaves; of more lessons the older ones are condensed."""
+"""Exemplars kept by a rebuild; older ones beyond that are condensed."""
 RESERVE = 128
-"""Room for what is learnt until the next one."""
+"""Room for exemplars added until the next rebuild."""
 REACH = 0.5
-"""Most that a query may be moved: the trust region. No two memories whose scores lie further apart than this times the
-distance of their vectors can swap."""
+"""Trust region: the largest distance a query may be moved. Two memories whose scores differ by more than this times the
+distance of their vectors cannot swap."""
 
 _NEAR, _KNOWN = 0.2, 0.6
 
@@ -47,10 +47,10 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What the learner makes of one query.
+    """What was learned for one query.
 
-    `reached`: memories that were used for requests like it. `direction` is (d,), no longer than `REACH`: a memory's
-    score changes by its product with it. `similarities`, (n,), are those to the lessons with these `numbers`, (n,)
+    `reached`: memories used for similar requests. `direction`, (d,), at most `REACH` long: its dot product with a
+    memory's vector is the change of that memory's score. `similarities`, (n,): cosines to the lessons `numbers`, (n,)
     ascending.
     """
 
@@ -61,7 +61,7 @@ class Adaptation:
     prior: MemoryPrior
 
     def causes(self, memory: int) -> list[tuple[int, float]]:
-        """Return the lesson that reaches `memory`, else the three that the query is most like, with the cosines."""
+        """Return (lesson, cosine) of the lesson that reaches `memory`, else of the three nearest."""
         cause = self.reached.cause(memory)
         if cause is None:
             return self._nearest
@@ -76,7 +76,7 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Fact:
-    """What is kept of every lesson, credited or not, to be able to take it back."""
+    """What is kept of every lesson, credited or not, so that it can be undone."""
 
     kind: str
     quality: float
@@ -86,10 +86,10 @@ class Fact:
 
 
 class Learner:
-    """What was learnt from one user's runs. Not thread-safe."""
+    """The learner of one user. Not thread-safe."""
 
     def __init__(self, ndim: int, capacity: int = CAPACITY) -> None:
-        """Start with nothing learnt, for vectors of shape (ndim,)."""
+        """Start empty, for vectors of shape (ndim,)."""
         self.ndim = ndim
         self.capacity = capacity
         self.facts: dict[int, Fact] = {}
@@ -107,8 +107,8 @@ class Learner:
         self._bank_places: Places | None = None
 
     @classmethod
-    def taught(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
-        """Return the learner that these lessons make, whatever their order. The same lessons give the same bits."""
+    def from_lessons(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
+        """Return the learner of these lessons in any order. The same lessons give the same bits."""
         learner = cls(ndim, capacity)
         ordered = sorted(lessons, key=lambda lesson: lesson.number)
         for lesson in ordered:
@@ -123,22 +123,22 @@ class Learner:
 
     @property
     def credited(self) -> int:
-        """How many lessons say which memories were used."""
+        """The number of lessons with used memories."""
         return sum(1 for fact in self.facts.values() if fact.used)
 
     @property
     def uses_instant(self) -> bool:
-        """Whether the instant layer takes part: the bank is nearly empty, or cannot hold every lesson by itself."""
+        """Whether the instant layer acts: the bank is nearly empty, or too full to hold every lesson."""
         return len(self.exemplars) < COLD or self._is_condensed
 
     def learn(self, lesson: Lesson) -> None:
-        """Take in a lesson at once, or the new form of one that is known. Raises `ShapeError`."""
+        """Add a lesson, or replace the one with its number. Raises `ShapeError`."""
         self.changes += 1
         known = self.facts.get(lesson.number)
         if known is not None and self._reweighted(known, lesson):
             return
         if known is not None:
-            self._take_back(lesson.number, known)
+            self._undo(lesson.number, known)
         self._count(lesson, known)
         if lesson.credit > 0:
             self._hold(self._exemplar(lesson))
@@ -146,23 +146,23 @@ class Learner:
                 self.instant.step(self.exemplars[lesson.number], list(self.exemplars.values()))
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Take lessons back at once, all but what the gate saw of them; return how many were known."""
+        """Undo lessons, except in the gate; return how many were known."""
         known = [(number, fact) for number in numbers if (fact := self.facts.get(number)) is not None]
         for number, fact in known:
-            self._take_back(number, fact)
+            self._undo(number, fact)
         self.changes += len(known)
         return len(known)
 
     def adapt(self, query: Vector) -> Adaptation | None:
-        """Return what was learnt for `query`, (d,) of unit length; None where there is no lesson. Raises `ShapeError`.
+        """Return what was learned for `query`, (d,) of unit length; None without lessons. Raises `ShapeError`.
 
-        Lessons that name nothing used reach nothing; how their runs ended is the caller's to weigh.
+        Lessons without used memories reach nothing; the outcome of their runs is left to the caller.
         """
         if not self.facts:
             return None
         request = self.queries.centre(query).astype(np.float64)
         numbers, cosines = self.association.numbers, self.association.similarities(request)
-        # What the bank holds has weight, and so the association holds it too: one product serves both.
+        # The association holds every exemplar of the bank (those with weight), so one product serves both.
         moved = request + self.bank.shift_by(cosines[self._places_of_bank()])
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)
@@ -171,11 +171,11 @@ class Learner:
         return Adaptation(self.association.reach_by(cosines), _within(moved, request), numbers, cosines, self.prior)
 
     def hold(self, exemplars: Iterable[Exemplar]) -> None:
-        """Hold exactly these exemplars; the bank is solved anew."""
+        """Replace all exemplars and solve the bank."""
         self._bank_places = None
         self.exemplars = {one.number: one for one in exemplars}
         kept = list(self.exemplars.values())
-        self._is_condensed = any(one.others for one in kept)  # asked for at each recall, and changed here alone
+        self._is_condensed = any(one.others for one in kept)  # read at each recall, changed only here
         self.bank = ReasoningBank.solve(
             [one.number for one in kept],
             np.array([one.request for one in kept], dtype=np.float64).reshape(-1, self.ndim),
@@ -188,7 +188,7 @@ class Learner:
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def _places_of_bank(self) -> Places:
-        """Return where the bank's exemplars, in their order, stand among those of the association."""
+        """Return the positions of the bank's exemplars among those of the association."""
         if self._bank_places is None:
             self._bank_places = np.searchsorted(self.association.numbers, self.bank.numbers)
         return self._bank_places
@@ -204,7 +204,7 @@ class Learner:
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def _count(self, lesson: Lesson, before: Fact | None = None) -> None:
-        """Count the lesson in the baselines, the prior and the gate; in the gate only what it did not say `before`."""
+        """Count the lesson in baselines, prior and gate; in the gate only what is new since `before`."""
         self.facts[lesson.number] = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         self.baselines.add(lesson.kind, lesson.quality)
         for memory in lesson.used:
@@ -214,7 +214,7 @@ class Learner:
         if before is None or before.contest is None:
             self.gate.observe(lesson.contest)
 
-    def _take_back(self, number: int, fact: Fact) -> None:
+    def _undo(self, number: int, fact: Fact) -> None:
         self._bank_places = None
         del self.facts[number]
         self.baselines.remove(fact.kind, fact.quality)
@@ -225,7 +225,7 @@ class Learner:
             self.association.forget(number)
 
     def _reweighted(self, known: Fact, lesson: Lesson) -> bool:
-        """Give a lesson whose quality alone was revised its new weight; say whether that was all there was to it."""
+        """If only the quality of a lesson changed, set its new weight and return True; else return False."""
         now = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         old = self.exemplars.get(lesson.number)
         if now != Fact(known.kind, lesson.quality, known.used, known.credits, known.contest):
@@ -241,20 +241,20 @@ class Learner:
     def _weigh(self, one: Exemplar) -> None:
         self._bank_places = None
         self.exemplars[one.number] = one
-        if not self.bank.reweight(one.number, one.weight):  # it weighed nothing before, and was not taken
+        if not self.bank.reweight(one.number, one.weight):  # without weight before, so not held
             self.bank.add(one.number, one.request, one.answer, one.weight)
         if not self.association.reweight(one.number, one.worth):
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
 
 def _locality(cosines: Array) -> float:
-    """Return how far requests like this one are known, 0 to 1, as in the bank: elsewhere nothing is to be moved."""
+    """Return how well requests near this one are known, 0 to 1, as in the bank; far from all, nothing moves."""
     nearest = float(cosines.max(initial=-1.0))
     return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 
 
 def _within(moved: Array, request: Array) -> Vector:
-    """Return the way from unit(request) to unit(moved), cut to `REACH`; exactly nothing where they are one."""
+    """Return unit(moved) - unit(request), cut to length `REACH`; exactly zero when they are equal."""
     length = math.sqrt(moved @ moved)
     if not math.isfinite(length) or length == 0.0:
         return np.zeros(request.shape, dtype=np.float32)

@@ -1,9 +1,9 @@
-"""Weaves two rankings into one list, so that what its reader uses says which ranking he would rather have had.
+"""Team-draft interleaving: merges two rankings into one list, so that the items used show which ranking is preferred.
 
-Team-draft interleaving (Radlinski, Kurup, Joachims 2008): in each round a coin says which ranking picks first, then
-each adds its best item that is not listed yet. Where both rankings begin alike, that common prefix is shown as it is
-and belongs to neither: it says nothing of either. The coins depend on a key, so that a recall comes out the same when
-it is computed again. Rejected: balanced interleaving, which favours one of two nearly equal rankings (shown there).
+In each round a coin decides which ranking picks first, then each adds its best item not listed yet (Radlinski, Kurup,
+Joachims 2008). A common prefix of both rankings is shown as it is and credited to neither. The coins depend on a key,
+so a recall can be recomputed. Rejected: balanced interleaving, which favours one of two nearly equal rankings (shown
+there).
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from sona.chance import draw
+from sona.keyed_random import draw
 from sona.lesson import Contest
 
 Arm = Literal["baseline", "learned"]
 
-UNTELLING = 4
+FULL_LIST = 4
 
 
 class Pick(NamedTuple):
-    """An item of the woven list, and the ranking that alone brought it in; None where neither did."""
+    """An item of the merged list and the ranking that contributed it; None in the common prefix."""
 
     item: int
     arm: Arm | None
 
 
 def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key: str) -> list[Pick]:
-    """Return the first `limit` items of the two rankings, each item once; fewer where both run out."""
+    """Return the first `limit` items of the merged list, without repeats; fewer when both rankings end."""
     agreed = _agreement(baseline, learned, limit)
     drafted = _draft(baseline, learned, set(baseline[:agreed]), draw(key, "draft", max(limit, 1)))
     return [Pick(item, None) for item in baseline[:agreed]] + [
@@ -36,12 +36,12 @@ def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key:
 
 
 def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
-    """Return how many of the `used` items each ranking brought in.
+    """Return how many of the `used` items each ranking contributed.
 
-    None where all of at least four shown items were used: who names everything prefers nothing, and by a list of odd
-    length one ranking would still get more than the other.
+    None when all of four or more shown items were used: that shows no preference, yet in a list of odd length one
+    ranking would win.
     """
-    if len(picks) >= UNTELLING and all(pick.item in used for pick in picks):
+    if len(picks) >= FULL_LIST and all(pick.item in used for pick in picks):
         return None
     arms = [pick.arm for pick in picks if pick.item in used]
     return Contest(learned=arms.count("learned"), baseline=arms.count("baseline"))
