@@ -11,10 +11,10 @@ from memory_agent.trajectory import GateState
 from ops.lab.arms import CITE, GATED, OFF, ORACLE, SHUFFLED_CITE
 from ops.lab.course import Figures
 from ops.lab.forgetting import Moments
-from ops.lab.forgetting import sum_up as sum_forgetting
+from ops.lab.forgetting import summarise as sum_forgetting
 from ops.lab.gains import HEADLINE, curve, difference, standings
 from ops.lab.gate_streams import Stream
-from ops.lab.gate_streams import sum_up as sum_vigils
+from ops.lab.gate_streams import summarise as sum_gates
 from ops.lab.histories import SplitName
 from ops.lab.planning import Planning, RunFigures
 from ops.lab.report import targets
@@ -153,7 +153,7 @@ def test_a_gate_that_opened_and_shut_again_is_a_false_alarm_all_the_same() -> No
         stream("shuffled cite", 0, 80, "off"),
         *(stream("shuffled cite", seed, None, "trial") for seed in (1, 2)),
     ]
-    (found,) = sum_vigils(streams)
+    (found,) = sum_gates(streams)
     assert (found.streams, found.opened, found.open_at_end, found.opened_at) == (3, 1, 0, (80,))
     (target,) = targets([], [], [], [found], [])
     assert (target.measured, target.reached) == (pytest.approx(1 / 3), False)
