@@ -1,9 +1,9 @@
-"""What is learnt from how runs end, as a page: the figures of a measurement, and what they do and do not show.
+"""The report of `ops.lab` as a page: the figures, and what they do and do not show.
 
     python -m ops.lab sona LOCOMO_FILE --runs AIRLINE_FILE --plot ops/bench/sona.png --json > report.json
     python -m ops.bench.sona report.json          a second; writes ops/bench/sona.md
 
-The prose is fixed, the figures come from the report. What this does not do: measure.
+The prose is fixed; the figures come from the report.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page of the report that is named."""
+    """Write the page of the given report."""
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
