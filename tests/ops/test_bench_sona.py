@@ -1,4 +1,4 @@
-"""The page of what was learnt: the figures of a report, and no figure that is not in it."""
+"""The page of the lab: exactly the figures of a report."""
 
 from __future__ import annotations
 

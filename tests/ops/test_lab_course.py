@@ -1,4 +1,4 @@
-"""Teaching and asking, with the real memory and model: who is compared starts alike, and asking leaves no trace."""
+"""Teaching and asking, with the real memory and model: all arms start alike, and asking leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holding arms against each other: what is paired, what is resampled, which gain counts, which target is reached."""
+"""Comparing arms: pairing, resampling, the gain that counts, and targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USERS = ("a", "b", "c", "d")
 def answers(
     arm: str, gains: dict[str, float], split: SplitName = "random", stages: Iterable[int] = (100,)
 ) -> list[Answered]:
-    """Answers of four users under two seeds: .4 of the evidence, and a user's gain on the repeated half, by stage."""
+    """Return answers of four users under two seeds: .4 of the evidence, plus a gain on the repeated half, by stage."""
     return [
         Answered(
             arm=arm,

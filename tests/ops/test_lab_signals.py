@@ -1,4 +1,4 @@
-"""What runs say that they used: how often it is right, and that the controls are not."""
+"""The simulated signals: how often they are right, and that the controls are not."""
 
 from __future__ import annotations
 
