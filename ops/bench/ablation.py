@@ -79,7 +79,7 @@ def _settings(changes: dict[str, object]) -> RecallSettings:
 def measure(file: Path, progress: Progress) -> dict[str, list[str]]:
     """Return the rows of the table for each group of conversations."""
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_TOP_K)
-    with ingested(plan, _tell(progress, progress.add_task("bring in"))) as prepared:
+    with ingested(plan, _tell(progress, progress.add_task("ingest"))) as prepared:
         task = progress.add_task("ask", total=len(lines()))
         runs = {line.name: _run(prepared, line, lambda: progress.advance(task)) for line in lines()}
     return {group: _rows({name: _part(run, users) for name, run in runs.items()}) for group, users in _GROUPS.items()}

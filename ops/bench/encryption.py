@@ -49,7 +49,7 @@ _MEANINGS = {
     "recall_p50_ms": "hybrid recall, p50, ms, its query embedded before",
     "recall_cpu_ms": "of processor time for each, ms",
     "open_ms": "opening a memory that was closed, ms",
-    "rebuild_s": "both indexes built anew, s",
+    "rebuild_s": "rebuild of both indexes, s",
     "records_bytes": "records with vectors, bytes each",
     "lexicon_bytes": "lexicon, bytes each",
     "index_bytes": "graph, bytes each",

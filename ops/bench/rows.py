@@ -183,7 +183,7 @@ def learning_rows(figures: Figures) -> Iterator[Row]:
         asked = one["asked_ms"]
         yield Row(f"learning, {size} runs, asked", f"{_spread(asked)} ms", f"p99 {asked['p99']:g} ms")
     state, room = figures["state"], figures["target_state_mb"]
-    yield Row(f"learning, {state['lessons']} runs anew", f"{_spread(state['anew_ms'])} ms",
+    yield Row(f"learning, {state['lessons']} runs relearned", f"{_spread(state['anew_ms'])} ms",
               f"twice as many, condensed, {state['condensed_ms']:g} ms")  # fmt: skip
     size_mb = state["state_mb"]
     yield Row("learning, state of one user", f"{size_mb:g} MB", "", f"≤ {room:g} MB", size_mb <= room)

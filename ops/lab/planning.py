@@ -5,7 +5,7 @@ got its reward as feedback. The other half ask, by the user's first message. An 
 of its best memory. Two splits: by `trial`, all tasks were learned from; by `task`, every past run is in the memory, and
 half of the tasks were learned from while the others ask.
 
-The recorded runs knew of no memory, so the reward is all the feedback there is. An arm is also told what a planner
+The recorded runs knew of no memory, so the reward is all the feedback there is. An arm also gets what a planner
 might have cited: the first shown memory of a run of the same task, with 20 % odds another one.
 """
 

@@ -52,7 +52,7 @@ def ingest_all(
                 for record in filter(None, map(memory.get, report.record_ids)):
                     records[user_id][record.event_id or record.id] = record.id
                 done += len(of_user[start : start + _BATCH])
-                progress("bring in", done, total)
+                progress("ingest", done, total)
     return Stores(folder, settings, records)
 
 

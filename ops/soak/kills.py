@@ -35,7 +35,7 @@ def kills() -> dict[str, Any]:
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Wait until nothing is left of a family that was told to end, and return what is left."""
+    """Wait until nothing is left of an ending family; return what is left at the end of the time."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
