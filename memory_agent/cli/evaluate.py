@@ -37,7 +37,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 
 
 class EvaluationGroup(click.Group):
-    """The commands of `eval`; tells where a command went that is no longer one of them."""
+    """The commands of `eval`; a command that moved is refused with its new place."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

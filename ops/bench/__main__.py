@@ -1,10 +1,9 @@
-"""`make bench`: every part in one run, one table beside the targets of the design.
+"""`make bench`: measures every part in one run, in one table beside the targets of the design.
 
     python -m ops.bench [--quick] [--json] [--only PART]... [--large]
 
-Progress goes to standard error. A full run also writes `ops/bench/results.md`, which is kept in the repository; a
-target that is missed is a figure, and the exit code is 0 all the same. Run it on a machine that does nothing else:
-the load beside the run is part of the result.
+Progress goes to standard error. A full run also writes `ops/bench/results.md`. A missed target is a figure; the exit
+code is 0 all the same. Run it on an idle machine: the load during the run is part of the result.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ _MARKS = {True: "yes", False: "NO", None: ""}
 
 
 def main(now: datetime) -> int:
-    """Measure, print, and keep the results of a full run; `now` dates them."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # nothing but the measured work
+    """Measure and print; write the results of a full run, dated `now`."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # no background work
     options = _parse()
     started_s = time.monotonic()
     busy = load_per_core()
@@ -124,7 +123,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ops.bench", description="Measures, beside the design's targets.")
-    parser.add_argument("--quick", action="store_true", help="fewer memories and events; results.md is left as it is")
+    parser.add_argument("--quick", action="store_true", help="fewer memories and events; does not write results.md")
     parser.add_argument(
         "--large", action="store_true", help="store and filters also with 100,000 memories (six minutes)"
     )

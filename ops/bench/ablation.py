@@ -1,8 +1,8 @@
-"""What each part of the ranking brings: the shipped recall, built up step by step, and without one part at a time.
+"""What each part of the ranking contributes: recall built up step by step, and without one part at a time.
 
-The parts are settings, so every line is the shipped code, asked through `Memory` on the same stores. Settings were
-chosen on conversations 0 to 2 of the development file, and lines are told for 3 and 4, which nothing was chosen on, as
-well. Differences to the shipped recall are resampled in pairs.
+Parts are settings, so every line is the shipped code, asked through `Memory` on the same stores. Settings were chosen
+on conversations 0 to 2 of the development file; 3 and 4, on which nothing was chosen, are reported separately.
+Differences to the shipped recall are resampled in pairs.
 
     python -m ops.bench.ablation LOCOMO_FILE      some minutes; writes ops/bench/ablation.md
 """
@@ -48,7 +48,7 @@ _METRICS = ("recall@5", "recall@10", "session_recall@10")
 
 @dataclass(frozen=True)
 class Line:
-    """One way to recall, by the name under which it stands in the table."""
+    """One line of the table: a name and the settings of a recall."""
 
     name: str
     mode: Mode
@@ -56,7 +56,7 @@ class Line:
 
 
 def lines() -> list[Line]:
-    """Return the ways: one side alone, then part upon part, then all parts but one."""
+    """Return the lines: each side alone, then cumulative parts, then all parts but one."""
     without = {name: value for part in _PARTS.values() for name, value in part.items()}
     found = [
         Line("vectors alone", "vector", RecallSettings(centering=False)),
@@ -77,9 +77,9 @@ def _settings(changes: dict[str, object]) -> RecallSettings:
 
 
 def measure(file: Path, progress: Progress) -> dict[str, list[str]]:
-    """Return the table's rows for each group of conversations."""
+    """Return the rows of the table for each group of conversations."""
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_TOP_K)
-    with ingested(plan, _tell(progress, progress.add_task("bring in"))) as prepared:
+    with ingested(plan, _tell(progress, progress.add_task("ingest"))) as prepared:
         task = progress.add_task("ask", total=len(lines()))
         runs = {line.name: _run(prepared, line, lambda: progress.advance(task)) for line in lines()}
     return {group: _rows({name: _part(run, users) for name, run in runs.items()}) for group, users in _GROUPS.items()}
@@ -93,7 +93,7 @@ def _run(prepared: Prepared, line: Line, done: Callable[[], None]) -> Run:
 
 
 def _part(run: Run, users: tuple[str, ...]) -> Run:
-    """Return a run over some of its histories."""
+    """Return the part of a run over some of its histories."""
     histories = tuple(history for history in run.plan.dataset.histories if history.user in users)
     plan = replace(run.plan, dataset=msgspec.structs.replace(run.plan.dataset, histories=histories))
     return replace(run, plan=plan, answers=tuple(answer for answer in run.answers if answer.user in users))
@@ -159,7 +159,7 @@ def _tell(progress: Progress, task: TaskID) -> Callable[[str, int, int], None]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the file that is named, and write the page."""
+    """Measure the given file and write the page."""
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,11 +1,11 @@
-"""Whether a run's own words tell which of the shown memories it used: precision, and what it costs in finding them.
+"""How well a run's own words tell which of the shown memories it used: precision, and the share of used memories found.
 
-LoCoMo: the answer to a question is what a run put out, the first ten memories that the shipped recall gives for the
-question are what it was shown, and the turns named as evidence are what it used. As runs say more than one thing, the
-answer also stands in longer outputs: between two phrases of a report, and among the answers to 4 or 19 other questions
-of the conversation (whose evidence then counts as used, too). The threshold was chosen on conversations 0 to 2.
+LoCoMo: the answer to a question is a run's output, the first ten memories of the shipped recall were shown, and the
+evidence turns were used. Since runs say more than one thing, the answer is also put in longer outputs: between two
+phrases of a report, and among the answers to 4 or 19 other questions of the conversation, whose evidence then counts as
+used too. The threshold was chosen on conversations 0 to 2.
 
-Airline runs (`attribution_airline`): what is named although nobody saw it.
+Airline runs (`attribution_airline`): what is named although no run saw it.
 
     python -m ops.bench.attribution LOCOMO_FILE [AIRLINE_FILE]      two minutes; writes ops/bench/attribution.md
 """
@@ -43,13 +43,13 @@ PAGE = Path(__file__).with_name("attribution.md")
 _SHOWN = 10
 _CHOSEN_ON = ("0", "1", "2")
 _THRESHOLDS = (3.0, 3.5, THRESHOLD, 4.5, 5.0, 6.0)
-_FEWEST = 20  # named memories, below which a precision says nothing
+_FEWEST = 20  # named memories; a precision of fewer means nothing
 _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A question, its answer, and what was shown for it. `vectors` (k, d), `answer_vector` (d,), of unit length."""
+    """A question, its answer, and the shown memories. `vectors` (k, d) and `answer_vector` (d,) have unit length."""
 
     user: str
     request: str
@@ -62,24 +62,24 @@ class Case:
 
     @property
     def shown(self) -> list[ShownText]:
-        """What was shown, by its place."""
+        """The shown memories, by position."""
         return [ShownText(place, text) for place, text in enumerate(self.texts)]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of all that was shown, whether it was used, and whether it is of the conversations chosen on; all (n,)."""
+    """Scores of all shown memories, whether used, and whether of the development conversations; all (n,)."""
 
     scores: npt.NDArray[np.float64]
     used: npt.NDArray[np.bool_]
     chosen_on: npt.NDArray[np.bool_]
 
     def cells(self, threshold: float) -> list[str]:
-        """Return precision, share found and number named, for the conversations chosen on and for the others."""
+        """Return precision, recall and number named, for the development conversations and the others."""
         return [cell for part in (self.chosen_on, ~self.chosen_on) for cell in self._cells(part, threshold)]
 
     def least_with(self, precision: float) -> float | None:
-        """Return the threshold with that precision where it was chosen and most found; None where there is none."""
+        """Return the least threshold with that precision on the development conversations, None without one."""
         scores, used = self.scores[self.chosen_on], self.used[self.chosen_on]
         for threshold in np.unique(scores[scores > 0]):
             named = scores >= threshold
@@ -96,11 +96,11 @@ class Scored:
 
 Score = Callable[[str, Case, CountedTexts], Sequence[float]]
 Form = Callable[[Case, random.Random], tuple[str, frozenset[str]]]
-"""Makes an output, and says which memories it used."""
+"""Makes an output and the memories that it used."""
 
 
 def cases(file: Path) -> tuple[list[Case], dict[str, CountedTexts]]:
-    """Ask the questions of the main categories, and return them with the words of each user's memories."""
+    """Ask the questions of the main categories; return them with the word counts of each user's memories."""
     answers = [[entry.get("answer") for entry in part["qa"]] for part in json.loads(file.read_bytes())]
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_SHOWN)
     found: list[Case] = []
@@ -137,7 +137,7 @@ def _case(user: str, user_id: str, question: Question, answer: str, memory: Memo
 
 
 def forms(found: Sequence[Case]) -> dict[str, Form]:
-    """Return the outputs that an answer is put in."""
+    """Return the outputs that an answer is embedded in."""
     by_user: defaultdict[str, list[Case]] = defaultdict(list)
     for case in found:
         by_user[case.user].append(case)
@@ -171,7 +171,7 @@ def forms(found: Sequence[Case]) -> dict[str, Form]:
 
 
 def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form, score: Score) -> Scored:
-    """Score all that was shown for every question; the same seed draws the same other answers."""
+    """Score all shown memories of every question; a seed fixes the other answers."""
     chance = random.Random(0)
     scores: list[float] = []
     used: list[bool] = []
@@ -190,7 +190,7 @@ def shipped(output: str, case: Case, store: CountedTexts) -> list[float]:
 
 
 def keeping_request(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score as the learner does, had there been no request."""
+    """Score as the learner does without a request."""
     by_place = {one.row: one.score for one in weigh(output, "", case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 
@@ -201,19 +201,19 @@ def cosine(_output: str, case: Case, _store: CountedTexts) -> list[float]:
 
 
 def place(_output: str, case: Case, _store: CountedTexts) -> list[float]:
-    """Score by the place in the answer of the recall alone: what crediting the first does."""
+    """Score by rank in the recall alone, as crediting the first memories would."""
     return [1.0 / (at + 1) for at in range(len(case.texts))]
 
 
 def shared_words(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score by the share of the output's words, each weighed by its rarity, that the memory has."""
+    """Score by the share of the output's words, weighted by rarity, that the memory has."""
     said = _rarities(output, case, store)
     total = sum(said.values()) or 1.0
     return [sum(said[word] for word in said.keys() & set(_stems(text))) / total for text in case.texts]
 
 
 def longest_phrase(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score by the rarity of the longest run of words that output and memory have in common."""
+    """Score by the rarity of the longest common run of words."""
     said, rarity = _stems(output), _rarities(output, case, store)
     return [_longest(said, _stems(text), rarity) for text in case.texts]
 
@@ -238,7 +238,7 @@ def _stems(text: str) -> list[str]:
 
 
 def locomo_lines(file: Path) -> Iterator[str]:
-    """Return the part of the page about LoCoMo."""
+    """Return the LoCoMo part of the page."""
     found, stores = cases(file)
     made = forms(found)
     total = sum(len(case.ids) for case in found)
@@ -291,7 +291,7 @@ def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str
 
 
 def main(arguments: list[str]) -> int:
-    """Measure on the files that are named, and write the page."""
+    """Measure the given files and write the page."""
     if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""How many of some texts have a word: what the lexicon of a store of these texts would say."""
+"""Word counts over texts, as the lexicon of a store of these texts would give."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memory_agent.learning.overlap import statements, stem
 
 
 class CountedTexts:
-    """Word counts of a user's memories, from their texts."""
+    """Counts the texts of a user's memories that have a word."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         having = [{word for one in statements(text) for word in one.words} for text in texts]
@@ -17,5 +17,5 @@ class CountedTexts:
         self._having = Counter(word for words in having for word in words)
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Return how many of the texts have each word, however inflected."""
+        """Return how many texts have each word, in any inflection."""
         return {word: self._having[stem(word)] for word in words}

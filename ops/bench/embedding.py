@@ -1,8 +1,8 @@
-"""Embedding: texts per second and milliseconds per query, ours beside what is commonly done, in one run.
+"""Embedding throughput and query latency, ours beside the common default, in one run.
 
-The common default is measured as the most used peer does it: float32, every text padded to 256 tokens, batches of 32,
-the engine's default session (all cores, spinning). It gets our fused graph, which is faster than the one it ships.
-The kinds take turns, so that a busy machine hits all of them; medians over the turns, with the range beside them.
+The default is measured as the most used peer runs it: float32, every text padded to 256 tokens, batches of 32, the
+engine's default session (all cores, spinning). It gets our fused graph, which is faster than its own. Variants take
+turns, so that a busy machine affects all; figures are medians over the turns, with the range.
 
 Run alone: `python -m ops.bench.embedding`.
 """
@@ -46,7 +46,7 @@ Run = Callable[[list[str]], object]
 
 
 class _Padded:
-    """float32 as the most used peer runs it."""
+    """float32, as the most used peer runs it."""
 
     def __init__(self, model: MiniLM, graph: Path | bytes) -> None:
         self._encode = model.encode
@@ -63,19 +63,19 @@ class _Padded:
             self._session.run(None, {"input_ids": ids, "attention_mask": mask})
 
     def each(self, texts: list[str]) -> None:
-        """Embed one text at a time, as queries come."""
+        """Embed one text at a time, as queries arrive."""
         for text in texts:
             self([text])
 
 
 def measure() -> dict[str, Any]:
     """Return the figures of one run; about half a minute."""
-    with tempfile.TemporaryDirectory() as folder:  # the float32 graph has 90 MB: not into the user's cache
+    with tempfile.TemporaryDirectory() as folder:  # keep the float32 graph (90 MB) out of the user's cache
         int8 = obtain(msgspec.structs.replace(_SETTINGS, scheme="int8"), cache_folder())
         float32 = obtain(msgspec.structs.replace(_SETTINGS, scheme="float32"), Path(folder))
         small, large = MiniLM(int8, 256), MiniLM(float32, 256)
         padded = _Padded(large, float32.graph)
-        lanes = LanedEmbedder(small, bulk_niceness=0)  # all at one priority: engines are compared, not manners
+        lanes = LanedEmbedder(small, bulk_niceness=0)  # the same priority for all: the engines are compared
         try:
             return _report(_take_turns(small, large, padded, lanes), small)
         finally:
@@ -84,7 +84,7 @@ def measure() -> dict[str, Any]:
 
 @dataclass
 class _Kind:
-    """One way to embed, and what it was measured to do, a value a turn."""
+    """One way to embed, with a measured value per turn."""
 
     bulk: Run
     query: Run
@@ -140,7 +140,7 @@ def _report(kinds: dict[str, _Kind], model: MiniLM) -> dict[str, Any]:
 
 
 def _compare(ours: _Kind, other: _Kind, target: float) -> dict[str, Any]:
-    """Compare by throughput, and by processor time, which other programs on the machine disturb less."""
+    """Compare by throughput and by processor time, which other programs disturb less."""
     return {
         "by_throughput": round(statistics.median(ours.texts_per_s) / statistics.median(other.texts_per_s), 2),
         "by_processor_time": round(
@@ -155,14 +155,14 @@ def _one_by_one(model: MiniLM) -> Run:
 
 
 def _seconds(run: Run, texts: list[str]) -> tuple[float, float]:
-    """Return the time passed, and the processor time of all threads of this process."""
+    """Return wall time and the processor time of all threads of this process."""
     start, cpu_start = time.perf_counter(), time.process_time()
     run(texts)
     return time.perf_counter() - start, time.process_time() - cpu_start
 
 
 def _texts(count: int, seed: int) -> list[str]:
-    """Return texts as long as turns of dialogue are: mean 34 tokens, one in twenty over 80. None comes twice."""
+    """Return distinct texts of the length of dialogue turns: mean 34 tokens, one in twenty over 80."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(3.25, 0.6, count), 3, 240).astype(int)
     return [f"{seed} {i} " + " ".join(rng.choice(_WORDS.split(), length)) for i, length in enumerate(lengths)]

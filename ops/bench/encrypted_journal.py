@@ -1,8 +1,8 @@
-"""What encryption costs the journal: events/s in and out, and bytes on the disk, plain and encrypted in turns.
+"""The cost of encryption for the journal: events/s in and out, and bytes on disk, plain and encrypted in turns.
 
-`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns the same as a dict. Events of 1 KB of eight
-users are appended in transactions of 100, as group commit makes them, and of 1, where the disk decides; read in
-batches of 1,000; and a plain journal is converted. One process, so that the difference is the cipher's.
+`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns it as a dict. Events of 1 KB of eight users
+are appended in transactions of 100, as group commit makes them, and of 1, where the disk decides; read in batches of
+1,000; and a plain journal is converted. One process, so that the difference is the cipher's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAYLOAD_BYTES = 850
 USERS = 8
 
 Figures = dict[str, dict[str, Spread]]
-"""`plain` and `encrypted`: each figure with its range."""
+"""The figures with their ranges, under `plain` and `encrypted`."""
 
 
 def measure(rounds: int = ROUNDS, events: int = EVENTS) -> Figures:
@@ -69,7 +69,7 @@ def _read_all(journal: Journal) -> None:
 
 
 def _timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Return how long it took, and how much of that this process computed."""
+    """Return wall time and processor time."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     act()
     return time.perf_counter() - started_s, time.process_time() - cpu_s

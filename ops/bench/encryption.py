@@ -1,8 +1,8 @@
-"""What encryption costs a memory: how fast it is filled, asked and opened, and its bytes on the disk; and the journal.
+"""The cost of encryption for a memory: filling, asking and opening it, its bytes on disk; and for the journal.
 
-`python -m ops.bench.encryption` measures plain and encrypted in turns, so that a busy machine hits both, and writes
-`ops/bench/encryption.md`. Memories are synthetic, with a vector each; queries are real, embedded before they are
-timed. Events carry ids of their emitter, which come in order where they are plain and in none where they are encrypted.
+`python -m ops.bench.encryption` measures plain and encrypted in turns, so that a busy machine affects both, and writes
+`ops/bench/encryption.md`. Memories are synthetic, each with a vector; queries are real, embedded before they are timed.
+Events carry ids of their emitter, which are ordered where plain and unordered where encrypted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUERIES = 100
 PAGE = Path(__file__).with_name("encryption.md")
 
 Figures = dict[str, dict[str, Spread]]
-"""`plain` and `encrypted`: each figure with its range."""
+"""The figures with their ranges, under `plain` and `encrypted`."""
 
 _MEANINGS = {
     "ingest_per_s": "memories/s taken in, in batches of 100, followed by both indexes",
@@ -50,7 +50,7 @@ _MEANINGS = {
     "recall_p50_ms": "hybrid recall, p50, ms, its query embedded before",
     "recall_cpu_ms": "of processor time for each, ms",
     "open_ms": "opening a memory that was closed, ms",
-    "rebuild_s": "both indexes built anew, s",
+    "rebuild_s": "rebuild of both indexes, s",
     "records_bytes": "records with vectors, bytes each",
     "lexicon_bytes": "lexicon, bytes each",
     "index_bytes": "graph, bytes each",
@@ -65,7 +65,7 @@ _MEANINGS = {
 
 
 def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
-    """Return the figures that `_MEANINGS` names, of the memory; those of the journal are `encrypted_journal`'s."""
+    """Return the figures of `_MEANINGS`, of the memory; those of the journal are in `encrypted_journal`."""
     samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
     records = [_record(number) for number in range(memories + ALONE)]
     embedder = open_embedder(EmbedderSettings(allow_download=False))
@@ -88,7 +88,7 @@ _texts = SyntheticTexts(seed=2)
 
 
 class _Round:
-    """One memory: filled, asked, opened again, weighed."""
+    """One memory: filled, asked, reopened, its files measured."""
 
     def __init__(self, scratch: Path, embedder: Embedder, found: dict[str, list[float]], *, is_encrypted: bool) -> None:
         self._folder = scratch / "user"
@@ -101,7 +101,7 @@ class _Round:
 
     def run(self, records: list[MemoryRecord]) -> None:
         count = len(records) - ALONE
-        self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # so that there is a graph, and its file
+        self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # so that there is a graph with a file
         self._fill(records, count)
         self._ask()
         for name, path in (("records", "records/data.mdb"), ("lexicon", LEXICON_FILE), ("index", INDEX_FILE)):
@@ -149,7 +149,7 @@ class _Round:
 
 
 def _timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Return how long it took, and how much of that this process computed."""
+    """Return wall time and processor time."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     act()
     return time.perf_counter() - started_s, time.process_time() - cpu_s
@@ -184,7 +184,7 @@ def _cell(figure: Spread | None) -> str:
 
 
 def main() -> None:
-    """Measure, and keep the page."""
+    """Measure and write the page."""
     memory, journal = measure(), encrypted_journal.measure(rounds=ROUNDS)
     PAGE.write_text(page({kind: memory[kind] | journal[kind] for kind in memory}, datetime.now(UTC)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A user's folder with many memories in it, made once and measured by several parts of the bench."""
+"""A user's folder with many memories, filled once and measured by several parts of the bench."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def filled_store(count: int, tell: Tell | None = None) -> Iterator[Path]:
-    """Give the folder of a closed memory with `count` memories, embedded by the real model; it is gone afterwards."""
+    """Yield the folder of a closed memory with `count` memories, embedded by the real model; removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-store-") as folder:
         path = Path(folder) / "filled"
         started_s = time.perf_counter()

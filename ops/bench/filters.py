@@ -1,12 +1,11 @@
-"""Filters that keep from three memories to all: both ways of applying them side by side, and how well the plan chose.
+"""Filters that keep from three memories to all: both strategies side by side, and how well the plan chose.
 
 Each filter comes in three kinds: by quality (no index), by time and by tag (an index). Both strategies and the chosen
-one take turns over the same new queries; times are processor time of the searching thread, since the machine may have
-others. Regret is what the choice costs over the better way. Recall is against brute force over all vectors, and must
-be 1.
+one take turns over the same new queries; times are processor time of the searching thread, since the machine may be
+shared. Regret is the cost of the choice over the better strategy. Recall is against brute force and must be 1.
 
-Run alone: `python -m ops.bench.filters [--large] [--constants]`; `--large` adds 100,000 memories, four minutes;
-`--constants` measures what the cost model is made of instead.
+Run alone: `python -m ops.bench.filters [--large] [--constants]`; `--large` adds 100,000 memories (four minutes),
+`--constants` measures the constants of the cost model instead.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _LIMIT = RecallSettings().candidates
 _BATCH = 1_000
 _QUERIES = 5
 _TEXTS = 2_000
-_COMMON = "common"  # in six texts of ten
+_COMMON = "common"  # in six of ten texts
 _LEAST_KEPT = 3
 _TOLERANCE = 2e-6
 
 
 def measure(sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """Return for each size the figures of each filter, and what they come to."""
+    """Return, for each size, the figures of each filter and their summary."""
     return {str(size): _measure_one(size) for size in sizes}
 
 
@@ -71,7 +70,7 @@ def _measure_one(size: int) -> dict[str, Any]:
 
 @contextmanager
 def filled_archive(size: int) -> Iterator[Archive]:
-    """Give an archive of synthetic memories; it is gone afterwards."""
+    """Yield an archive of synthetic memories; removed afterwards."""
     vectors, texts, random = SyntheticVectors(seed=1), SyntheticTexts(seed=2), np.random.default_rng(3)
     drawn = [texts.draw() for _ in range(min(size, _TEXTS))]
     with tempfile.TemporaryDirectory(prefix="bench-filters-") as folder:
@@ -102,7 +101,7 @@ def _tags(number: int, chance: float) -> tuple[str, ...]:
 
 
 def _filters(size: int) -> dict[str, MemoryFilter]:
-    """By what and share; a share of 0 stands for three memories."""
+    """Return the filters by kind and share; a share of 0 stands for three memories."""
     made = {}
     for share in SHARES:
         part = max(share, _LEAST_KEPT / size)
@@ -139,7 +138,7 @@ def _compare(archive: Archive, vectors: Embedding, name: str, chosen: MemoryFilt
 
 
 def _recall(scores: np.typing.NDArray[np.float32], best: np.typing.NDArray[np.float32]) -> float:
-    """Share of the best cosines that were found."""
+    """Return the share of the best cosines that were found."""
     if len(scores) != len(best):
         return 0.0
     return float(np.mean(np.abs(scores - best) < _TOLERANCE)) if len(best) else 1.0
@@ -154,7 +153,7 @@ def _nearest(archive: Archive, chosen: MemoryFilter, strategy: Strategy | None, 
 
 
 def constants(size: int) -> dict[str, float]:
-    """Return what the cost model is made of, in microseconds, over `size` memories."""
+    """Return the constants of the cost model, in microseconds, over `size` memories."""
     with filled_archive(size) as archive:
         index, lexicon = archive.index, archive.lexicon
         query = SyntheticVectors(seed=1).draw(1, seed=4)[0]

@@ -1,8 +1,8 @@
-"""Ingest, end to end: from the first publish to the last event recallable, beside what the embedder alone does.
+"""Ingest end to end: from the first publish to the last event recallable, beside the embedder alone.
 
 A real daemon, and a publisher in a process of its own (`memory-agent publish --wait`); the events are findings of 34
-tokens on average, all for one user. Embedding is what costs, so the same texts are embedded without anything around
-it, in this process, by the same lane: taking turns, so that a busy machine hits both.
+tokens on average, all of one user. Embedding dominates, so the same texts are embedded in this process by the same
+lane, in turns, so that a busy machine affects both.
 
 Run alone: `python -m ops.bench.ingest`.
 """
@@ -33,12 +33,12 @@ _TIMEOUT_S = 300.0
 
 
 def measure(count: int = _EVENTS) -> dict[str, Any]:
-    """Return events/s and texts/s of each turn, and the share that is left of the embedder's rate."""
+    """Return events/s and texts/s of each turn, and their ratio."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "events.jsonl"
-            _publish(passages(_WARM_UP, seed=99), "warm", data_dir, file)  # wakes the user, opens the model
+            _publish(passages(_WARM_UP, seed=99), "warm", data_dir, file)  # wake the user, open the model
             embedder.embed_texts(passages(_WARM_UP, seed=99))
             return _take_turns(embedder, data_dir, file, count // _TURNS)
     finally:

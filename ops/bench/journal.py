@@ -1,9 +1,8 @@
-"""Journal events/s and ack latency through a real relay process, at windows of 1, 16 and 256 events of 1 KB.
+"""Journal throughput and ack latency through a real relay process, at windows of 1, 16 and 256 events of 1 KB.
 
-`python -m ops.bench.journal` prints a table; `measure()` returns the same as a dict. Latency is from `publish` to the
-moment the publisher has the ack, waiting for room in the window included, one sample per event. The relay and the
-publisher are two processes, as in use. `commit` is the same journal in this process, one event per commit: what the
-disk and the processor allowed at that time, to compare with.
+`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Latency is from `publish` until the
+publisher has the ack, waiting for the window included, one sample per event. Relay and publisher are two processes, as
+in use. `commit` is the same journal in this process, one event per commit: what disk and processor allowed meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STOP_TIMEOUT_S = 20
 
 
 def measure() -> dict[str, Any]:
-    """Return for a bare commit and for each window: events/s, p50 and p99 in ms, and the number of events."""
+    """Return events/s, p50 and p99 in ms and the number of events, for a bare commit and for each window."""
     with tempfile.TemporaryDirectory(prefix="bench-journal-") as folder, _relay(Path(folder)):
         figures = {"commit": _measure_commit(Path(folder) / "bare")}
         for window, count in WINDOWS.items():

@@ -1,8 +1,8 @@
-"""What learning costs: an update, learning anew, the state; and what a recall pays for the learned ranking.
+"""The cost of learning: an update, relearning, the state; and what the learned ranking adds to a recall.
 
-Updates are measured on the learner alone, in the model's dimensions, with as many runs as the design names. The recalls
-are those of a filled store that 512 runs used, with learning off and on, block by block in turns; what is compared is
-the time of each question in both, so that a hard question is hard for both. Run alone: `python -m ops.bench.learning`.
+Updates are measured on the learner alone, with the model's dimensions and as many runs as the design names. Recalls are
+of a filled store that 512 runs used, with learning off and on, in blocks and turns; the times of each question are
+compared in pairs. Run alone: `python -m ops.bench.learning`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TOP_K = 5
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the cost of learning, alone and in the recalls of a filled store, which stays as it is."""
+    """Return the cost of learning, alone and in the recalls of a filled store, which is not changed."""
     return {
         "updates": {str(size): _updates(size) for size in _SIZES},
         "state": _state(),
@@ -56,7 +56,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _updates(size: int) -> dict[str, Any]:
-    """Time one more run, one whose quality is revised, and one that is forgotten, among `size` of them."""
+    """Time a new run, a revised one and a forgotten one, among `size` runs."""
     lessons = list(_lessons(size + _UPDATES))
     learner = Learner.from_lessons(_NDIM, lessons[:size])
     random = np.random.default_rng(1)
@@ -69,7 +69,7 @@ def _updates(size: int) -> dict[str, Any]:
 
 
 def _state() -> dict[str, Any]:
-    """Size of a full learner's file, and how long it takes to learn all anew."""
+    """Return the file size of a full learner, and the time to relearn everything."""
     lessons = list(_lessons(CAPACITY))
     taken = [_milliseconds(lambda: Learner.from_lessons(_NDIM, lessons)) for _ in range(3)]
     more = list(_lessons(2 * CAPACITY))
@@ -99,7 +99,7 @@ def _recalls(store: Path) -> dict[str, Any]:
         for turn in range(-1, _TURNS):
             asked = queries(_QUESTIONS, seed=5_000 + turn)
             for question in asked:
-                embedder.embed_query(question)  # what is compared begins behind the model
+                embedder.embed_query(question)  # keep the model out of the comparison
             order = ("off", "on") if turn % 2 else ("on", "off")
             taken = {mode: [_milliseconds(lambda q=q, m=mode: _ask(ways[m], q)) for q in asked] for mode in order}  # type: ignore[misc]
             if turn >= 0:
@@ -116,7 +116,7 @@ def _recalls(store: Path) -> dict[str, Any]:
 
 
 def _teach(folder: Path, embedder: Embedder) -> None:
-    """Let so many runs use what they were shown first as the learner holds."""
+    """Let as many runs as the learner holds use their first shown memory."""
     with _opened(folder, embedder, "auto") as memory:
         for question in queries(CAPACITY, seed=4_000):
             result = memory.recall(question, _TOP_K, deadline_ms=60_000)
@@ -136,7 +136,7 @@ def _ask(memory: Memory, question: str) -> None:
 
 
 def _lessons(count: int) -> Iterator[Lesson]:
-    """Requests about a few dozen topics, each answered by one to three of 3,000 memories."""
+    """Return requests on a few dozen topics, each answered by one to three of 3,000 memories."""
     random = np.random.default_rng(0)
     topics = [_unit(random.normal(size=_NDIM)) for _ in range(40)]
     for number in range(1, count + 1):

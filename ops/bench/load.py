@@ -1,10 +1,9 @@
-"""Queries while texts are embedded in bulk: how long they take, beside a lane that is idle, and what the bulk loses.
+"""Queries during bulk embedding: their latency beside an idle lane, and what the bulk loses.
 
-In process: one model, its two lanes, texts of 256 tokens in the bulk lane, with as many bulk threads as there are cores
-and with one fewer. Through RPC: recalls of a user whose events are being published and ingested meanwhile. The kinds
-take turns, so that a busy machine hits all of them, and no query comes twice. What is promised is that a query is
-delayed by one embedding at the most: so the delay, of the median and of the 99th percentile, stands beside what the
-longest text takes alone.
+In process: one model, its two lanes, texts of 256 tokens in the bulk lane, with as many bulk threads as cores and with
+one fewer. Through RPC: recalls of a user whose events are being published and ingested meanwhile. Variants take turns,
+and no query repeats. The promise is that a query is delayed by one embedding at most, so the delay of the median and
+the 99th percentile is shown beside the time of the longest text alone.
 
 Run alone: `python -m ops.bench.load [--quick]`.
 """
@@ -43,7 +42,7 @@ _TURNS = 4
 _QUESTIONS = 60
 _RPC_TURNS = 3
 _RPC_QUESTIONS = 120
-_EVENTS = 1_500  # a turn; more than are ingested while it asks
+_EVENTS = 1_500  # per turn; more than are ingested while it asks
 _PAUSE_S = (0.01, 0.04)  # between two queries, so that the bulk lane works
 _ALONE_S = 2.0
 _BULK_TEXTS = 400
@@ -55,7 +54,7 @@ Block = list[float]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures of both; the filled store stays as it is."""
+    """Return the figures of both; the filled store is not changed."""
     model = open_minilm(EmbedderSettings(allow_download=False), cache_folder(), PACKAGE)
     longest_ms = min(_milliseconds(model.embed, text) for text in _longest(20, seed=1))  # the strictest measure
     return {
@@ -90,7 +89,7 @@ def _rates(pairs: list[tuple[float, float]]) -> dict[str, Any]:
 
 
 def _in_lanes(model: MiniLM, bulk_threads: int, seed: int) -> tuple[Block, float, float]:
-    """Return what each query took, and the bulk texts per second before the queries came and beside them."""
+    """Return the latency of each query, and the bulk texts per second before and during the queries."""
     lanes = LanedEmbedder(model, bulk_threads=max(bulk_threads, 1))
     try:
         done = [0]
@@ -131,7 +130,7 @@ def _measure_rpc(store: Path, longest_ms: float) -> dict[str, Any]:
 
 
 def _while_ingesting(client: MemoryClient, data_dir: Path, file: Path, turn: int) -> tuple[Block, float]:
-    """Return what each recall took while events were ingested, and the events per second of the whole load."""
+    """Return the latency of each recall during ingest, and the events per second of the whole load."""
     rates: list[float] = []
     ended = threading.Event()
 
@@ -154,7 +153,7 @@ def _while_ingesting(client: MemoryClient, data_dir: Path, file: Path, turn: int
 
 
 def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: False) -> Block:
-    """Return the milliseconds of each query, with pauses between them; `is_over` ends it early."""
+    """Return the milliseconds of each query, with pauses between; `is_over` ends it early."""
     pauses = random.Random(len(texts))
     block: Block = []
     for text in texts:
@@ -167,7 +166,7 @@ def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: Fal
 
 
 def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
-    """Return p50 and p99, and their delay over `idle` in embeddings of the longest text."""
+    """Return p50 and p99, and their delay over `idle` as embeddings of the longest text."""
     pooled, base = list(chain.from_iterable(blocks)), list(chain.from_iterable(idle))
     delays = {f"p{at}": percentile(pooled, at) - percentile(base, at) for at in (50, 99)}
     return {
@@ -186,7 +185,7 @@ def _milliseconds(ask: Ask, text: str) -> float:
 
 
 def _longest(count: int, seed: int) -> list[str]:
-    """Return texts that are cut at 256 tokens."""
+    """Return texts longer than 256 tokens."""
     parts = passages(count * _LONGEST_OF, seed)
     return [" ".join(parts[start::count]) for start in range(count)]
 

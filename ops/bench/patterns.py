@@ -1,9 +1,9 @@
 """Whether patterns find the tasks again: 100 real runs of an airline agent, 25 tasks of four trials each.
 
-The request of a run is what its customer says first, often no more than "I would like to change my flight"; or all of
-what the customer wants, as a conductor that states its objective would. The thresholds were chosen on the tasks of even
-number. A pattern is pure when all of its runs are of one task; but tasks 8 and 9 and some others differ in little more
-than a customer's name, so what is not pure need not be wrong.
+The request of a run is its customer's first message, often just "I would like to change my flight"; or all that the
+customer wants, as a conductor that states its objective would put it. Thresholds were chosen on tasks of even number. A
+pattern is pure when all its runs are of one task; but tasks 8 and 9 and some others differ in little more than a
+customer's name, so an impure pattern need not be wrong.
 
     python -m ops.bench.patterns AIRLINE_FILE      ten seconds; writes ops/bench/patterns.md
 """
@@ -38,7 +38,7 @@ _COMPLETED = 0.8  # DESIGN 7
 
 
 def past_runs(runs: Sequence[Mapping[str, Any]], request_of: Callable[[Mapping[str, Any]], str]) -> list[PastRun]:
-    """Return the runs, one a day, each in a session of its own."""
+    """Return the runs, one a day, each in its own session."""
     embedder = open_embedder(Settings().embedder)
     try:
         vectors = embedder.embed_texts([request_of(run) for run in runs])
@@ -64,7 +64,7 @@ def _task(run_id: str) -> int:
 
 
 def row(request: str, tasks: str, runs: Sequence[PastRun]) -> str:
-    """Return what became of some runs as a line of the table."""
+    """Return the table row of some runs."""
     found = patterns(runs)
     by_task = [Counter(map(_task, record.metadata["run_ids"])) for record in found]
     held = sum(map(Counter.total, by_task))
@@ -103,7 +103,7 @@ def page(rows: Sequence[str], now: datetime) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure on the file that is named, and write the page."""
+    """Measure the given file and write the page."""
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,10 +1,10 @@
-"""What a user gets whose requests come again and again in nearly the same words, and what the learner gets from it.
+"""What a user with recurring requests gets, in nearly the same words each time, and what the learner gets from it.
 
-60 runs over 6 requests in 10 wordings each, among 1,000 other memories; each request has three findings that answer it.
-Each run recalls first, then is published as a conductor publishes it (the user's words, the begin, the end), and names
-those findings that it was shown. Counted at each recall: the findings and the ends of former runs among the first five,
-and former requests there; at the end, the runs that the learner could credit. Learning is off, or on from the first.
-Run alone: `python -m ops.bench.recurring`.
+60 runs over 6 requests in 10 wordings each, among 1,000 other memories; three findings answer each request. Each run
+recalls first, is then published as a conductor publishes it (the user's words, the begin, the end), and names the
+shown findings among those. Counted at each recall: findings and ends of former runs among the first five, and former
+requests there; at the end, the runs that the learner could credit. Learning is off, or on from the first run. Run
+alone: `python -m ops.bench.recurring`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 250
 
 
 class _Work(NamedTuple):
-    """A request that comes again: what is wanted, the findings that answer it, and how a run of it ends."""
+    """A recurring request: the wish, the findings that answer it, and how a run of it ends."""
 
     wish: str
     findings: tuple[str, ...]
@@ -110,7 +110,7 @@ _WORDINGS = (
 
 
 class Shown(NamedTuple):
-    """What the first five of one answer were: counts. `first` is 1 / the place of the first finding, 0 without one."""
+    """Counts among the first five of an answer. `first` is 1 / the rank of the first finding, 0 without one."""
 
     findings: int
     endings: int
@@ -120,7 +120,7 @@ class Shown(NamedTuple):
 
 
 def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K) -> dict[str, Any]:
-    """Return what the runs were shown, without the first of each request, and how many the learner credited."""
+    """Return what the runs were shown, except the first of each request, and the number credited."""
     learning = LearningSettings(mode=mode)
     with (
         tempfile.TemporaryDirectory(prefix="bench-recurring-") as folder,
@@ -134,7 +134,7 @@ def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K)
 
 
 def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
-    """Live through the runs, one an hour, and give what each was shown."""
+    """Replay the runs, one an hour, and yield what each was shown."""
     others = events(passages(_OTHERS, seed=11), "user", "others")
     for start in range(0, _OTHERS, _BATCH):
         memory.ingest(others[start : start + _BATCH])
@@ -152,7 +152,7 @@ def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
 def _run(
     number: int, work: _Work, words: str, recall_id: str, used: Sequence[str], now: datetime
 ) -> Iterator[dict[str, Any]]:
-    """Give the events of a run."""
+    """Yield the events of a run."""
     payloads: list[tuple[str, dict[str, Any]]] = [
         ("chat.user_msg", {"text": words}),
         ("conductor.run.started", {"objective": words, "recall_ids": [recall_id]}),

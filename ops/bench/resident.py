@@ -1,8 +1,7 @@
-"""Memory of each process of a daemon with one user, and what a filled store adds to that user's actor and disk.
+"""Memory of each process of a daemon with one user, and what a filled store adds to the user's actor and disk.
 
-Proportional size (PSS) is what may be added up; resident size (RSS) counts shared pages in every process that maps
-them. The filled store is measured after it was asked, against an actor that holds twenty memories and was asked as
-often, in the same daemon: who asks and stores nothing has no actor.
+Proportional size (PSS) may be added up; resident size (RSS) counts shared pages in every process that maps them. The
+filled store is measured after use, against an actor with twenty memories that was used as much, in the same daemon.
 
 Run alone: `python -m ops.bench.resident [--quick]`.
 """
@@ -58,7 +57,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _use(data_dir: Path, user: str, *, remember: bool = False) -> int:
-    """Use a memory as a planner would; return what it takes on disk, in bytes."""
+    """Use a memory as a planner would; return its bytes on disk."""
     with MemoryClient(user, data_dir=data_dir) as client:
         for text in passages(_TEXTS, seed=5) if remember else ():
             client.remember(text)
@@ -77,7 +76,7 @@ def _measure(data_dir: Path) -> list[ProcessMemory]:
 
 
 def _merged(processes: list[ProcessMemory]) -> list[ProcessMemory]:
-    """Add up processes of one role, of which Ray keeps several."""
+    """Add up the processes of each role, of which Ray keeps several."""
     merged: dict[str, ProcessMemory] = {}
     for process in processes:
         before = merged.get(process.role, ProcessMemory(process.role, process.pid, 0, 0))

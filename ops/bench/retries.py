@@ -1,9 +1,9 @@
-"""How alike two wordings of one request are, and two requests: the figures behind `learning.retry_similarity`.
+"""How similar two wordings of one request are, and two different requests: the basis of `learning.retry_similarity`.
 
     python -m ops.bench.retries FOLDER      with locomo_dev.json and airline_runs_dev.json in it
 
-Airline: the first messages of trials of one task, against those of other tasks. LoCoMo: questions with the same
-evidence, against other questions of the same conversation. What it does not show is in decision 0018.
+Airline: first messages of trials of one task, against those of other tasks. LoCoMo: questions with the same evidence,
+against other questions of the same conversation. Its limits are in decision 0018.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 
 _COSINES = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-_ADVERSARIAL = 5  # LoCoMo's category of questions that have no answer
+_ADVERSARIAL = 5  # LoCoMo's category of questions without an answer
 
 Asked = list[tuple[str, object]]
-"""Requests, and what tells which of them are one in other words."""
+"""Requests, each with a key that equal requests share."""
 
 
 def main() -> None:
-    """Print a table for each of the two."""
+    """Print a table for each source."""
     folder, embedder = Path(sys.argv[1]), open_embedder(EmbedderSettings(allow_download=False))
     try:
         for name, groups in (("airline", _airline(folder)), ("LoCoMo", _locomo(folder))):

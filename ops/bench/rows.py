@@ -1,4 +1,4 @@
-"""The bench's figures as rows of one table: what, how much, beside what, which target, reached or not. Pure."""
+"""The bench's figures as rows of one table: figure, baseline, target, reached or not. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `reached` is None where the design names no target."""
+    """One figure. `reached` is None without a target in the design."""
 
     figure: str
     measured: str
@@ -21,7 +21,7 @@ class Row:
 
 
 def all_rows(parts: Figures) -> list[Row]:
-    """Return the rows of all parts that were measured, in the order of the table."""
+    """Return the rows of all measured parts, in table order."""
     readers = {
         "embedding": embedding_rows,
         "journal": journal_rows,
@@ -37,7 +37,7 @@ def all_rows(parts: Figures) -> list[Row]:
 
 
 def embedding_rows(figures: Figures) -> Iterator[Row]:
-    """Throughput and query time of each kind, then the ratios."""
+    """Return throughput and query time of each variant, then the ratios."""
     for name, kind in figures["kinds"].items():
         yield Row(
             f"embedding, {name}", f"{_spread(kind['texts_per_s'])} texts/s", f"query {_spread(kind['query_ms'])} ms"
@@ -53,7 +53,7 @@ def embedding_rows(figures: Figures) -> Iterator[Row]:
 
 
 def journal_rows(figures: Figures) -> Iterator[Row]:
-    """Events per second and ack latency of each window, beside a bare commit in process."""
+    """Return events/s and ack latency of each window, beside a bare commit in process."""
     bare = figures["commit"]
     for name, window in figures.items():
         if name != "commit":
@@ -65,7 +65,7 @@ def journal_rows(figures: Figures) -> Iterator[Row]:
 
 
 def ingest_rows(figures: Figures) -> Iterator[Row]:
-    """Events per second from publish to recallable, beside the embedder alone."""
+    """Return events/s from publish to recallable, beside the embedder alone."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
         f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
@@ -82,7 +82,7 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
 
 
 def recall_rows(figures: Figures) -> Iterator[Row]:
-    """Recall through RPC beside the same in process."""
+    """Return recall latency through RPC beside in process."""
     ratio, tail = figures["p50_ratio"]["median"], figures["p99_over_p50"]
     yield Row(
         f"recall through RPC, {figures['memories']:,} memories, p50",
@@ -114,7 +114,7 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
 
 
 def load_rows(figures: Figures) -> Iterator[Row]:
-    """Queries beside bulk work, in the lanes and through RPC, and their delay in embeddings of the longest text."""
+    """Return query latency during bulk work, in the lanes and through RPC, and its delay."""
     target, longest = figures["target_embeddings"], f"longest text {figures['longest_ms']:g} ms"
     for way, kinds in (("in the lanes", figures["lanes"]), ("recall through RPC", figures["rpc"])):
         for name, one in kinds.items():
@@ -129,7 +129,7 @@ def load_rows(figures: Figures) -> Iterator[Row]:
 
 
 def resident_rows(figures: Figures) -> Iterator[Row]:
-    """Memory of each process, all together, and of a filled store."""
+    """Return memory of each process, of all, and of a filled store."""
     for name, process in figures["processes"].items():
         yield Row(f"resident, {name}", f"{process['pss_mb']:g} MB", f"RSS {process['rss_mb']:g} MB")
     daemon, target = figures["daemon_pss_mb"], figures["target_daemon_mb"]
@@ -143,7 +143,7 @@ def resident_rows(figures: Figures) -> Iterator[Row]:
 
 
 def storage_rows(figures: Figures) -> Iterator[Row]:
-    """The rooms of the store by themselves, on synthetic vectors."""
+    """Return the figures of the store alone, on synthetic vectors."""
     for size, one in figures.items():
         what, targets = f"store alone, {int(size):,} memories", one["targets"]
         yield Row(f"{what}, stored", f"{one['stored_per_s']} a second", "without embedding")
@@ -159,7 +159,7 @@ def storage_rows(figures: Figures) -> Iterator[Row]:
 
 
 def filters_rows(figures: Figures) -> Iterator[Row]:
-    """What the chosen way costs beside each way alone, over filters that keep from three memories to all."""
+    """Return the cost of the chosen filter strategy beside each strategy alone."""
     for size, one in figures.items():
         what, ways = f"filters, {int(size):,} memories", one["always_ms"]
         alone = ", ".join(f"always {way.replace('_', ' ')} {_middle_and_most(taken)}" for way, taken in ways.items())
@@ -173,7 +173,7 @@ def _middle_and_most(figure: Figures) -> str:
 
 
 def learning_rows(figures: Figures) -> Iterator[Row]:
-    """Updates, learning anew and the state, then what a recall pays."""
+    """Return the cost of updates, relearning and the state, then that of a recall."""
     target = figures["target_update_ms"]
     for size, one in figures["updates"].items():
         for name, what in (("learned_ms", "one run more"), ("revised_ms", "revised"), ("forgotten_ms", "forgotten")):
@@ -183,7 +183,7 @@ def learning_rows(figures: Figures) -> Iterator[Row]:
         asked = one["asked_ms"]
         yield Row(f"learning, {size} runs, asked", f"{_spread(asked)} ms", f"p99 {asked['p99']:g} ms")
     state, room = figures["state"], figures["target_state_mb"]
-    yield Row(f"learning, {state['lessons']} runs anew", f"{_spread(state['anew_ms'])} ms",
+    yield Row(f"learning, {state['lessons']} runs relearned", f"{_spread(state['anew_ms'])} ms",
               f"twice as many, condensed, {state['condensed_ms']:g} ms")  # fmt: skip
     size_mb = state["state_mb"]
     yield Row("learning, state of one user", f"{size_mb:g} MB", "", f"≤ {room:g} MB", size_mb <= room)

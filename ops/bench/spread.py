@@ -1,4 +1,4 @@
-"""Medians with the range beside them, and percentiles: how every part of the bench says what it measured."""
+"""Medians with ranges, and percentiles: the form of every measured value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Spread = dict[str, float]
 
 
 def spread(values: Sequence[float], digits: int = 2) -> Spread:
-    """Return the median of the values, the least and the most."""
+    """Return the median, minimum and maximum of the values."""
     return {
         "median": round(statistics.median(values), digits),
         "least": round(min(values), digits),
@@ -18,6 +18,6 @@ def spread(values: Sequence[float], digits: int = 2) -> Spread:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value below which `percent` of the values lie; at least one value is needed."""
+    """Return the given percentile of at least one value."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

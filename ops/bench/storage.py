@@ -1,8 +1,8 @@
-"""What a user's memories take, on disk and in memory, and how fast and how well they are searched.
+"""The size of a user's memories on disk and in memory, and the speed and quality of searches.
 
 `python -m ops.bench.storage` measures 10,000 memories; `--large` adds 100,000 (about two minutes). Each size runs in a
-process of its own, so that resident memory is that of this size: over the same process with an empty store open.
-Texts and vectors are synthetic; queries are new draws from the same clusters.
+process of its own, so that resident memory is that of this size, over the same process with an empty store. Texts and
+vectors are synthetic; queries are new draws from the same clusters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _QUERIES = 200
 
 
 def measure(sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """Return the figures of each size, with their targets beside them."""
+    """Return the figures of each size, with their targets."""
     return {str(size): _measure_apart(size) | {"targets": TARGETS.get(size, {})} for size in sizes}
 
 
@@ -77,7 +77,7 @@ def _fill(folder: Path, size: int) -> dict[str, Any]:
 
 
 def _use(folder: Path) -> dict[str, Any]:
-    """Open what was filled, in this process that has let go of it, and use it."""
+    """Reopen the filled store in this process and use it."""
     with Store.open(folder, _SETTINGS) as store:
         begun = time.perf_counter()
         index, lexicon = derived.open_index(store, _SETTINGS), derived.open_lexicon(store)
@@ -94,7 +94,7 @@ def _use(folder: Path) -> dict[str, Any]:
 
 
 def _resident_apart(folder: Path) -> float:
-    """Megabytes of a fresh process that opens the folder and searches it, over one that opens an empty store."""
+    """Return megabytes of a fresh process that opens and searches the folder, over one with an empty store."""
     grown = []
     for source in (folder, folder.with_name("empty")):
         command = [sys.executable, "-m", "ops.bench.storage", "--resident", str(source)]
@@ -131,7 +131,7 @@ def _searches(store: Store, index: VectorIndex, lexicon: Lexicon) -> dict[str, A
 
 
 def _recall(store: Store, index: VectorIndex, queries: Embedding) -> float:
-    """Share of the ten nearest by exact cosine in float32 that a search for ten returns."""
+    """Return the recall at 10 against exact float32 cosines."""
     with store.snapshot() as snapshot:
         chunks = [(rows, queries @ vectors.T) for rows, vectors in snapshot.scan_vectors()]
     rows = np.concatenate([rows for rows, _ in chunks])
@@ -141,7 +141,7 @@ def _recall(store: Store, index: VectorIndex, queries: Embedding) -> float:
 
 
 def _times(action: Callable[[int], object]) -> dict[str, float]:
-    """p50 and p99 in milliseconds."""
+    """Return p50 and p99 in milliseconds."""
     taken = []
     for i in range(_QUERIES):
         begun = time.perf_counter()

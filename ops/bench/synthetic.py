@@ -1,6 +1,6 @@
-"""Memories that nobody wrote, with vectors that no model made: as many as wanted, the same ones each time.
+"""Synthetic memories and vectors, any number of them, the same each time.
 
-Texts have the lengths of real events (mean 34 words, 5 % over 75) and words that recur as those of a language do;
+Texts have the lengths of real events (mean 34 words, 5 % over 75) and a word distribution like that of a language;
 vectors lie in 300 clusters.
 """
 
@@ -36,7 +36,7 @@ _STOP_WORDS = (
 
 
 class SyntheticVectors:
-    """Unit vectors around 300 centres, of rank 32 within each and with noise in all directions."""
+    """Return unit vectors around 300 centres, of rank 32 within each, with noise in all directions."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ class SyntheticVectors:
 
 
 class SyntheticTexts:
-    """Sentences in which three words in ten are stop words and the others follow Zipf's law."""
+    """Return sentences in which three words in ten are stop words and the others follow Zipf's law."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)

@@ -1,8 +1,8 @@
-"""Texts to measure with: passages of real English, as long as real events are; none comes twice.
+"""Texts to measure with: distinct passages of real English, as long as real events.
 
-The source is the language reference that comes with Python (`pydoc_data`): real sentences, whose words recur as words
-do, on every machine, without a download. Rejected: words drawn at random, because their pieces and their frequencies
-are not those of a language, and both the tokenizer and the lexicon notice.
+The source is Python's own language reference (`pydoc_data`): real sentences with a natural word distribution, on every
+machine, without a download. Rejected: random words, whose pieces and frequencies are not those of a language, which
+both the tokenizer and the lexicon notice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 MEAN_TOKENS = 34
-"""What passages have on average, within one token (measured with the model's own tokenizer)."""
+"""Mean tokens of a passage, within one (measured with the model's own tokenizer)."""
 
 _MEDIAN_WORDS = 17.4
 _SPREAD = 0.62
@@ -38,7 +38,7 @@ def queries(count: int, seed: int) -> list[str]:
 
 
 def events(texts: list[str], user_id: str, series: str) -> list[dict[str, Any]]:
-    """Return an event for each text, all of them worth keeping."""
+    """Return an event for each text, all of which become memories."""
     return [
         {
             "event_id": f"{series}-{place:06}",

@@ -38,19 +38,19 @@ def lab() -> None:
 @lab.command(short_help="What is learned from how runs end.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--runs", "runs_file", type=click.Path(path_type=Path), metavar="FILE",
-              help="Runs of the airline agent with their rewards, as JSON; measured too, or alone.")  # fmt: skip
+              help="Runs of the airline agent with rewards, as JSON; measured in addition, or alone.")  # fmt: skip
 @click.option("--signal", "signals", type=click.Choice(SIGNALS), multiple=True,
               help="Learn from this signal only, with its control. May be repeated. Default: all.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, 100), help=f"How often to draw anew. Default: {_SEEDS}.")
-@click.option("--quick", is_flag=True, help=f"{_QUICK_SEEDS} seed: to see that it runs; its figures prove nothing.")
+@click.option("--seeds", type=click.IntRange(1, 100), help=f"Number of seeds. Default: {_SEEDS}.")
+@click.option("--quick", is_flag=True, help=f"{_QUICK_SEEDS} seed: a check that it runs; its figures prove nothing.")
 @click.option("--shown", type=click.IntRange(1, 100), default=10, show_default=True,
-              help="Memories that an answer shows while it is learnt from.")  # fmt: skip
+              help="Memories per answer while learning.")  # fmt: skip
 @click.option("--jobs", "processes", type=click.IntRange(1, 64),
-              help="Processes, each with a model of its own. Default: one per core.")  # fmt: skip
+              help="Processes, each with its own model. Default: one per core.")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path), metavar="OUT",
-              help="Write what every question brought to this file, as JSON; ids and figures, no text.")  # fmt: skip
+              help="Write the results of each question to this file, as JSON; ids and figures, no text.")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), metavar="PNG",
-              help="Draw the learning curve into this file (needs `pip install memory-agent[plot]`).")  # fmt: skip
+              help="Draw the learning curve to this file (needs `pip install memory-agent[plot]`).")  # fmt: skip
 @common_options
 def sona(
     target: Target,
@@ -64,32 +64,32 @@ def sona(
     results: Path | None,
     plot: Path | None,
 ) -> None:
-    """Teach memories by feedback, ask them again, and hold what they gained against what luck and controls gain.
+    """Teach memories by feedback, ask them again, and compare their gain with controls.
 
     FILE holds LoCoMo conversations; categories 1 to 4 count. Everything is asked of the real memory, in this process,
-    on copies of one store: recall, then feedback, then the next recall. Nothing is kept.
+    on copies of one store: recall, then feedback, then the next recall. The copies are removed.
 
     \b
-    What runs say that they used:
+    What runs say they used:
       oracle          all evidence, found or not: an upper bound that no user gives
-      cite            evidence that was shown, 80 % right; 10 % of the verdicts are wrong. The headline
-      list            everything that was shown, which says nothing
-      shuffled …      the controls: as many memories, but not those that were used
+      cite            the evidence shown, 80 % right; 10 % of the verdicts are wrong. The headline
+      list            everything shown, which carries no information
+      shuffled …      the controls: as many memories, but not those used
 
     \b
     What is measured:
-      learn and ask   half of the questions teach, the other half test: at random, where test
-                      questions ask for the evidence of a training question (repeated) or not
-                      (new), and so that none does (disjoint). Recall at 1, 5, 10 and MRR, less
-                      the shipped ranking with learning off; whole conversations are resampled
-      two projects    what is left of a gain when another project is taught, and what harm it does
+      learn and ask   half of the questions teach, half test: at random, where test questions
+                      share the evidence of a training question (repeated) or not (new), and
+                      disjoint, where none does. Recall at 1, 5, 10 and MRR, less the shipped
+                      ranking with learning off; whole conversations are resampled
+      two projects    what remains of a gain when another project is taught, and the harm to it
       the gate        in how many streams it opened, where it should and where it should not
-      airline runs    past runs for a new request: of the same task, and did they succeed
+      airline runs    past runs for a new request: of the same task, and successful or not
 
-    Held against learning off: vectors alone, parts of what is learnt alone, and one vector that moves all queries
+    Also compared with learning off: vectors alone, parts of the learner alone, and one vector that moves all queries
     (Rocchio). A gain counts as far as it exceeds both learning off and the shuffled control. "cite, gate decides" is
-    what a user gets with learning.mode=auto, the rest acts always. The default takes some 15 minutes on two slow cores;
-    --quick a few, with intervals that prove nothing.
+    what a user gets with learning.mode=auto; the others act always. The default takes some 15 minutes on two slow
+    cores, --quick a few, with intervals that prove nothing.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def sona(
       python -m ops.lab sona --runs airline.json
     """
     from ops.lab.plot import check_plot, draw_curve
-    from ops.lab.protocol import Protocol, carry_out
+    from ops.lab.protocol import Protocol, run_protocol
     from ops.lab.report import summarise
     from ops.lab.tables import print_learning
 
@@ -120,7 +120,7 @@ def sona(
     with ExitStack() as stack:
         place = stack.enter_context(results_file(results)) if results else None
         with progress_bars() as progress:
-            evidence = carry_out(protocol, progress)
+            evidence = run_protocol(protocol, progress)
         if place is not None:
             place.write_bytes(msgspec.json.encode(evidence))
     report = summarise(protocol, evidence)
@@ -130,7 +130,7 @@ def sona(
 
 
 def _with_controls(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
-    """Return the signals and those that they are held against, in the order of all."""
+    """Return the signals with their controls, in canonical order."""
     controls: dict[str, Signal] = {"oracle": "shuffled oracle", "cite": "shuffled cite", "list": "shuffled cite"}
     wanted = {*signals, *(controls[signal] for signal in signals if signal in controls)}
     return tuple(signal for signal in SIGNALS if signal in wanted)

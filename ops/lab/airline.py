@@ -1,10 +1,10 @@
-"""Runs of an airline agent (tau-bench, Yao et al. 2024): what was asked, what was done, and whether it was right.
+"""Reads runs of an airline agent (tau-bench, Yao et al. 2024): the request, the steps, and whether it succeeded.
 
 A file is a list of `{task_id, trial, reward, messages: [{role, content, tool_calls?: [{name, arguments}]}]}`; the
-reward is 0 or 1, from the state of the airline's database at the end. The request is the user's first message. A run
-becomes events as a conductor would publish them: what the agent said and which tools it called are steps, the last
-thing it said is the summary, and whether it completed or failed is the reward. Left out: what tools answered, which is
-JSON, and the instruction, which the agent never saw.
+reward is 0 or 1, from the final state of the airline's database. The request is the user's first message. A run becomes
+events as a conductor would publish them: what the agent said and the tools it called are steps, its last message is the
+summary, completed or failed is the reward. Left out: tool results, which are JSON, and the instruction, which the agent
+never saw.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class AirlineRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `steps` are (event type, text), in order; `ending` is the last thing that the agent said."""
+    """One run. `steps` are (event type, text), in order; `ending` is the agent's last message."""
 
     task: int
     trial: int
@@ -52,7 +52,7 @@ class AirlineRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str:
-        """The id under which the run is published."""
+        """The id of the published run."""
         return f"task-{self.task}-trial-{self.trial}"
 
 
@@ -64,7 +64,7 @@ class AirlineRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_airline(file: Path) -> AirlineRuns:
-    """Return the runs of a file. Raises `InvalidInputError` naming what is wrong."""
+    """Return the runs of a file. Raises `InvalidInputError`."""
     try:
         content = file.read_bytes()
         entries = msgspec.json.decode(content, type=list[_Entry])
@@ -79,7 +79,7 @@ def read_airline(file: Path) -> AirlineRuns:
 
 
 def events_of(run: AirlineRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the events of a run that was begun at a moment, a second apart; `recall_ids` are what it had asked."""
+    """Return the events of a run that began at `at`, a second apart; `recall_ids` are its recalls."""
     asked = {"recall_ids": list(recall_ids)} if recall_ids else {}
     events = [_event(run, user_id, at, 0, "conductor.run.started", {"objective": run.request} | asked)]
     for place, (event_type, text) in enumerate(run.steps, 1):

@@ -1,8 +1,17 @@
-"""What is compared: ways to rank, and signals to learn from. Every arm is the real `Memory` under other settings.
+"""What is compared: rankings, and signals to learn from. Every arm is the real `Memory` under other settings.
 
-Parts of what is learnt are tried alone where a setting takes the others away: the bank, the association (which is what
-the nearest past requests used), the quality prior. Beside them, one vector for all queries (`rocchio`), which no
-setting gives: the memory, with learning off, gets an embedder that moves its queries.
+A signal is what a run says it used, and its verdict:
+
+- oracle: all evidence, found or not, approved: an upper bound that no user gives.
+- cite, the headline: the evidence that was shown, each replaced by another shown memory with 20 % odds; approved when
+  evidence was shown, else failed, and 10 % of the verdicts are inverted.
+- list: everything that was shown, which carries no information; verdicts as in cite.
+- shuffled oracle, shuffled cite: controls with as many memories as oracle and cite, from another question, or drawn
+  from what was shown. What they gain is not learned from use.
+
+Parts of the learner are measured alone where a setting turns the others off: the bank, the association (what the
+nearest past requests used), the quality prior. One vector for all queries (`rocchio`) is no setting: that arm runs with
+learning off and an embedder that moves its queries.
 """
 
 from __future__ import annotations
@@ -27,11 +36,10 @@ _NOTHING_BUT_VECTORS: dict[str, Any] = {"contiguity": 0.0, "context_words": 0.0,
 
 @dataclass(frozen=True)
 class Arm:
-    """One way: what its runs say they used (None: nothing), whether what is learnt acts, and how it looks.
+    """One arm: the signal of its runs (None: no feedback), whether learning acts, and how it searches.
 
-    `recall` and `parts` are settings of recall and of learning that differ from those given. An arm with a `curve` is
-    asked while it learns, too; one that is there for comparison takes a `few` seeds alone, since minutes are short. One
-    that `moves` is asked with all queries moved by what its runs used, less what they had asked for.
+    `recall` and `parts` override settings of recall and learning. An arm with a `curve` is also asked while it learns;
+    one for comparison takes a `few` seeds, to save time; one that `moves` has its queries moved by Rocchio.
     """
 
     name: str
@@ -46,7 +54,7 @@ class Arm:
     moves: bool = False
 
     def settings(self, given: Settings) -> Settings:
-        """Return the settings that were given, with those of this arm."""
+        """Return the given settings with those of this arm."""
         replace = msgspec.structs.replace
         learning = replace(given.learning, mode=self.learning, **self.parts)
         return replace(given, learning=learning, recall=replace(given.recall, **self.recall))
@@ -65,14 +73,14 @@ CONTROLS: dict[str, str] = (
     | dict.fromkeys((CITE, GATED, LIST, BANK, ASSOCIATION, PRIOR), SHUFFLED_CITE)
     | {ROCCHIO: SHUFFLED_ROCCHIO}
 )
-"""The control that an arm has to beat."""
+"""The control that each arm has to beat."""
 
 _NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "outcome", "prior"), 0.0)
 _SHIPPED = LearningSettings()
 _ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
 _CENTRED: dict[str, Any] = {"centering": True}
 _PRIOR = 0.1
-"""Where the design bounds the weight of the prior, which is off by default."""
+"""The upper bound of the prior's weight in the design; it is off by default."""
 
 _RANDOM: tuple[SplitName, ...] = ("random",)
 _DISJOINT: tuple[SplitName, ...] = ("disjoint",)
@@ -95,11 +103,11 @@ ARMS: tuple[Arm, ...] = (
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),
 )
 FEW = 2
-"""Seeds that arms which are there for comparison take."""
+"""Seeds of arms that are there for comparison."""
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:
-    """Return the arms that learn nothing, and those that learn from these signals."""
+    """Return the arms without a signal, and those that learn from these signals."""
     return tuple(arm for arm in ARMS if arm.signal is None or arm.signal in signals)
 
 
@@ -111,39 +119,39 @@ WRONG_CITATIONS = 0.2
 WRONG_VERDICTS = 0.1
 
 
-class Account(NamedTuple):
-    """The items of the memories that were used, and the quality of the run."""
+class Claim(NamedTuple):
+    """The items that a run says it used, and its quality."""
 
     used: tuple[str, ...]
     quality: float
 
 
-def account_for(
+def claim_for(
     signal: Signal,
     relevant: Collection[str],
     others: Collection[str],
     shown: Sequence[Place],
     random: np.random.Generator,
-) -> Account:
-    """Return what a run says whose question is answered by `relevant` items and which was shown these places.
+) -> Claim:
+    """Return the claim of a run whose question is answered by `relevant` items and which was shown these ranks.
 
-    `others` are the relevant items of another question. A used place is named by its first item.
+    `others` are the relevant items of another question. A rank is named by its first item.
     """
     if signal in ("oracle", "shuffled oracle"):
-        return Account(tuple(relevant if signal == "oracle" else others), APPROVED)
+        return Claim(tuple(relevant if signal == "oracle" else others), APPROVED)
     firsts = [place[0] for place in shown]
     right = [place[0] for place in shown if not set(relevant).isdisjoint(place)]
     quality = _verdict(bool(right), random)
     if signal == "list":
-        return Account(tuple(firsts), quality)
+        return Claim(tuple(firsts), quality)
     if signal == "shuffled cite":
         drawn = random.permutation(len(firsts))[: len(right)]
-        return Account(tuple(firsts[place] for place in drawn), quality)
-    return Account(_cited(right, firsts, random), quality)
+        return Claim(tuple(firsts[place] for place in drawn), quality)
+    return Claim(_cited(right, firsts, random), quality)
 
 
 def _cited(right: Sequence[str], shown: Sequence[str], random: np.random.Generator) -> tuple[str, ...]:
-    """Return the right memories, some of them mistaken for another one that was shown beside them."""
+    """Return the right memories, some replaced by another one shown beside them."""
     wrong = [item for item in shown if item not in right]
     mistaken = random.random(len(right)) < WRONG_CITATIONS
     cited = (

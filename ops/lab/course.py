@@ -1,7 +1,7 @@
-"""One arm at work on a copy of one user's store: it is taught question by question, and asked in between.
+"""One arm on a copy of one user's store: taught question by question, and asked in between.
 
 Teaching is on-policy: the memory is asked, the run says what it used of what was shown and how it ended, and the next
-question finds what was learnt. Asking happens on a copy of the copy, so that it teaches nothing. Time is made up, an
+question finds what was learned. Asking happens on a further copy, so that it teaches nothing. Time is simulated, an
 hour from question to question, and no clock is read: the same seed gives the same course.
 """
 
@@ -26,23 +26,23 @@ from memory_agent.evaluation.trial import Examiner
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryFilter, MemoryRecord, Mode, RecallResult
 from memory_agent.trajectory import FeedbackReport, SonaStatus
-from ops.lab.arms import Arm, account_for
+from ops.lab.arms import Arm, claim_for
 from ops.lab.rocchio import Rocchio
 from ops.lab.stores import Stores, copied
 
 ASKED = 10
-"""Memories that a test question is answered with."""
+"""Memories per answer to a test question."""
 
 _START = datetime(2025, 1, 6, tzinfo=UTC)
 _APART = timedelta(hours=1)
 _METRICS = ("recall@1", "recall@5", "recall@10", "mrr")
 
 Watch = Callable[[int, Memory], None]
-"""Called with (how many questions were taught, the memory)."""
+"""Called with (number of questions taught, the memory)."""
 
 
 class Figures(NamedTuple):
-    """What came back for one question: shares of its evidence, and one over the place of the first of it."""
+    """The metrics of one question."""
 
     recall_at_1: float
     recall_at_5: float
@@ -50,8 +50,8 @@ class Figures(NamedTuple):
     mrr: float
 
 
-class Heard(msgspec.Struct, kw_only=True):
-    """What became of feedback: how many memories were named and credited, and why others were not. Grows."""
+class FeedbackCounts(msgspec.Struct, kw_only=True):
+    """Counts of feedback: memories named and credited, and why others were not credited. Mutable."""
 
     feedbacks: int = 0
     named: int = 0
@@ -59,7 +59,7 @@ class Heard(msgspec.Struct, kw_only=True):
     not_credited: dict[str, int] = {}
 
     def note(self, named: int, report: FeedbackReport) -> None:
-        """Count one feedback that named so many memories."""
+        """Count one feedback that named `named` memories."""
         self.feedbacks += 1
         self.named += named
         self.credited += len(report.credited)
@@ -68,8 +68,8 @@ class Heard(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What a course works with. `shown` memories are the answer to a question that teaches."""
+class Setup:
+    """The inputs of a course. `shown` is the number of memories per teaching answer."""
 
     stores: Stores
     embedder: Embedder
@@ -77,39 +77,39 @@ class Bench:
 
 
 @contextmanager
-def course(bench: Bench, arm: Arm, history: History, random: np.random.Generator) -> Iterator[Course]:
-    """Give a course on a copy of the store of `history.user`; gone afterwards."""
-    with copied(bench.stores.folder, history.user) as folder:
-        yield Course(bench, arm, history, random, folder)
+def course(setup: Setup, arm: Arm, history: History, random: np.random.Generator) -> Iterator[Course]:
+    """Yield a course on a copy of the store of `history.user`; removed afterwards."""
+    with copied(setup.stores.folder, history.user) as folder:
+        yield Course(setup, arm, history, random, folder)
 
 
 class Course:
-    """An arm and the copy of a store that it learns on. `history` has the items that questions are about."""
+    """An arm and the copy of a store that it learns on. `history` has the items of the questions."""
 
-    def __init__(self, bench: Bench, arm: Arm, history: History, random: np.random.Generator, folder: Path) -> None:
-        self.heard = Heard()
-        self._bench = bench
+    def __init__(self, setup: Setup, arm: Arm, history: History, random: np.random.Generator, folder: Path) -> None:
+        self.heard = FeedbackCounts()
+        self._setup = setup
         self._arm = arm
         self._history = history
         self._random = random
         self._folder = folder
-        self._settings = arm.settings(bench.stores.settings)
+        self._settings = arm.settings(setup.stores.settings)
         self._mode: Mode = arm.mode or self._settings.recall.mode
         self._rocchio = Rocchio()
         self._now = _START
 
     def teach(self, questions: Sequence[Question], watch: Watch = lambda _taught, _memory: None) -> SonaStatus:
-        """Ask the questions in their order and say after each what was used; return what the learner says of itself."""
-        with self._open(self._folder, self._bench.embedder) as memory:
+        """Ask the questions in order with feedback after each; return the learner's status."""
+        with self._open(self._folder, self._setup.embedder) as memory:
             for taught, (question, other) in enumerate(_with_others(questions), 1):
                 self._teach(memory, question, other)
                 watch(taught, memory)
             return memory.sona.status()
 
     def ask(self, questions: Sequence[Question]) -> dict[str, Figures]:
-        """Return what the memory finds for each question, by its id, and leave no trace."""
+        """Return the metrics of each question, by id, without changing the course."""
         history = msgspec.structs.replace(self._history, questions=tuple(questions))
-        embedder = self._bench.embedder
+        embedder = self._setup.embedder
         if self._arm.moves:
             embedder = self._rocchio.moving(embedder)
         with copied(self._folder, history.user) as folder, self._open(folder, embedder) as memory:
@@ -121,12 +121,12 @@ class Course:
     def _teach(self, memory: Memory, question: Question, other: Question) -> None:
         self._now += _APART
         result = memory.recall(
-            question.text, self._bench.shown, mode=self._mode, now=self._now, reference_time=question.asked_at
+            question.text, self._setup.shown, mode=self._mode, now=self._now, reference_time=question.asked_at
         )
         if self._arm.signal is None:
             return
         shown = self._places(result, memory)
-        account = account_for(self._arm.signal, question.relevant, other.relevant, shown, self._random)
+        account = claim_for(self._arm.signal, question.relevant, other.relevant, shown, self._random)
         used = [self._record(item) for item in account.used]
         report = memory.feedback(result.recall_id, used=used, quality=account.quality, now=self._now)
         self.heard.note(len(used), report)
@@ -136,10 +136,10 @@ class Course:
     def _note_for_rocchio(self, memory: Memory, question: Question, report: FeedbackReport, quality: float) -> None:
         records = memory.get(report.credited, with_embedding=True)
         used = [np.array(record.embedding, dtype=np.float32) for record in records if record.embedding]
-        self._rocchio.learn(self._bench.embedder.embed_query(question.text), used, quality)
+        self._rocchio.learn(self._setup.embedder.embed_query(question.text), used, quality)
 
     def _places(self, result: RecallResult, memory: Memory) -> list[Place]:
-        """Return the items of each memory of an answer: its own, then those of the others that it stands for."""
+        """Return the items of each memory of an answer: its own, then its duplicates."""
         places = []
         for found in result.memories:
             others = memory.get([origin.id for origin in found.origins])
@@ -150,14 +150,14 @@ class Course:
         return (record.event_id or record.id).removeprefix(event_id(self._history.user, ""))
 
     def _record(self, item: str) -> str:
-        return self._bench.stores.records[self._history.user][event_id(self._history.user, item)]
+        return self._setup.stores.records[self._history.user][event_id(self._history.user, item)]
 
     def _open(self, folder: Path, embedder: Embedder) -> Memory:
         return opener(self._settings, folder, embedder)(self._history.user)
 
 
 class _AtTime:
-    """A memory that is asked at one moment."""
+    """A memory asked at a fixed time."""
 
     def __init__(self, memory: Memory, now: datetime) -> None:
         self._memory = memory
@@ -176,5 +176,5 @@ class _AtTime:
 
 
 def _with_others(questions: Sequence[Question]) -> Iterator[tuple[Question, Question]]:
-    """Go over the questions, each with another one: the next, and the first after the last."""
+    """Pair each question with the next one, the last with the first."""
     return zip(questions, (*questions[1:], *questions[:1]), strict=True)

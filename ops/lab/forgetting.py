@@ -1,8 +1,8 @@
-"""Two projects in one memory: does what the second teaches spoil what the first taught, or harm where nothing was?
+"""Two projects in one memory: does learning the second (B) destroy what the first (A) taught, or harm B untaught?
 
-A user's memory holds two conversations. The learner is taught by the first (A), then by the second (B); another one,
-on the same memory, by B alone. Asked are the repeated questions of both, and after A alone all of B, which nothing was
-taught of. Every figure is a difference to the same questions with learning off.
+A user's memory holds two conversations. One learner is taught by A, then by B; another, on the same memory, by B alone.
+Asked are the repeated questions of both, and after A alone all of B. Every figure is a difference to the same questions
+with learning off.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 
 from memory_agent.evaluation.dataset import History, Question
 from ops.lab.arms import CITE, OFF, ORACLE, Arm
-from ops.lab.course import Bench, Course, course
+from ops.lab.course import Course, Setup, course
 from ops.lab.gains import Array, Difference, difference
 from ops.lab.histories import make_split, merged, project
 
 Moment = Literal["A after A", "A after B", "B after A", "B after B", "B alone"]
-"""Which project is asked, and after which one was taught last."""
+"""The project asked, and the project taught last."""
 
 KEPT = 0.8
-"""The share of a gain that has to be left."""
+"""The share of a gain that must remain."""
 
 
 @dataclass(frozen=True)
-class Job:
+class PairJob:
     """One pair of projects under one seed and arm. `user` has both in one memory."""
 
     seed: int
@@ -41,10 +41,10 @@ class Job:
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of a gain in recall at 5 beside another project.
+    """What remains of a gain in recall at 5 beside another project.
 
-    `alone` is the gain without the other project, `beside` the gain with it, `share` the second over the first, None
-    where there was none. `margin` is `beside` less .8 of `alone`: the target is held where it is not below 0.
+    `alone` is the gain without the other project, `beside` with it, `share` their ratio, None without a gain. `margin`
+    is `beside` less .8 of `alone`; the target is reached where it is not below 0.
     """
 
     project: Literal["A", "B"]
@@ -55,7 +55,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What one signal's learner kept. `harm` is the difference on B's questions before B was taught."""
+    """What the learner of one signal kept. `harm` is the difference on B's questions before B was taught."""
 
     arm: str
     pairs: int
@@ -74,11 +74,11 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Compared = tuple[Moments, Moments]
-"""What a learner found, and what was found with learning off."""
+"""The results of a learner, and with learning off."""
 
 
 def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:
-    """Return each history with the next one, the last with the first; of two one pair, of one none."""
+    """Pair each history with the next, the last with the first; two histories give one pair, one none."""
     following = [*histories[1:], *histories[:1]]
     return list(zip(histories, following, strict=True))[: len(histories) if len(histories) > 2 else len(histories) - 1]
 
@@ -88,36 +88,36 @@ def pair_user(first: History, second: History) -> str:
     return f"{first.user}+{second.user}"
 
 
-def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]) -> list[Job]:
-    """Return the courses of the experiment: learning off, and of the arms oracle and cite."""
+def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]) -> list[PairJob]:
+    """Return the jobs of the experiment: learning off, oracle and cite."""
     arms = [arm for arm in arms if arm.name in (OFF, ORACLE, CITE)]
     return [
-        Job(seed, place, pair_user(first, second), first, second, arm)
+        PairJob(seed, place, pair_user(first, second), first, second, arm)
         for seed in seeds
         for place, (first, second) in enumerate(pairs(histories))
         for arm in arms
     ]
 
 
-def hold(bench: Bench, job: Job) -> Moments:
-    """Return what one learner finds at each moment."""
+def run_job(setup: Setup, job: PairJob) -> Moments:
+    """Teach one learner and ask it at each moment."""
     random = np.random.default_rng((job.seed, job.place, 2))
     a, b = (make_split("random", project(part), random) for part in (job.first, job.second))
     again_a, again_b = (tuple(q for q in split.test if q.id in split.repeated) for split in (a, b))
     asked: dict[Moment, dict[str, float]] = {}
-    with _course(bench, job) as both:
+    with _course(setup, job) as both:
         both.teach(a.train)
         asked["A after A"], asked["B after A"] = _found(both, again_a), _found(both, b.test)
         both.teach(b.train)
         asked["A after B"], asked["B after B"] = _found(both, again_a), _found(both, again_b)
-    with _course(bench, job) as alone:
+    with _course(setup, job) as alone:
         alone.teach(b.train)
         asked["B alone"] = _found(alone, again_b)
     return Moments(arm=job.arm.name, seed=job.seed, user=job.user, asked=asked)
 
 
-def sum_up(moments: Sequence[Moments]) -> list[Forgetting]:
-    """Return what each signal's learner kept, less learning off."""
+def summarise(moments: Sequence[Moments]) -> list[Forgetting]:
+    """Return what the learner of each signal kept, less learning off."""
     off = {(part.seed, part.user): part for part in moments if part.arm == OFF}
     by_arm: dict[str, list[tuple[Moments, Moments]]] = {}
     for part in moments:
@@ -138,9 +138,9 @@ def sum_up(moments: Sequence[Moments]) -> list[Forgetting]:
     ]
 
 
-def _course(bench: Bench, job: Job) -> AbstractContextManager[Course]:
+def _course(setup: Setup, job: PairJob) -> AbstractContextManager[Course]:
     history = merged((job.first, job.second), job.user)
-    return course(bench, job.arm, history, np.random.default_rng((job.seed, job.place, 3)))
+    return course(setup, job.arm, history, np.random.default_rng((job.seed, job.place, 3)))
 
 
 def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
@@ -148,7 +148,7 @@ def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
 
 
 def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
-    """Give what is left of a gain, where a repeated question was asked at all."""
+    """Yield what remains of a gain, where a repeated question was asked."""
     before, units = _gains(of_arm, alone)
     after, _ = _gains(of_arm, beside)
     if not units:
@@ -164,7 +164,7 @@ def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, be
 
 
 def _gains(of_arm: Sequence[Compared], moment: Moment) -> tuple[Array, list[str]]:
-    """Return (q,) how much better each question was answered than with learning off, and whose it was."""
+    """Return (q,) the gain of each question over learning off, and its user."""
     gains, units = [], []
     for own, off in of_arm:
         gains += [recall - off.asked[moment][id_] for id_, recall in own.asked[moment].items()]

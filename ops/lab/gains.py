@@ -1,9 +1,8 @@
-"""Holds an arm against learning off and against its control: by how much better, and how sure that is.
+"""Compares an arm with learning off and with its control: the difference, and its interval.
 
-What is resampled is the difference of one question under one seed, the arm less the other; whole conversations are
-drawn (`compare.bootstrap`), because questions of one conversation share its turns, and the seeds of one question are
-the same question. The gain that counts is the lesser one: over learning off, and over the control, since what a control
-gains is not learnt from what was used.
+The difference of one question under one seed is resampled by whole conversations (`compare.bootstrap`), because their
+questions share turns, and the seeds of one question are the same question. The gain that counts is the lesser of two:
+over learning off, and over the control, since what a control gains is not learned from use.
 
 Shapes: q answers (a question under a seed), m metrics.
 """
@@ -34,7 +33,7 @@ Key = tuple[int, str]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """How much better, with the interval that holds 95 % of the resampled means; None where too few units give one."""
+    """A mean difference with its 95 % bootstrap interval, None with too few units."""
 
     mean: float
     low: float | None
@@ -42,10 +41,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm on one group of the test questions of a split, after all of the training.
+    """An arm on one group of test questions of a split, after the whole training.
 
-    `means` and `over_off` are by metric. `over_control` is of the recall at 5; `gain` is the lesser of the two
-    differences of that, None for arms without a control.
+    `means` and `over_off` are by metric. `over_control` is of recall at 5; `gain` is the lesser of its two differences,
+    None for arms without a control.
     """
 
     arm: str
@@ -59,7 +58,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a learning curve: recall at 5 of the repeated questions, less that of learning off at that stage."""
+    """A point of a learning curve: recall at 5 of repeated questions, less learning off at the same stage."""
 
     arm: str
     taught: int
@@ -68,7 +67,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standings(answered: Sequence[Answered]) -> list[Standing]:
-    """Return how each arm stands, by split and group; groups without questions, or with all of them, are left out."""
+    """Return the standing of each arm, by split and group, without empty or redundant groups."""
     final = [answer for answer in answered if answer.taught == STAGES[-1]]
     found = []
     for split in dict.fromkeys(answer.split for answer in final):
@@ -80,7 +79,7 @@ def standings(answered: Sequence[Answered]) -> list[Standing]:
 
 
 def curve(answered: Sequence[Answered]) -> list[Point]:
-    """Return the learning curves of the arms that were asked at every stage."""
+    """Return the learning curves of the arms asked at every stage."""
     points = []
     for stage in STAGES:
         by_arm = _by_arm(a for a in answered if a.taught == stage and a.split == "random" and a.is_repeated)
@@ -95,7 +94,7 @@ def curve(answered: Sequence[Answered]) -> list[Point]:
 
 
 def difference(differences: Array, units: Sequence[str]) -> list[Difference]:
-    """Return for each column of `differences` (q, m) its mean and interval, drawing whole `units` (q,)."""
+    """Return mean and interval of each column of `differences` (q, m), resampling whole `units` (q,)."""
     numbers = {unit: number for number, unit in enumerate(dict.fromkeys(units))}
     resampled = bootstrap(differences, np.array([numbers[unit] for unit in units]), RESAMPLES, SEED)
     low, high = np.nanpercentile(resampled, (2.5, 97.5), axis=0)

@@ -1,8 +1,8 @@
 """Does the gate open when it should, and only then? Long streams of recalls and feedback, with the gate in charge.
 
-All conversations lie in one memory and all questions are asked once, in random order; the gate sees what its own
-contests bring. Under citations it may open; under lists it must not, since they credit nothing; under shuffled
-citations it must not either, and how often it does is its rate of false alarms.
+All conversations are in one memory, and all questions are asked once in random order; the gate sees its own contests.
+Under citations it may open. Under lists, which credit nothing, it must not; under shuffled citations it must not
+either, and how often it does is its rate of false alarms.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from memory_agent.evaluation.dataset import History
 from memory_agent.memory import Memory
 from memory_agent.trajectory import GateState
 from ops.lab.arms import FEW, Arm, Signal
-from ops.lab.course import Bench, course
+from ops.lab.course import Setup, course
 
 SIGNALS: tuple[Signal, ...] = ("cite", "list", "shuffled cite")
 
 
 @dataclass(frozen=True)
-class Job:
+class StreamJob:
     """One stream: all questions of a history under one seed."""
 
     seed: int
@@ -32,10 +32,10 @@ class Job:
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the gate in one stream.
+    """The course of the gate in one stream.
 
-    `tried_at` and `opened_at` are the numbers of recalls after which the learner was first tried and first acted
-    always, None where that did not happen. The rest is as at the end.
+    `tried_at` and `opened_at` are the recalls after which the learner was first on trial and first on, None if never.
+    The rest is as at the end.
     """
 
     signal: Signal
@@ -53,8 +53,8 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     served: dict[str, int]
 
 
-class Vigil(msgspec.Struct, frozen=True, kw_only=True):
-    """The streams of one signal: in how many the gate opened, at some time and at the end."""
+class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The streams of one signal: in how many the gate opened, ever and at the end."""
 
     signal: Signal
     streams: int
@@ -68,18 +68,18 @@ class Vigil(msgspec.Struct, frozen=True, kw_only=True):
     opened_at: tuple[int, ...]
 
 
-def jobs(history: History, signals: Sequence[Signal], seeds: Sequence[int]) -> list[Job]:
-    """Return the streams; lists, which credit nothing whatever the seed, take few."""
+def jobs(history: History, signals: Sequence[Signal], seeds: Sequence[int]) -> list[StreamJob]:
+    """Return the streams; lists, which credit nothing under any seed, take few."""
     return [
-        Job(seed, history, signal)
+        StreamJob(seed, history, signal)
         for signal in SIGNALS
         if signal in signals
         for seed in (seeds[:FEW] if signal == "list" else seeds)
     ]
 
 
-def hold(bench: Bench, job: Job) -> Stream:
-    """Return what became of the gate."""
+def run_job(setup: Setup, job: StreamJob) -> Stream:
+    """Run one stream."""
     random = np.random.default_rng((job.seed, 4))
     questions = [job.history.questions[place] for place in random.permutation(len(job.history.questions))]
     first: dict[GateState, int] = {}
@@ -88,7 +88,7 @@ def hold(bench: Bench, job: Job) -> Stream:
         first.setdefault(memory.sona.status().gate.state, taught)
 
     arm = Arm(job.signal, job.signal, "auto", ())
-    with course(bench, arm, job.history, random) as watched:
+    with course(setup, arm, job.history, random) as watched:
         status = watched.teach(questions, watch)
     gate = status.gate
     return Stream(
@@ -108,16 +108,16 @@ def hold(bench: Bench, job: Job) -> Stream:
     )
 
 
-def sum_up(streams: Sequence[Stream]) -> list[Vigil]:
-    """Return what became of the gate by signal."""
+def summarise(streams: Sequence[Stream]) -> list[GateSummary]:
+    """Summarise the streams by signal."""
     by_signal: dict[Signal, list[Stream]] = {}
     for stream in streams:
         by_signal.setdefault(stream.signal, []).append(stream)
     return [_sum(signal, of_signal) for signal, of_signal in by_signal.items()]
 
 
-def _sum(signal: Signal, streams: Sequence[Stream]) -> Vigil:
-    return Vigil(
+def _sum(signal: Signal, streams: Sequence[Stream]) -> GateSummary:
+    return GateSummary(
         signal=signal,
         streams=len(streams),
         opened=sum(stream.opened_at is not None for stream in streams),

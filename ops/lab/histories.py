@@ -1,7 +1,8 @@
-"""Which questions teach, and which are asked afterwards. The same seed gives the same split.
+"""Splits of a user's questions into teaching and test, and several users' histories merged into one memory.
 
-Two questions share evidence when an item answers both. Split at random, many test questions ask for what a training
-question asked for before (`repeated`); split by evidence, none does, and a gain is more than a memory of answers.
+Two questions share evidence when an item answers both. In a random split, many test questions ask for evidence of a
+training question (`repeated`); in a disjoint split none does, so a gain is more than remembered answers. The same seed
+gives the same split.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """The questions of one user. `train` is in the order in which it is asked; `repeated` are ids of test questions."""
+    """The questions of one user. `train` is in teaching order; `repeated` are ids of test questions."""
 
     train: tuple[Question, ...]
     test: tuple[Question, ...]
@@ -27,7 +28,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_split(name: SplitName, questions: Sequence[Question], random: np.random.Generator) -> Split:
-    """Return half of the questions to teach with, and the others; by evidence the halves may be unequal."""
+    """Return half of the questions for teaching and half for testing; disjoint halves may be unequal."""
     groups = [[question] for question in questions] if name == "random" else evidence_groups(questions)
     train: list[Question] = []
     test: list[Question] = []
@@ -43,7 +44,7 @@ def make_split(name: SplitName, questions: Sequence[Question], random: np.random
 
 
 def evidence_groups(questions: Sequence[Question]) -> list[list[Question]]:
-    """Return the questions in groups of which no two share evidence, as small as they can be; in their order."""
+    """Return the smallest groups of questions such that no two groups share evidence, in order."""
     groups: list[tuple[set[str], list[Question]]] = []
     for question in questions:
         items, members = set(question.relevant), [question]
@@ -56,13 +57,13 @@ def evidence_groups(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def only_main(history: History, categories: Collection[str], user: str) -> History:
-    """Return the history as that of `user`, with the answerable questions of these categories; all where none is."""
+    """Return the history as that of `user`, with the answerable questions of these categories (empty: all)."""
     kept = (question for question in history.answerable if not categories or question.category in categories)
     return msgspec.structs.replace(history, user=user, questions=tuple(kept))
 
 
 def merged(histories: Sequence[History], user: str) -> History:
-    """Return the histories as those of one user, in their order; ids of items and sessions say whose they were."""
+    """Merge histories into one user's; ids of items and sessions are prefixed with their owners."""
     return History(
         user=user,
         items=tuple(_item(item, part.user) for part in histories for item in part.items),
@@ -71,7 +72,7 @@ def merged(histories: Sequence[History], user: str) -> History:
 
 
 def project(history: History) -> tuple[Question, ...]:
-    """Return the questions of a history as they are in a merged one."""
+    """Return the questions of a history with the item ids of a merged one."""
     return tuple(
         msgspec.structs.replace(
             question, relevant={_named(history.user, item): grade for item, grade in question.relevant.items()}

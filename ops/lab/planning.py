@@ -1,13 +1,12 @@
-"""A planner asks for past runs like the one before it: are they of the same task, and did they work?
+"""A planner asks for past runs like the one before it: are they of the same task, and did they succeed?
 
-Half of each task's trials are past: the runs were made one after the other, each asked the memory first, was published
-as events and got its reward as feedback. The other half ask, by the user's first message. What comes back is read as
-runs, each at the place of its best memory. Two splits: by `trial`, all tasks were learnt from; by `task`, every past
-run is in the memory, and half of the tasks were learnt from, while those of the other half ask.
+Half of each task's trials are past: made one after the other, each asked the memory first, was published as events and
+got its reward as feedback. The other half ask, by the user's first message. An answer is read as runs, each at the rank
+of its best memory. Two splits: by `trial`, all tasks were learned from; by `task`, every past run is in the memory, and
+half of the tasks were learned from while the others ask.
 
-The runs of the file knew of no memory, so nothing says which ones they used: the reward is all the feedback that there
-is. Beside that, an arm is told what a planner might have cited: the first memory shown of a run of the same task, with
-20 % odds another one.
+The recorded runs knew of no memory, so the reward is all the feedback there is. An arm also gets what a planner
+might have cited: the first shown memory of a run of the same task, with 20 % odds another one.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import RecallResult
 from ops.lab.airline import AirlineRun, events_of
-from ops.lab.arms import OFF, Arm, account_for
-from ops.lab.course import Bench
+from ops.lab.arms import OFF, Arm, claim_for
+from ops.lab.course import Setup
 from ops.lab.gains import Difference, difference
 
 Held = Literal["trial", "task"]
@@ -50,8 +49,8 @@ _BATCH = 64
 
 
 @dataclass(frozen=True)
-class Job:
-    """One planner: what is held out, under which seed, with which arm."""
+class PlannerJob:
+    """One planner: the split, seed and arm."""
 
     held: Held
     seed: int
@@ -60,9 +59,9 @@ class Job:
 
 
 class RunFigures(NamedTuple):
-    """What came first: shares of runs of the same task and of runs that succeeded, at 1 and among the first 3.
+    """Shares of runs of the same task, and of successful runs, at 1 and among the first 3.
 
-    `worked_1`: the first run is of the same task, and succeeded.
+    `worked_1`: the first run is of the same task and succeeded.
     """
 
     same_task_1: float
@@ -73,7 +72,7 @@ class RunFigures(NamedTuple):
 
 
 class Requested(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request brought. `is_mixed`: past runs of its task ended both ways, so that the order matters."""
+    """The outcome of one request. `is_mixed`: past runs of its task ended both ways, so the order matters."""
 
     arm: str
     held: Held
@@ -85,7 +84,7 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm brought for all requests, or those of mixed tasks alone; differences are to learning off."""
+    """The averages of one arm over all requests, or over mixed tasks; differences are to learning off."""
 
     arm: str
     held: Held
@@ -96,29 +95,29 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
     over_off: dict[str, Difference]
 
 
-def jobs(runs: Sequence[AirlineRun], seeds: Sequence[int]) -> list[Job]:
-    """Return the planners of the experiment."""
-    return [Job(held, seed, tuple(runs), arm) for seed in seeds for held in HELD for arm in ARMS]
+def jobs(runs: Sequence[AirlineRun], seeds: Sequence[int]) -> list[PlannerJob]:
+    """Return the jobs of the experiment."""
+    return [PlannerJob(held, seed, tuple(runs), arm) for seed in seeds for held in HELD for arm in ARMS]
 
 
-def hold(bench: Bench, job: Job) -> list[Requested]:
-    """Return what each request brings."""
+def run_job(setup: Setup, job: PlannerJob) -> list[Requested]:
+    """Replay the past runs, then ask each request."""
     random = np.random.default_rng((job.seed, HELD.index(job.held), 5))
     past, asking = _by_trial(job.runs, random)
-    learnt = set(_tasks(job.runs, random)) if job.held == "task" else {run.task for run in job.runs}
-    asked = [run for run in asking if job.held == "trial" or run.task not in learnt]
+    taught_tasks = set(_tasks(job.runs, random)) if job.held == "task" else {run.task for run in job.runs}
+    asked = [run for run in asking if job.held == "trial" or run.task not in taught_tasks]
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         Layout(Path(folder)).create()
-        with opener(job.arm.settings(bench.stores.settings), Path(folder), bench.embedder)(_USER) as memory:
+        with opener(job.arm.settings(setup.stores.settings), Path(folder), setup.embedder)(_USER) as memory:
             now = _START
             citing = np.random.default_rng((job.seed, HELD.index(job.held), 6)) if job.arm.signal else None
             for now, run in zip(_hours(), past, strict=False):
-                _live(memory, run, now, bench.shown if run.task in learnt else 0, citing)
+                _live(memory, run, now, setup.shown if run.task in taught_tasks else 0, citing)
             return [_requested(job, run, past, _recalled(memory, run, past, now + _APART)) for run in asked]
 
 
-def sum_up(requested: Sequence[Requested]) -> list[Planning]:
-    """Return what each arm brought, by what was held out."""
+def summarise(requested: Sequence[Requested]) -> list[Planning]:
+    """Return the averages of each arm, by split."""
     found = []
     for held in HELD:
         for group in ("all", "mixed"):
@@ -129,7 +128,7 @@ def sum_up(requested: Sequence[Requested]) -> list[Planning]:
 
 
 def figures_of(runs: Sequence[AirlineRun], task: int) -> RunFigures:
-    """Return the figures of past runs, best first, for a request of a task; of none they are 0."""
+    """Return the figures of recalled runs, best first, for a request of `task`; all 0 without runs."""
     same = [run.task == task for run in runs[:3]] or [False]
     succeeded = [run.succeeded for run in runs[:3]] or [False]
     return RunFigures(
@@ -142,7 +141,7 @@ def figures_of(runs: Sequence[AirlineRun], task: int) -> RunFigures:
 
 
 def _by_trial(runs: Sequence[AirlineRun], random: np.random.Generator) -> tuple[list[AirlineRun], list[AirlineRun]]:
-    """Return half of the trials as past runs, in the order in which they were made, and the others."""
+    """Return half of the trials as past runs in random order, and the others."""
     trials = sorted({run.trial for run in runs})
     past_trials = {trials[place] for place in random.permutation(len(trials))[: len(trials) // 2]}
     past = [run for run in runs if run.trial in past_trials]
@@ -150,13 +149,13 @@ def _by_trial(runs: Sequence[AirlineRun], random: np.random.Generator) -> tuple[
 
 
 def _tasks(runs: Sequence[AirlineRun], random: np.random.Generator) -> list[int]:
-    """Return half of the tasks."""
+    """Return a random half of the tasks."""
     tasks = sorted({run.task for run in runs})
     return [tasks[place] for place in random.permutation(len(tasks))[: len(tasks) // 2]]
 
 
 def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
-    """Let a run be made: it asks, is published, gets its reward; one that is shown nothing asks and learns nothing."""
+    """Replay a run: recall, ingest its events, feed back its reward; with `shown` 0 only ingest."""
     result = memory.recall(run.request, shown, now=now) if shown else None
     events = events_of(run, _USER, now, () if result is None else (result.recall_id,))
     for start in range(0, len(events), _BATCH):
@@ -167,20 +166,22 @@ def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np
 
 
 def _cited(result: RecallResult, run: AirlineRun, random: np.random.Generator) -> tuple[str, ...]:
-    """Return the memory that the run's planner might have cited, if any of its task was shown."""
+    """Return the memory that the planner might have cited, if one of its task was shown."""
     records = [found.record for found in result.memories]
     same_task = [record.id for record in records if (record.run_id or "").startswith(f"task-{run.task}-")]
-    return account_for("cite", same_task[:1], (), [(record.id,) for record in records], random).used
+    return claim_for("cite", same_task[:1], (), [(record.id,) for record in records], random).used
 
 
 def _recalled(memory: Memory, run: AirlineRun, past: Sequence[AirlineRun], now: datetime) -> list[AirlineRun]:
-    """Return the past runs that come back for the request of another one, best first."""
+    """Return the past runs recalled for the request of another one, best first."""
     by_id = {other.run_id: other for other in past}
     result = memory.recall(run.request, _MEMORIES, now=now)
     return [by_id[run_id] for run_id in distinct(found.record.run_id for found in result.memories) if run_id in by_id]
 
 
-def _requested(job: Job, run: AirlineRun, past: Sequence[AirlineRun], recalled: Sequence[AirlineRun]) -> Requested:
+def _requested(
+    job: PlannerJob, run: AirlineRun, past: Sequence[AirlineRun], recalled: Sequence[AirlineRun]
+) -> Requested:
     return Requested(
         arm=job.arm.name,
         held=job.held,
@@ -208,7 +209,7 @@ def _planning(own: Sequence[Requested], off: Sequence[Requested], group: Literal
 
 
 def _hours() -> Iterator[datetime]:
-    """Go over moments an hour apart, without end."""
+    """Yield times an hour apart, for ever."""
     now = _START
     while True:
         yield now

@@ -1,7 +1,6 @@
-"""The learning curve as a picture: recall at 5 of repeated questions, less learning off, with its 95 % interval.
+"""The learning curve as a picture: recall at 5 of repeated questions, less learning off, with 95 % intervals.
 
-The only file that knows the plotting library, which is optional (`pip install memory-agent[plot]`). It is drawn without
-a display, by the library's raster backend.
+The only file that imports matplotlib, which is optional (`pip install memory-agent[plot]`). Draws without a display.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _DOTS_PER_INCH = 120
 
 
 def check_plot(file: Path) -> None:
-    """Raise `InvalidInputError` where no picture can be drawn there, before minutes are spent on measuring."""
+    """Raise `InvalidInputError` where no picture can be written, before minutes of measuring."""
     if file.suffix.lower() != ".png":
         raise InvalidInputError("--plot", f"{file} is not named .png")
     if not file.absolute().parent.is_dir():
@@ -34,7 +33,7 @@ def check_plot(file: Path) -> None:
 
 
 def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
-    """Draw the learning curves into a PNG file; learning off is the line at 0. Raises as `check_plot`."""
+    """Draw the learning curves to a PNG file; learning off is the line at 0. Raises as `check_plot`."""
     check_plot(file)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -55,7 +54,7 @@ def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
 
 
 def _draw(axes: Axes, points: Sequence[Point], aside: float) -> None:
-    """Draw one curve; `aside` sets its intervals beside those of the others."""
+    """Draw one curve; `aside` shifts it to keep intervals apart."""
     taught = [point.taught + aside for point in points]
     means = [100 * point.over_off.mean for point in points]
     axes.plot(taught, means, marker="o", markersize=4, label=points[0].arm)

@@ -1,7 +1,8 @@
-"""The whole of `eval sona`, one experiment after the other, over one set of stores.
+"""The whole protocol: every experiment over one set of stores, in worker processes.
 
-Seeds: the main trial, the gate's streams and the airline runs take all of them, lists and two projects in one memory
-the first two. What this does not do: average (`report`).
+The main trial, the gate's streams and the airline runs take all seeds; lists and two projects the first two. Jobs are
+independent, each with its own seed, and results come back in job order, so one process and several give the same. Each
+process opens its own model (150 MB); threads would wait for each other, since most of a recall is Python.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from memory_agent.settings import Settings
 from ops.lab import forgetting, gate_streams, planning, trials
 from ops.lab.airline import AirlineRuns
 from ops.lab.arms import FEW, Signal, chosen
-from ops.lab.course import Bench
+from ops.lab.course import Setup
 from ops.lab.histories import merged, only_main
-from ops.lab.stores import Events, KeptVectors, Stores, bring_in
+from ops.lab.stores import CachingEmbedder, Events, Stores, ingest_all
 
 _EVERYTHING = "all"
 
@@ -50,7 +51,7 @@ class Protocol:
 
     @property
     def histories(self) -> list[History]:
-        """The conversations, each as a user of its own, with the questions that count."""
+        """The conversations, each as a user, with the questions that count."""
         dataset = self.conversations
         if dataset is None:
             return []
@@ -59,7 +60,7 @@ class Protocol:
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of the experiments, question by question; no text. `model` is what the vectors come from."""
+    """The results of all experiments, question by question, without text. `model` made the vectors."""
 
     model: str
     took_s: float
@@ -69,12 +70,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     requested: tuple[planning.Requested, ...] = ()
 
 
-def carry_out(protocol: Protocol, progress: Progress) -> Evidence:
-    """Return what comes of it. Raises `ModelError` without a model."""
+def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
+    """Run all experiments. Raises `ModelError` without a model."""
     started_s = time.monotonic()
-    with _bench(protocol, progress) as bench, workers(bench, protocol.processes, progress) as staff:
+    with _setup(protocol, progress) as setup, workers(setup, protocol.processes, progress) as staff:
         evidence = Evidence(
-            model=bench.embedder.info.stamp,
+            model=setup.embedder.info.stamp,
             took_s=0.0,
             reports=_learn(protocol, staff),
             moments=_forget(protocol, staff),
@@ -86,13 +87,15 @@ def carry_out(protocol: Protocol, progress: Progress) -> Evidence:
 
 def _learn(protocol: Protocol, staff: Workers) -> tuple[trials.Report, ...]:
     jobs = trials.jobs(protocol.histories, chosen(protocol.signals), range(protocol.seeds))
-    return tuple(staff.run("learn and ask", trials.hold, jobs))
+    return tuple(staff.run("learn and ask", trials.run_job, jobs))
 
 
 def _forget(protocol: Protocol, staff: Workers) -> tuple[forgetting.Moments, ...]:
     seeds = range(min(protocol.seeds, FEW))
     return tuple(
-        staff.run("two projects", forgetting.hold, forgetting.jobs(protocol.histories, chosen(protocol.signals), seeds))
+        staff.run(
+            "two projects", forgetting.run_job, forgetting.jobs(protocol.histories, chosen(protocol.signals), seeds)
+        )
     )
 
 
@@ -100,30 +103,30 @@ def _watch(protocol: Protocol, staff: Workers) -> tuple[gate_streams.Stream, ...
     histories = protocol.histories
     seeds = protocol.seeds if histories else 0
     jobs = gate_streams.jobs(merged(histories, _EVERYTHING), protocol.signals, range(seeds))
-    return tuple(staff.run("watch the gate", gate_streams.hold, jobs))
+    return tuple(staff.run("watch the gate", gate_streams.run_job, jobs))
 
 
 def _plan(protocol: Protocol, staff: Workers) -> tuple[planning.Requested, ...]:
     jobs = planning.jobs(protocol.runs.runs, range(protocol.seeds)) if protocol.runs else []
-    return tuple(part for of_job in staff.run("airline runs", planning.hold, jobs) for part in of_job)
+    return tuple(part for of_job in staff.run("airline runs", planning.run_job, jobs) for part in of_job)
 
 
 @contextmanager
-def _bench(protocol: Protocol, progress: Progress) -> Iterator[Bench]:
-    """Give the stores of all experiments; gone afterwards."""
+def _setup(protocol: Protocol, progress: Progress) -> Iterator[Setup]:
+    """Yield the stores of all experiments; removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         own = open_embedder(protocol.settings.embedder)
         try:
-            embedder = KeptVectors(own)
+            embedder = CachingEmbedder(own)
             events = _events(protocol.histories)
-            stores = bring_in(events, protocol.settings, Path(folder), embedder, progress)
-            yield Bench(stores, embedder, protocol.shown)
+            stores = ingest_all(events, protocol.settings, Path(folder), embedder, progress)
+            yield Setup(stores, embedder, protocol.shown)
         finally:
             own.close()
 
 
 def _events(histories: list[History]) -> Mapping[str, Events]:
-    """Return the events of each user that an experiment needs: each conversation, the pairs, and all of them in one."""
+    """Return the events of each user: each conversation, the pairs, and all in one."""
     users = [*histories, *(merged(pair, forgetting.pair_user(*pair)) for pair in forgetting.pairs(histories))]
     if histories:
         users.append(merged(histories, _EVERYTHING))
@@ -135,53 +138,52 @@ Result = TypeVar("Result")
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 
-_benches: list[Bench] = []
-"""In a worker process: the one bench that its jobs work at."""
+_setups: list[Setup] = []
+"""In a worker process: the one setup of its jobs."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes that do jobs; without a pool, this one."""
+    """Runs jobs in a pool of processes, or in this one."""
 
-    bench: Bench
+    setup: Setup
     progress: Progress
     pool: ProcessPoolExecutor | None = None
 
-    def run(self, what: str, work: Callable[[Bench, Job], Result], jobs: Sequence[Job]) -> list[Result]:
-        """Return what `work`, a function of a module, makes of each job, in their order."""
+    def run(self, what: str, work: Callable[[Setup, Job], Result], jobs: Sequence[Job]) -> list[Result]:
+        """Return the results of `work`, a module-level function, in job order."""
         results = []
         for result in self._results(work, jobs):
             results.append(result)
             self.progress(what, len(results), len(jobs))
         return results
 
-    def _results(self, work: Callable[[Bench, Job], Result], jobs: Sequence[Job]) -> Iterable[Result]:
+    def _results(self, work: Callable[[Setup, Job], Result], jobs: Sequence[Job]) -> Iterable[Result]:
         if self.pool is None:
-            return map(partial(work, self.bench), jobs)
-        return self.pool.map(partial(_at_bench, work), jobs)
+            return map(partial(work, self.setup), jobs)
+        return self.pool.map(partial(_run_here, work), jobs)
 
 
 @contextmanager
-def workers(bench: Bench, processes: int, progress: Progress) -> Iterator[Workers]:
-    """Give so many processes that work with the stores of `bench`; gone afterwards, with what they had not begun."""
+def workers(setup: Setup, processes: int, progress: Progress) -> Iterator[Workers]:
+    """Yield `processes` workers on the stores of `setup`; pending jobs are cancelled at the end."""
     if processes == 1:
-        yield Workers(bench, progress)
+        yield Workers(setup, progress)
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of the engines
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy locks held by threads of the engines
     with _one_thread_each():
-        pool = ProcessPoolExecutor(processes, spawn, _begin, (bench.stores, bench.shown))
+        pool = ProcessPoolExecutor(processes, spawn, _begin, (setup.stores, setup.shown))
         try:
-            yield Workers(bench, progress, pool)
+            yield Workers(setup, progress, pool)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Let numpy multiply with one thread in processes that begin now.
+    """Limit numpy to one thread in processes started meanwhile.
 
-    Matrices are small here, and threads of several processes only wait for each other: a recall took 46 ms of processor
-    time with two each on two busy cores, 17 ms with one.
+    Matrices are small here: a recall took 46 ms of processor time with two threads on two busy cores, 17 ms with one.
     """
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "1"
@@ -196,17 +198,17 @@ def _one_thread_each() -> Iterator[None]:
 
 def _begin(stores: Stores, shown: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    embedder = KeptVectors(open_embedder(stores.settings.embedder))
-    _benches.append(Bench(stores, embedder, shown))
+    embedder = CachingEmbedder(open_embedder(stores.settings.embedder))
+    _setups.append(Setup(stores, embedder, shown))
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that began it is gone: a pool that was killed leaves its workers waiting."""
+    """Exit with the parent process, since a killed pool leaves its workers waiting."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
 
 
-def _at_bench(work: Callable[[Bench, Job], Result], job: Job) -> Result:
-    return work(_benches[0], job)
+def _run_here(work: Callable[[Setup, Job], Result], job: Job) -> Result:
+    return work(_setups[0], job)

@@ -1,4 +1,4 @@
-"""What `eval sona` prints: every figure of the experiments, and beside each target what was measured."""
+"""The report of the protocol: every figure, and each target beside its measured value."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import msgspec
 from memory_agent.evaluation.results import ranking_settings
 from memory_agent.version import VERSION
 from ops.lab.arms import CITE, GATED, ORACLE
-from ops.lab.course import ASKED, Heard
+from ops.lab.course import ASKED, FeedbackCounts
 from ops.lab.forgetting import KEPT, Forgetting
-from ops.lab.forgetting import sum_up as sum_forgetting
+from ops.lab.forgetting import summarise as sum_forgetting
 from ops.lab.gains import HEADLINE, Group, Point, Standing, curve, standings
-from ops.lab.gate_streams import Stream, Vigil
-from ops.lab.gate_streams import sum_up as sum_vigils
+from ops.lab.gate_streams import GateSummary, Stream
+from ops.lab.gate_streams import summarise as sum_gates
 from ops.lab.histories import SplitName
 from ops.lab.planning import HELD, ON, Planning
-from ops.lab.planning import sum_up as sum_planning
+from ops.lab.planning import summarise as sum_planning
 from ops.lab.protocol import Evidence, Protocol
 from ops.lab.trials import Report
 
 
 class Taught(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the feedback of one arm, summed over courses, and where its gates stood at their ends."""
+    """The feedback of one arm, summed over courses, and the final states of its gates."""
 
     arm: str
     split: SplitName
     courses: int
-    heard: Heard
+    heard: FeedbackCounts
     gates: dict[str, int]
     served: dict[str, int]
 
 
 class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement. Shares are 0 to 1; differences are to learning off unless they say otherwise.
+    """One measurement. Shares are 0 to 1; differences are to learning off unless stated.
 
-    `inputs` are the SHA-256 of the files by their kind, `users` and `questions` those that were measured.
+    `inputs` are the SHA-256 of the files by kind, `users` and `questions` those measured.
     """
 
     version: str
@@ -58,18 +58,18 @@ class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
     curve: tuple[Point, ...]
     taught: tuple[Taught, ...]
     forgetting: tuple[Forgetting, ...]
-    vigils: tuple[Vigil, ...]
+    vigils: tuple[GateSummary, ...]
     streams: tuple[Stream, ...]
     planning: tuple[Planning, ...]
 
 
 def summarise(protocol: Protocol, evidence: Evidence) -> LearningReport:
-    """Return the figures of what came of a protocol."""
+    """Return the report of a protocol's results."""
     answered = [answer for report in evidence.reports for answer in report.answered]
     stand, points = standings(answered), curve(answered)
     kept, watched, planned = (
         sum_forgetting(evidence.moments),
-        sum_vigils(evidence.streams),
+        sum_gates(evidence.streams),
         sum_planning(evidence.requested),
     )
     return LearningReport(
@@ -116,8 +116,8 @@ def _taught(reports: Sequence[Report]) -> Iterable[Taught]:
         )
 
 
-def _sum_heard(heard: Sequence[Heard]) -> Heard:
-    return Heard(
+def _sum_heard(heard: Sequence[FeedbackCounts]) -> FeedbackCounts:
+    return FeedbackCounts(
         feedbacks=sum(part.feedbacks for part in heard),
         named=sum(part.named for part in heard),
         credited=sum(part.credited for part in heard),
@@ -138,7 +138,7 @@ MOST_FALSE_ALARMS = 0.05
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure and its bound. `measured` is None where there were too few units to tell; then so is `reached`."""
+    """A figure and its bound. `measured` and `reached` are None with too few units."""
 
     name: str
     measured: float | None
@@ -150,15 +150,15 @@ def targets(
     standings: Sequence[Standing],
     curve: Sequence[Point],
     forgetting: Sequence[Forgetting],
-    vigils: Sequence[Vigil],
+    gates: Sequence[GateSummary],
     planning: Sequence[Planning],
 ) -> list[Target]:
-    """Return the targets whose figures were measured."""
+    """Return the targets with measured figures."""
     return [
         *_gains(standings),
         *_no_gain_before(curve),
         *_kept(forgetting),
-        *_gate(vigils),
+        *_gate(gates),
         *_planned(planning),
     ]
 
@@ -189,12 +189,12 @@ def _kept(forgetting: Sequence[Forgetting]) -> Iterator[Target]:
         yield _above(f"{part.arm}, two projects: harm to the other one, lower 95 % bound", part.harm.low, MOST_HARM)
 
 
-def _gate(vigils: Sequence[Vigil]) -> Iterator[Target]:
-    for vigil in vigils:
-        share = vigil.opened / vigil.streams
-        if vigil.signal == "list":
+def _gate(gates: Sequence[GateSummary]) -> Iterator[Target]:
+    for gate in gates:
+        share = gate.opened / gate.streams
+        if gate.signal == "list":
             yield _at_most("list: share of streams in which the gate opened", share, 0.0)
-        elif vigil.signal == "shuffled cite":
+        elif gate.signal == "shuffled cite":
             yield _at_most("shuffled cite: share of streams in which the gate opened", share, MOST_FALSE_ALARMS)
 
 

@@ -1,7 +1,6 @@
-"""The stores that everything starts from: each user's events brought in once, in this process.
+"""The stores that every experiment starts from: each user's events ingested once, in this process.
 
-A recall leaves traces that later ones rank by, and feedback is there to leave some; so no arm works on these folders,
-only on copies (`copied`). What this does not do: ask, or learn.
+Recalls and feedback change later rankings, so arms work only on copies (`copied`).
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Stores:
-    """What was brought in: where it lies, and by user the id of the record that each event became."""
+    """Ingested events: their folder, and by user the record id of each event."""
 
     folder: Path
     settings: Settings
     records: dict[str, dict[str, str]]
 
 
-def bring_in(
+def ingest_all(
     events: Mapping[str, Events], settings: Settings, folder: Path, embedder: Embedder, progress: Progress
 ) -> Stores:
-    """Make memories of the events of each user, below `folder`. Events that make none have no record."""
+    """Ingest the events of each user below `folder`. Events that become no memory have no record."""
     Layout(folder).create()
     total, done = sum(map(len, events.values())), 0
     records: dict[str, dict[str, str]] = {}
@@ -53,45 +52,45 @@ def bring_in(
                 for record in memory.get(report.record_ids):
                     records[user_id][record.event_id or record.id] = record.id
                 done += len(of_user[start : start + _BATCH])
-                progress("bring in", done, total)
+                progress("ingest", done, total)
     return Stores(folder, settings, records)
 
 
 @contextmanager
 def copied(folder: Path, user_id: str) -> Iterator[Path]:
-    """Give a folder with a copy of one user's store, which is closed; gone afterwards."""
+    """Yield a folder with a copy of one user's closed store; removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as name:
         shutil.copytree(user_folder(folder, user_id), user_folder(Path(name), user_id))
         yield Path(name)
 
 
-class KeptVectors:
-    """Another embedder, and the vectors that it gave. Not safe to share between threads that embed in bulk."""
+class CachingEmbedder:
+    """Embeds each text once and keeps its vector; a third of the time, since stores share texts. Not thread-safe."""
 
     def __init__(self, embedder: Embedder) -> None:
-        """Embed with `embedder`, which stays the caller's."""
+        """Embed with `embedder`, which the caller closes."""
         self._embedder = embedder
         self._vectors: dict[str, Embedding] = {}
 
     @property
     def info(self) -> EmbedderInfo:
-        """What the vectors come from."""
+        """The model of the vectors."""
         return self._embedder.info
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return what the other embedder returns, which keeps queries itself."""
+        """Embed a query with the wrapped embedder, which has a cache of its own."""
         return self._embedder.embed_query(text, timeout_s)
 
     def embed_texts(self, texts: Sequence[str], progress: EmbeddingProgress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`; only those that are new are embedded."""
+        """Return the (n, d) vectors of `texts`, embedding only new ones."""
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
         if new:
             self._vectors.update(zip(new, self._embedder.embed_texts(new, progress), strict=True))
         return np.array([self._vectors[text] for text in texts], dtype=np.float32).reshape(len(texts), self.info.ndim)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return how many tokens `text` has."""
+        """Return the number of tokens of `text`."""
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:
-        """Do nothing: the other embedder is the caller's."""
+        """Do nothing; the caller closes the wrapped embedder."""

@@ -1,4 +1,4 @@
-"""What `eval sona` prints for a person: the targets first, then where they come from."""
+"""The report of the protocol as tables for people: targets first, then the figures behind them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from memory_agent.cli.render import print_figures, print_table
 from ops.lab.arms import OFF
 from ops.lab.forgetting import Forgetting
 from ops.lab.gains import HEADLINE, Difference, Standing
-from ops.lab.gate_streams import Vigil
+from ops.lab.gate_streams import GateSummary
 from ops.lab.planning import Planning
 from ops.lab.report import LearningReport, Target, Taught
 
 Row = tuple[object, ...]
 Table = tuple[str, Sequence[str], list[Row]]
-"""A title, names of columns, rows of cells."""
+"""Title, column names, rows of cells."""
 
 _LEARNT = {
     "random": "random split, evidence may repeat: evidence found, %",
@@ -29,7 +29,7 @@ _TARGETS = ("target", "measured", "bound", "reached")
 _STANDINGS = ("arm", "questions", "answers", "at 1", "at 5", "at 10", "MRR", "at 5, less off", "less control", "gain")
 _TAUGHT = ("arm", "split", "courses", "feedbacks", "named", "credited", "gate at the end", "recalls served")
 _KEPT = ("signal", "project", "alone", "beside the other", "kept", "beside less .8 of alone")
-_VIGILS = ("signal", "streams", "recalls", "credited in each", "won", "lost", "tied", "opened", "open at the end",
+_GATE_STREAMS = ("signal", "streams", "recalls", "credited in each", "won", "lost", "tied", "opened", "open at the end",
            "opened after")  # fmt: skip
 _PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
              "succeeded at 1, less off")  # fmt: skip
@@ -37,7 +37,7 @@ _REACHED = {True: "yes", False: "NO", None: "cannot tell"}
 
 
 def print_learning(report: LearningReport) -> None:
-    """Print a measurement."""
+    """Print a report."""
     for title, columns, rows in tables(report):
         print_table(title, columns, rows)
         click.echo()
@@ -45,7 +45,7 @@ def print_learning(report: LearningReport) -> None:
 
 
 def tables(report: LearningReport) -> list[Table]:
-    """Return the tables of a measurement, those without rows left out. Shares are in %."""
+    """Return the non-empty tables of a report. Shares are in %."""
     stages = dict.fromkeys(point.taught for point in report.curve)
     found: list[Table] = [
         ("targets", _TARGETS, [*map(_target, report.targets)]),
@@ -54,14 +54,14 @@ def tables(report: LearningReport) -> list[Table]:
         (_CURVE, ("arm", *(f"after {stage} %" for stage in stages)), _curve(report)),
         ("feedback: memories that were named, and credited", _TAUGHT, [*map(_taught, report.taught)]),
         (_PROJECTS, _KEPT, [row for part in report.forgetting for row in _kept(part)]),
-        ("the gate, in charge of long streams", _VIGILS, [*map(_vigil, report.vigils)]),
+        ("the gate, in charge of long streams", _GATE_STREAMS, [*map(_gate_row, report.vigils)]),
         ("airline: past runs for a request, %", _PLANNING, [*map(_planning, report.planning)]),
     ]
     return [table for table in found if table[2]]
 
 
 def figures(report: LearningReport) -> dict[str, object]:
-    """Return what was measured, and how."""
+    """Return the inputs and parameters of a report."""
     inputs: dict[str, object] = {}
     if report.users:
         inputs["conversations"] = f"{report.users}, {report.questions} questions of categories 1 to 4"
@@ -78,7 +78,7 @@ def figures(report: LearningReport) -> dict[str, object]:
 
 
 def spread(difference: Difference | None) -> str:
-    """Return a difference of shares in %, with its interval where there is one."""
+    """Return a difference of shares in %, with its interval if known."""
     if difference is None:
         return "-"
     if difference.low is None or difference.high is None:
@@ -118,18 +118,18 @@ def _kept(part: Forgetting) -> list[Row]:
     return rows
 
 
-def _vigil(vigil: Vigil) -> Row:
-    after = ", ".join(map(str, vigil.opened_at)) or "-"
+def _gate_row(gate: GateSummary) -> Row:
+    after = ", ".join(map(str, gate.opened_at)) or "-"
     return (
-        vigil.signal,
-        vigil.streams,
-        vigil.recalls,
-        round(vigil.credited),
-        vigil.won,
-        vigil.lost,
-        vigil.tied,
-        vigil.opened,
-        vigil.open_at_end,
+        gate.signal,
+        gate.streams,
+        gate.recalls,
+        round(gate.credited),
+        gate.won,
+        gate.lost,
+        gate.tied,
+        gate.opened,
+        gate.open_at_end,
         after,
     )
 

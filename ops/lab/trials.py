@@ -1,7 +1,7 @@
-"""The main experiment: for each seed, split, user and arm, how much better are answers after teaching than before?
+"""The main experiment: for each seed, split, user and arm, how much better are answers after teaching?
 
-Every arm is taught and asked the same questions in the same order, on a copy of the same store. An arm with a curve is
-asked after 0, 10, 25, 50 and 100 % of the training, for the repeated questions, by the random split.
+All arms are taught and asked the same questions in the same order, on copies of the same store. In the random split, an
+arm with a curve is asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from memory_agent.evaluation.dataset import History
 from memory_agent.trajectory import GateState
 from ops.lab.arms import FEW, Arm
-from ops.lab.course import Bench, Course, Figures, Heard, course
+from ops.lab.course import Course, FeedbackCounts, Figures, Setup, course
 from ops.lab.histories import SPLITS, Split, SplitName, make_split
 
 STAGES = (0, 10, 25, 50, 100)
-"""Shares of the training, in percent, after which arms with a curve are asked."""
+"""Percentages of the training after which arms with a curve are asked."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """One course. `place` is the number of the history among those measured, which its random numbers start from."""
+class CourseJob:
+    """One course. `place` is the position of the history, part of its random seed."""
 
     seed: int
     split: SplitName
@@ -34,7 +34,7 @@ class Job:
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """What one question brought in one course, after `taught` percent of the training."""
+    """The metrics of one question in one course, after `taught` percent of the training."""
 
     arm: str
     split: SplitName
@@ -47,21 +47,21 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a course brought, what became of its feedback, and where its gate stood at the end."""
+    """The outcome of a course: answers, feedback counts, and the final state of its gate."""
 
     arm: str
     split: SplitName
     answered: tuple[Answered, ...]
-    heard: Heard
+    heard: FeedbackCounts
     gate: GateState
     served: dict[str, int]
 
 
-def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]) -> list[Job]:
-    """Return the courses of the experiment; histories with the questions that count, and no others."""
+def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]) -> list[CourseJob]:
+    """Return the courses of the experiment over histories with the questions that count."""
     arms = tuple(arms)
     return [
-        Job(seed, split, place, history, arm)
+        CourseJob(seed, split, place, history, arm)
         for seed in seeds
         for split in SPLITS
         for place, history in enumerate(histories)
@@ -70,11 +70,11 @@ def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]
     ]
 
 
-def hold(bench: Bench, job: Job) -> Report:
-    """Return what one course brings."""
+def run_job(setup: Setup, job: CourseJob) -> Report:
+    """Run one course."""
     split = split_of(job.split, job.history, job.seed, job.place)
     answered: list[Answered] = []
-    with course(bench, job.arm, job.history, np.random.default_rng((job.seed, job.place, 1))) as taught:
+    with course(setup, job.arm, job.history, np.random.default_rng((job.seed, job.place, 1))) as taught:
         begun = 0
         for stage in STAGES if job.arm.curve and job.split == "random" else STAGES[-1:]:
             due = round(len(split.train) * stage / 100)
@@ -96,8 +96,8 @@ def split_of(name: SplitName, history: History, seed: int, place: int) -> Split:
     return make_split(name, history.answerable, np.random.default_rng((seed, place, 0)))
 
 
-def _ask(taught: Course, job: Job, split: Split, stage: int) -> Iterator[Answered]:
-    """Ask the repeated questions, and at the end of the training all of the test."""
+def _ask(taught: Course, job: CourseJob, split: Split, stage: int) -> Iterator[Answered]:
+    """Ask the repeated questions, and after the whole training all test questions."""
     asked = [question for question in split.test if stage == STAGES[-1] or question.id in split.repeated]
     for question, figures in taught.ask(asked).items():
         yield Answered(

@@ -17,18 +17,18 @@ _PAGE = Path(__file__).parents[1] / "bench" / "load.md"
 
 
 def main() -> None:
-    """Run one of them and print its figures as JSON."""
+    """Run one kind and print its figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m ops.soak", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    one = kinds.add_parser("burst", help="many events at once, and recalls meanwhile")
+    one = kinds.add_parser("burst", help="many events at once, with recalls meanwhile")
     one.add_argument("--events", type=int, default=100_000)
-    one.add_argument("--timeout", type=float, default=7_200.0, help="seconds until all must be worked off")
+    one.add_argument("--timeout", type=float, default=7_200.0, help="seconds until all must be processed")
     one.add_argument("--page", type=Path, nargs="?", const=_PAGE, help="write the figures into ops/bench/load.md")
-    other = kinds.add_parser("soak", help="mixed work for a long time; nothing may grow, nothing be left over")
+    other = kinds.add_parser("soak", help="mixed work for a long time; nothing may grow or be left over")
     other.add_argument("--minutes", type=float, default=30.0)
     other.add_argument("--picture", type=Path, help="a file for memory over time (the extra `plot`)")
-    kinds.add_parser("kills", help="each process killed in turn; nothing may be left over")
-    hosts_kind = kinds.add_parser("hosts", help="what each host that was started and ended leaves in Ray's processes")
+    kinds.add_parser("kills", help="kill each process in turn; nothing may be left over")
+    hosts_kind = kinds.add_parser("hosts", help="what each started and ended host leaves in Ray's processes")
     hosts_kind.add_argument("--count", type=int, default=100)
     options = parser.parse_args()
     if options.kind == "burst":

@@ -1,6 +1,7 @@
-"""Far more events than the memory can take at once, published as fast as they are acknowledged, while one asks on.
+"""Far more events than the memory can take at once, published as fast as they are acknowledged, with recalls meanwhile.
 
-Holds: every event is acknowledged, in the journal once, worked off in the end, and every recall meanwhile is answered.
+Checks that every event is acknowledged, in the journal once and processed in the end, and that every recall is
+answered.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SAMPLE_S = 2.0
 
 
 def burst(count: int, timeout_s: float) -> dict[str, Any]:
-    """Return the figures. Raises `AssertionError` when something that must hold does not, `DeadlineExceededError`."""
+    """Return the figures. Raises `AssertionError` when a check fails, `DeadlineExceededError`."""
     made = events(passages(count, seed=5), _USER, "burst")
     with temporary_daemon(Settings()) as data_dir, MemoryClient(_USER, data_dir=data_dir) as client:
         client.remember("The spare key is under the third stone")
@@ -70,7 +71,7 @@ def _publish(made: list[dict[str, Any]], data_dir: Path, timeout_s: float) -> di
 
 
 def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None:
-    """Wait until all is worked off; one request may wait for ten minutes at most."""
+    """Wait until all is processed; one request may wait for ten minutes at most."""
     while True:
         remaining_s = until_s - time.monotonic()
         try:
@@ -83,7 +84,7 @@ def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None
 
 
 class _Asking:
-    """Asks again and again in a thread, and notes how long each answer took and how far the memory is behind."""
+    """Asks continuously in a thread, recording latency and consumer lag."""
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client

@@ -1,7 +1,7 @@
-"""Every process below this one, orphans too, and what they may leave: nothing that is missed is told to be gone.
+"""Every process below this one, orphans included, and what they leave behind.
 
-A process whose parent dies is given to this one and not to init (`PR_SET_CHILD_SUBREAPER`), so that none drops out of
-sight between two looks. Linux only.
+A process whose parent dies is given to this one instead of init (`PR_SET_CHILD_SUBREAPER`), so that none is lost
+between two samples. Linux only.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _RAY_FOLDER = re.compile(r"(/\S*?/memory-ray-[^/\s]+)/")
 
 
 class Family:
-    """The processes that were started, by whomever, below this one since it was opened."""
+    """The processes started below this one since it was opened."""
 
     def __init__(self) -> None:
-        """Raises `OSError` where orphans cannot be kept."""
+        """Raises `OSError` where orphans cannot be adopted."""
         if sys.platform != "linux":
-            raise OSError("only Linux gives orphans to whom we say")
+            raise OSError("orphans can be adopted on Linux only")
         self._before = frozenset(process.pid for process in psutil.Process().children())
         self.shared_files: set[str] = set()
         self.ray_folders: set[str] = set()
@@ -43,11 +43,11 @@ class Family:
         _keep_orphans(False)
 
     def alive(self) -> list[psutil.Process]:
-        """Return those that run, and take note of the files that they have; what has ended is reaped."""
+        """Return the running processes, recording their files; ended ones are reaped."""
         return [process for process in _below(self._before) if self._is_alive(process)]
 
     def by_role(self) -> dict[str, list[psutil.Process]]:
-        """Return those that run by what they are for."""
+        """Return the running processes by role."""
         found: defaultdict[str, list[psutil.Process]] = defaultdict(list)
         for process in self.alive():
             with contextlib.suppress(psutil.Error):
@@ -55,7 +55,7 @@ class Family:
         return dict(found)
 
     def left(self) -> list[str]:
-        """Return what is left of all that was seen: processes, files in shared memory, folders of Ray."""
+        """Return what is left of all that was seen: processes, shared-memory files, Ray folders."""
         files = sorted(file for file in self.shared_files | self.ray_folders if Path(file).exists())
         return [f"{role} {len(those)}" for role, those in self.by_role().items()] + files
 
@@ -65,13 +65,13 @@ class Family:
                 self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
                 self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
                 return True
-            if process.ppid() == os.getpid() and process.name() != "python":  # whoever started a Python waits for it
+            if process.ppid() == os.getpid() and process.name() != "python":  # its starter waits for a Python
                 os.waitpid(process.pid, os.WNOHANG)
         return False
 
 
 def _below(but: frozenset[int]) -> list[psutil.Process]:
-    """Return all that descend from this process, but for some of its children and what descends from them."""
+    """Return all descendants of this process, except some children and their descendants."""
     ours = [child for child in psutil.Process().children() if child.pid not in but]
     found = list(ours)
     for child in ours:

@@ -1,4 +1,4 @@
-"""What a host process that was started and ended leaves in Ray's other processes: bytes each, and open files."""
+"""What a started and ended host process leaves in Ray's other processes, in bytes per host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START_WITHIN_S = 120.0
 
 
 def hosts(count: int) -> dict[str, Any]:
-    """Start and end `count` hosts in turn (at least 24); return what each adds, in KB, with its interval."""
+    """Start and end `count` hosts (at least 24) in turn; return the KB that each adds, with its interval."""
     own: defaultdict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         run = Path(folder) / "run"

@@ -1,7 +1,7 @@
-"""Each process of a daemon is killed in turn: what becomes of the daemon, and what is left when it has ended.
+"""Kills each process of a daemon in turn: what becomes of the daemon, and what is left when it has ended.
 
-Holds: the daemon answers again, or ends by itself and says why; after its end there is no process, no socket file, no
-file in shared memory and no folder of Ray. So too when the daemon itself is killed, once the next one has started.
+Checks that the daemon answers again, or ends and says why, and that after its end there is no process, socket file,
+shared-memory file or Ray folder left; also when the daemon itself is killed, once the next one has started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memory_agent.settings import Settings
 from ops.soak.family import Family
 
 ENDS = {"daemon", "Ray gcs", "Ray raylet", "Ray agent", "Ray runtime env"}
-"""Without these Ray does not go on, and so the daemon ends, for its supervisor to start it anew."""
+"""Ray cannot run without these, so the daemon ends and its supervisor restarts it."""
 REPLACED = {"relay", "embedder", "host"}
 
 _PATIENCE_S = 120.0
@@ -29,13 +29,13 @@ _TEXT = "The spare key is under the third stone"
 
 
 def kills() -> dict[str, Any]:
-    """Return what became of the daemon for each kind of process. Raises `AssertionError` where something is left."""
+    """Return the outcome for each role of process. Raises `AssertionError` where something is left."""
     with Family() as family:
         return {role: _killed(family, role) for role in _roles(family)}
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Return what is left of a family that has been told to end, once nothing is or the time is over."""
+    """Wait until nothing is left of an ending family; return what is left at the end of the time."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
@@ -43,7 +43,7 @@ def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
 
 
 def works(client: MemoryClient) -> bool:
-    """Say whether a memory is kept and found again."""
+    """Return whether a memory can be stored and found again."""
     try:
         kept = client.remember(_TEXT)
         return any(one.record.id == kept.id for one in client.recall(_TEXT, deadline_ms=10_000.0, top_k=50).memories)
@@ -81,7 +81,7 @@ def _killed(family: Family, role: str) -> dict[str, Any]:
 
 
 def kill(family: Family, role: str, client: MemoryClient) -> str:
-    """Kill the processes of this role; return what became of the daemon, once it has."""
+    """Kill the processes of this role; return what became of the daemon."""
     processes = family.by_role()
     for process in processes[role]:
         process.send_signal(signal.SIGKILL)

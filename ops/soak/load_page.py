@@ -1,4 +1,4 @@
-"""The figures of a burst as the page `ops/bench/load.md`: pure."""
+"""The figures of a burst as the page `ops/bench/load.md`. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast something grows, and how sure that is: a line through the means of blocks of samples. Pure."""
+"""The growth rate of a series with its confidence interval: a line through the means of blocks of samples. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STUDENT_95 = 2.228  # two-sided, 10 degrees of freedom
 
 
 class Slope(NamedTuple):
-    """Growth per second, and the ends of its 95 percent interval."""
+    """Growth per second with its 95 % interval."""
 
     slope: float
     low: float

@@ -1,7 +1,7 @@
-"""Mixed work of several users for a long time, who sleep and wake; in the end nothing has grown and nothing is left.
+"""Mixed work of several users for a long time, with sleep and wake; nothing may grow, and nothing be left at the end.
 
-What is stored is forgotten again after each turn and the journal keeps the newest part, so that whatever still grows
-is a leak. Processes and open files are counted when everybody sleeps: after the first third, and at the end.
+What is stored is forgotten after each turn and the journal keeps its newest part, so anything that still grows is a
+leak. Processes and open files are counted while all users sleep: after the first third, and at the end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Census = dict[str, dict[str, int]]
 
 
 def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
-    """Return what grew by how much, and what was left over."""
+    """Return the growth of each part, and what was left over."""
     with temporary_daemon(_SETTINGS) as data_dir:
         with MemoryClient(data_dir=data_dir) as client:
             pid = next(part.pid for part in client.status().parts if part.name == "daemon")
@@ -73,10 +73,10 @@ def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
 def verdict(
     growth: dict[str, dict[str, float]], first: Census, last: Census, left: dict[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Return what did not hold; all empty: it held.
+    """Return the failed checks; all empty for success.
 
-    `grew`: parts that did, surely and by more than a fiftieth an hour. `more`: parts that have more processes or open
-    files at the end than after the first third. `left`: what lives on, or lies there.
+    `grew`: parts that grew significantly and by more than 2 % an hour. `more`: parts with more processes or open files
+    at the end than after the first third. `left`: processes and files left over.
     """
     grew = [part for part, one in growth.items() if one["low"] > 0 and one["slope"] > one["mean_mb"] / 50]
     more = [
@@ -89,7 +89,7 @@ def verdict(
 
 
 def _work(data_dir: Path, seconds: float, before: int = 0) -> int:
-    """Let some users work at a time, until the time is over; return how many turns that were."""
+    """Let some users work at a time for `seconds`; return the number of turns."""
     until_s, turns = time.monotonic() + seconds, 0
     while time.monotonic() < until_s:
         number = before + turns
@@ -119,7 +119,7 @@ def _use(data_dir: Path, user: str, through: int, number: int) -> None:
 
 
 def _remembered(client: MemoryClient, text: str) -> MemoryRecord:
-    """Wake the user by remembering something; on a busy machine the process it lives in may need long to start."""
+    """Wake the user by remembering something; on a busy machine its process may take long to start."""
     deadline_s = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -140,12 +140,12 @@ def _until_asleep(data_dir: Path) -> None:
     deadline_s = time.monotonic() + _WAIT_S
     with MemoryClient(data_dir=data_dir) as client:
         while client.status().active_users:
-            assert time.monotonic() < deadline_s, "they do not fall asleep"
+            assert time.monotonic() < deadline_s, "the users do not fall asleep"
             time.sleep(0.5)
 
 
 def _growth(watch: Watch) -> dict[str, dict[str, float]]:
-    """Return the growth of each part after the first third, in MB an hour, with its 95 percent interval."""
+    """Return the growth of each part after the first third, in MB/h, with its 95 % interval."""
     start = len(watch.times_s) // 3
     scale = 3_600 / 1e6
     grown = {}

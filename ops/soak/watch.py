@@ -1,7 +1,7 @@
-"""Looks at all processes of a daemon again and again: memory, open files, files in shared memory, who came and went.
+"""Samples all processes of a daemon: memory, open files, shared-memory files, processes started.
 
-Memory is counted twice: resident, and `own`, without what is mapped from files, which the system takes back when it
-needs the room. Only `own` tells a leak from a journal that is being read.
+Memory is counted as resident and as `own`, without file mappings, which the system reclaims when needed. Only `own`
+distinguishes a leak from a journal that is being read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARED = re.compile(r"(/dev/shm/\S+)$", re.MULTILINE)
 
 
 class Watch:
-    """A thread that takes a sample every `interval_s` seconds, from `with` to its end."""
+    """A thread that takes a sample every `interval_s` seconds while entered."""
 
     def __init__(self, root_pid: int, interval_s: float) -> None:
         self._root_pid = root_pid
@@ -31,12 +31,12 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.times_s: list[float] = []
         self.own: defaultdict[str, list[float]] = defaultdict(list)
-        """For each part, the bytes of its own at each of `times_s`; all its processes together."""
+        """For each part, the own bytes of all its processes at each of `times_s`."""
         self.largest_rss: defaultdict[str, int] = defaultdict(int)
         self.seen: dict[int, psutil.Process] = {}
         self.shared_files: set[str] = set()
         self.started: defaultdict[str, set[int]] = defaultdict(set)
-        """For each part, the processes that it was seen to have."""
+        """For each part, the processes seen."""
 
     def __enter__(self) -> Self:
         self._began_s = time.monotonic()
@@ -48,7 +48,7 @@ class Watch:
         self._thread.join()
 
     def census(self) -> dict[str, dict[str, int]]:
-        """Return the number of processes of each part, and of the files they have open."""
+        """Return the number of processes and open files of each part."""
         found: defaultdict[str, dict[str, int]] = defaultdict(lambda: {"processes": 0, "open_files": 0})
         for process in self._family():
             with contextlib.suppress(psutil.Error):
@@ -58,7 +58,7 @@ class Watch:
         return dict(sorted(found.items()))
 
     def left_over(self) -> dict[str, list[str]]:
-        """Return what lives on of all that was seen, once the daemon has ended."""
+        """Return what is left of all that was seen, once the daemon has ended."""
         alive = [process for process in self.seen.values() if process.is_running()]
         return {
             "processes": [f"{process.pid} {process.name()}" for process in alive],

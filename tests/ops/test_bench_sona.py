@@ -1,4 +1,4 @@
-"""The page of what was learnt: the figures of a report, and no figure that is not in it."""
+"""The page of the lab: exactly the figures of a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from memory_agent.settings import Settings
 from ops.bench.sona import page
 from ops.lab.arms import CITE, OFF
-from ops.lab.course import Figures, Heard
+from ops.lab.course import FeedbackCounts, Figures
 from ops.lab.protocol import Evidence, Protocol
 from ops.lab.report import LearningReport, summarise
 from ops.lab.trials import STAGES, Answered, Report
@@ -32,7 +32,7 @@ def made(arm: str, gain: float) -> Report:
         for user in ("a", "b", "c")
         for stage in STAGES
     )
-    heard = Heard(feedbacks=7, named=9, credited=8, not_credited={"why": 1})
+    heard = FeedbackCounts(feedbacks=7, named=9, credited=8, not_credited={"why": 1})
     return Report(arm=arm, split="random", answered=answered, heard=heard, gate="shadow", served={"learned": 7})
 
 

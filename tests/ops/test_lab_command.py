@@ -27,7 +27,7 @@ def run(*words: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """The report of every experiment, for two signals, and the folder with its results and its picture."""
+    """The report of every experiment, for two signals, and the folder of its results and picture."""
     folder = tmp_path_factory.mktemp("measured")
     runs = write(folder, *(entry(task, trial, float(trial == task % 2)) for task in range(4) for trial in range(4)))
     words = (

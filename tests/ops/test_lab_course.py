@@ -1,4 +1,4 @@
-"""Teaching and asking, with the real memory and model: who is compared starts alike, and asking leaves no trace."""
+"""Teaching and asking, with the real memory and model: all arms start alike, and asking leaves no trace."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from memory_agent.evaluation.dataset import History, Item, Question
 from memory_agent.settings import Settings
 from ops.lab import forgetting, rocchio, trials
 from ops.lab.arms import ARMS, CITE, LIST, OFF, ORACLE, ROCCHIO
-from ops.lab.course import Bench, course
+from ops.lab.course import Setup, course
 from ops.lab.histories import merged
 from ops.lab.protocol import workers
-from ops.lab.stores import KeptVectors, bring_in
+from ops.lab.stores import CachingEmbedder, ingest_all
 
 DAY = datetime(2024, 2, 16, tzinfo=UTC)
 TOPICS = (
@@ -51,32 +51,32 @@ BOTH = merged((ONE, OTHER), forgetting.pair_user(ONE, OTHER))
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     settings = Settings(embedder=EmbedderSettings(allow_download=False))
     own = open_embedder(settings.embedder)
-    embedder = KeptVectors(own)
+    embedder = CachingEmbedder(own)
     events = {part.user: part.events(part.user) for part in (ONE, OTHER, BOTH)}
-    stores = bring_in(events, settings, tmp_path_factory.mktemp("stores"), embedder, lambda *_: None)
-    yield Bench(stores, embedder, shown=5)
+    stores = ingest_all(events, settings, tmp_path_factory.mktemp("stores"), embedder, lambda *_: None)
+    yield Setup(stores, embedder, shown=5)
     own.close()
 
 
-def test_every_event_has_its_record(bench: Bench) -> None:
-    assert [len(bench.stores.records[part.user]) for part in (ONE, OTHER, BOTH)] == [6, 6, 12]
-    assert set(bench.stores.records["one"]) == {f"one:i{place}" for place in range(6)}
+def test_every_event_has_its_record(setup: Setup) -> None:
+    assert [len(setup.stores.records[part.user]) for part in (ONE, OTHER, BOTH)] == [6, 6, 12]
+    assert set(setup.stores.records["one"]) == {f"one:i{place}" for place in range(6)}
 
 
 @pytest.mark.parametrize("name", [ORACLE, CITE, LIST, ROCCHIO])
-def test_before_the_first_lesson_every_arm_answers_as_with_learning_off(bench: Bench, name: str) -> None:
+def test_before_the_first_lesson_every_arm_answers_as_with_learning_off(setup: Setup, name: str) -> None:
     found = []
     for arm in (OFF, name):
-        with course(bench, BY_NAME[arm], ONE, np.random.default_rng(1)) as untaught:
+        with course(setup, BY_NAME[arm], ONE, np.random.default_rng(1)) as untaught:
             found.append(untaught.ask(ONE.questions))
     assert found[0] == found[1]
 
 
-def test_asking_leaves_no_trace(bench: Bench) -> None:
-    with course(bench, BY_NAME[ORACLE], ONE, np.random.default_rng(1)) as one:
+def test_asking_leaves_no_trace(setup: Setup) -> None:
+    with course(setup, BY_NAME[ORACLE], ONE, np.random.default_rng(1)) as one:
         one.teach(ONE.questions[::2])
         first = one.ask(ONE.questions)
         assert one.ask(ONE.questions) == first
@@ -84,41 +84,41 @@ def test_asking_leaves_no_trace(bench: Bench) -> None:
     assert before == len(ONE.questions[::2])
 
 
-def test_the_same_seed_gives_the_same_course_in_one_go_or_in_parts(bench: Bench) -> None:
+def test_the_same_seed_gives_the_same_course_in_one_go_or_in_parts(setup: Setup) -> None:
     found = []
     for cuts in ((0, 8), (0, 8), (0, 3, 8)):
-        with course(bench, BY_NAME[CITE], ONE, np.random.default_rng(3)) as one:
+        with course(setup, BY_NAME[CITE], ONE, np.random.default_rng(3)) as one:
             for start, end in pairwise(cuts):
                 one.teach(ONE.questions[start:end])
             found.append((one.ask(ONE.questions), one.heard))
     assert found[0] == found[1] == found[2]
 
 
-def test_feedback_is_counted_with_what_it_credited(bench: Bench) -> None:
-    with course(bench, BY_NAME[ORACLE], ONE, np.random.default_rng(1)) as oracle:
+def test_feedback_is_counted_with_what_it_credited(setup: Setup) -> None:
+    with course(setup, BY_NAME[ORACLE], ONE, np.random.default_rng(1)) as oracle:
         status = oracle.teach(ONE.questions[:4])
     assert (oracle.heard.feedbacks, oracle.heard.named, oracle.heard.credited) == (4, 4, 4)
     assert status.credited == 4
-    with course(bench, BY_NAME[LIST], ONE, np.random.default_rng(1)) as listed:
+    with course(setup, BY_NAME[LIST], ONE, np.random.default_rng(1)) as listed:
         status = listed.teach(ONE.questions[:4])
     assert (listed.heard.feedbacks, listed.heard.named, listed.heard.credited) == (4, 20, 0)
     assert sum(listed.heard.not_credited.values()) == 20
     assert status.credited == 0
 
 
-def test_with_learning_off_nothing_is_said_and_nothing_is_learnt(bench: Bench) -> None:
-    with course(bench, BY_NAME[OFF], ONE, np.random.default_rng(1)) as off:
+def test_with_learning_off_nothing_is_said_and_nothing_is_learnt(setup: Setup) -> None:
+    with course(setup, BY_NAME[OFF], ONE, np.random.default_rng(1)) as off:
         status = off.teach(ONE.questions)
     assert (off.heard.feedbacks, status.credited) == (0, 0)
 
 
 def test_one_vector_is_learnt_from_feedback_with_learning_off_and_moves_what_is_asked_afterwards(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rocchio, "BETA", 20.0)  # so far that hardly anything is left of the query
     found = []
     for name in (OFF, ROCCHIO):
-        with course(bench, replace(BY_NAME[name], mode="vector"), ONE, np.random.default_rng(1)) as one:
+        with course(setup, replace(BY_NAME[name], mode="vector"), ONE, np.random.default_rng(1)) as one:
             status = one.teach(ONE.questions[::2])
             found.append(one.ask(ONE.questions))
             assert one.ask(ONE.questions) == found[-1]
@@ -127,10 +127,10 @@ def test_one_vector_is_learnt_from_feedback_with_learning_off_and_moves_what_is_
     assert found[0] != found[1]
 
 
-def test_a_trial_asks_repeated_questions_at_every_stage_and_all_of_the_test_at_the_end(bench: Bench) -> None:
-    job = trials.Job(0, "random", 0, ONE, BY_NAME[CITE])
+def test_a_trial_asks_repeated_questions_at_every_stage_and_all_of_the_test_at_the_end(setup: Setup) -> None:
+    job = trials.CourseJob(0, "random", 0, ONE, BY_NAME[CITE])
     split = trials.split_of("random", ONE, 0, 0)
-    report = trials.hold(bench, job)
+    report = trials.run_job(setup, job)
     asked = {
         stage: {answer.question for answer in report.answered if answer.taught == stage} for stage in trials.STAGES
     }
@@ -139,19 +139,19 @@ def test_a_trial_asks_repeated_questions_at_every_stage_and_all_of_the_test_at_t
     assert report.heard.feedbacks == len(split.train)
 
 
-def test_several_processes_give_what_one_gives(bench: Bench) -> None:
+def test_several_processes_give_what_one_gives(setup: Setup) -> None:
     jobs = trials.jobs([ONE], [BY_NAME[OFF], BY_NAME[CITE]], [0])
     found = []
     for processes in (1, 2):
-        with workers(bench, processes, lambda *_: None) as staff:
-            found.append(staff.run("learn", trials.hold, jobs))
+        with workers(setup, processes, lambda *_: None) as staff:
+            found.append(staff.run("learn", trials.run_job, jobs))
     assert found[0] == found[1]
     assert [report.arm for report in found[0]] == [job.arm.name for job in jobs]
 
 
-def test_of_two_projects_both_are_asked_before_and_after_the_second_was_taught(bench: Bench) -> None:
+def test_of_two_projects_both_are_asked_before_and_after_the_second_was_taught(setup: Setup) -> None:
     (job, *_) = forgetting.jobs([ONE, OTHER], [BY_NAME[OFF], BY_NAME[ORACLE]], [0])
-    asked = forgetting.hold(bench, replace(job, arm=BY_NAME[ORACLE])).asked
+    asked = forgetting.run_job(setup, replace(job, arm=BY_NAME[ORACLE])).asked
     assert set(asked) == {"A after A", "A after B", "B after A", "B after B", "B alone"}
     assert asked["A after A"].keys() == asked["A after B"].keys() <= {question.id for question in ONE.questions}
     assert asked["B after B"].keys() == asked["B alone"].keys() <= asked["B after A"].keys()

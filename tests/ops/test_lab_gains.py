@@ -1,4 +1,4 @@
-"""Holding arms against each other: what is paired, what is resampled, which gain counts, which target is reached."""
+"""Comparing arms: pairing, resampling, the gain that counts, and targets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from memory_agent.trajectory import GateState
 from ops.lab.arms import CITE, GATED, OFF, ORACLE, SHUFFLED_CITE
 from ops.lab.course import Figures
 from ops.lab.forgetting import Moments
-from ops.lab.forgetting import sum_up as sum_forgetting
+from ops.lab.forgetting import summarise as sum_forgetting
 from ops.lab.gains import HEADLINE, curve, difference, standings
 from ops.lab.gate_streams import Stream
-from ops.lab.gate_streams import sum_up as sum_vigils
+from ops.lab.gate_streams import summarise as sum_gates
 from ops.lab.histories import SplitName
 from ops.lab.planning import Planning, RunFigures
 from ops.lab.report import targets
@@ -26,7 +26,7 @@ USERS = ("a", "b", "c", "d")
 def answers(
     arm: str, gains: dict[str, float], split: SplitName = "random", stages: Iterable[int] = (100,)
 ) -> list[Answered]:
-    """Answers of four users under two seeds: .4 of the evidence, and a user's gain on the repeated half, by stage."""
+    """Return answers of four users under two seeds: .4 of the evidence, plus a gain on the repeated half, by stage."""
     return [
         Answered(
             arm=arm,
@@ -153,7 +153,7 @@ def test_a_gate_that_opened_and_shut_again_is_a_false_alarm_all_the_same() -> No
         stream("shuffled cite", 0, 80, "off"),
         *(stream("shuffled cite", seed, None, "trial") for seed in (1, 2)),
     ]
-    (found,) = sum_vigils(streams)
+    (found,) = sum_gates(streams)
     assert (found.streams, found.opened, found.open_at_end, found.opened_at) == (3, 1, 0, (80,))
     (target,) = targets([], [], [], [found], [])
     assert (target.measured, target.reached) == (pytest.approx(1 / 3), False)

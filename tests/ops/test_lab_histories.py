@@ -1,4 +1,4 @@
-"""Which questions teach and which test: nothing is in both, and by evidence nothing that answers both."""
+"""Splits of questions into teaching and test: no overlap, and in disjoint splits no shared evidence."""
 
 from __future__ import annotations
 

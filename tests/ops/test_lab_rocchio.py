@@ -1,4 +1,4 @@
-"""One vector for all queries: what it is made of, that the real memory searches with it, and that nothing is not it."""
+"""The Rocchio baseline: its vector, its effect on the real memory, and no effect without lessons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs say that they used: how often it is right, and that the controls are not."""
+"""The simulated signals: how often they are right, and that the controls are not."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ops.lab.arms import (
     SIGNALS,
     WRONG_CITATIONS,
     WRONG_VERDICTS,
-    Account,
+    Claim,
     Signal,
-    account_for,
+    claim_for,
 )
 
 SHOWN: list[Place] = [("a",), ("b",), ("c", "also c"), ("d",), ("e",)]
 MANY = 4_000
 
 
-def said(signal: Signal, relevant: set[str], times: int = 1, others: tuple[str, ...] = ("z",)) -> list[Account]:
+def said(signal: Signal, relevant: set[str], times: int = 1, others: tuple[str, ...] = ("z",)) -> list[Claim]:
     random = np.random.default_rng(7)
-    return [account_for(signal, sorted(relevant), others, SHOWN, random) for _ in range(times)]
+    return [claim_for(signal, sorted(relevant), others, SHOWN, random) for _ in range(times)]
 
 
 def test_the_oracle_names_evidence_that_was_not_shown_too() -> None:
-    assert said("oracle", {"b", "absent"}) == [Account(("absent", "b"), APPROVED)]
+    assert said("oracle", {"b", "absent"}) == [Claim(("absent", "b"), APPROVED)]
 
 
 def test_the_shuffled_oracle_names_the_evidence_of_another_question() -> None:
-    assert said("shuffled oracle", {"b"}, others=("x", "y")) == [Account(("x", "y"), APPROVED)]
+    assert said("shuffled oracle", {"b"}, others=("x", "y")) == [Claim(("x", "y"), APPROVED)]
 
 
 def test_citations_name_what_was_shown_and_are_right_as_often_as_they_should_be() -> None:

@@ -1,4 +1,4 @@
-"""The page of a burst tells what was measured."""
+"""The page of a burst has the measured figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two small BEAM chats, in the two forms that are published: batches of turns, and plain lists of messages."""
+"""Two small BEAM chats, in the two published forms: batches of turns, and plain lists of messages."""
 
 from __future__ import annotations
 

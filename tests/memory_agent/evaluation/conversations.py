@@ -22,7 +22,7 @@ DATES = {1: "1:56 pm on 8 May, 2023", 2: "9:05 am on 1 June, 2023"}
 
 
 def write_locomo(folder: Path, conversations: int) -> Path:
-    """Write a file of so many conversations with these turns and questions."""
+    """Write a file of conversations with these turns and questions."""
     conversation: dict[str, object] = {}
     for session, date in DATES.items():
         said = [(speaker, text) for number, speaker, text in TURNS if number == session]

@@ -1,4 +1,4 @@
-"""Reading BEAM: its forms, its dates, its evidence."""
+"""Reading BEAM: forms, dates and evidence."""
 
 from __future__ import annotations
 

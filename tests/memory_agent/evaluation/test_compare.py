@@ -1,4 +1,4 @@
-"""Comparing two runs: the bootstrap against an exact one, and what is refused."""
+"""Comparing two runs: the bootstrap against an exact computation, and refused inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `eval` on small inputs, embedded and with the real model: what they count, print, keep and refuse."""
+"""The commands of `eval` on small inputs, embedded, with the real model: figures, output, results and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading data of one's own: what a line may say, and how a bad one is named."""
+"""Reading JSON lines: valid lines, and how a bad one is refused."""
 
 from __future__ import annotations
 

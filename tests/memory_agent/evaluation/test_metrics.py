@@ -1,4 +1,4 @@
-"""The figures of an evaluation, by hand, and what must hold for every ranking."""
+"""The metrics, computed by hand, and laws for every ranking."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memory_agent.evaluation.metrics import (
 
 
 def places(ids: Iterable[str]) -> list[Place]:
-    """A ranking with one id at each place."""
+    """Return a ranking with one id at each rank."""
     return [(id_,) for id_ in ids]
 
 

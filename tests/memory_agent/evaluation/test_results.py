@@ -1,4 +1,4 @@
-"""Results on disk: what was written is read again, and what is no such file is named."""
+"""Results on disk: a round trip, and refusal of other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bringing a dataset in once and asking several times, each time from the same state."""
+"""Ingesting a dataset once and asking several times, each time from the same state."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TEXTS = (
 
 
 def quiet(_what: str, _done: int, _total: int) -> None:
-    """Take no notice of progress."""
+    """Ignore progress."""
 
 
 def history(user: str) -> History:
-    """More questions than the mean of the queries needs to act, so that traces of a run would show in the next."""
+    """Enough questions for the mean of the queries to act, so that traces of a run would show in the next."""
     items = tuple(
         Item(id=f"i{place}", text=text, timestamp=DAY, session=f"s{place // 3}") for place, text in enumerate(TEXTS)
     )

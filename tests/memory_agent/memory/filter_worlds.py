@@ -1,4 +1,4 @@
-"""Archives full of synthetic memories with synthetic vectors, and what a filter must find in them, by brute force."""
+"""Archives of synthetic memories and vectors, with brute-force answers to filters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH = 10_000
 
 
 class World:
-    """An archive, and everything in it by row: the records, and the vectors (rows, NDIM), NaN where there is none."""
+    """An archive with its records and vectors (rows, NDIM) by row, NaN without one."""
 
     def __init__(self, archive: Archive, count: int) -> None:
         self.archive = archive
@@ -34,7 +34,7 @@ class World:
         self._masks: dict[MemoryFilter, npt.NDArray[np.bool_]] = {}
 
     def passing(self, chosen: MemoryFilter) -> npt.NDArray[np.bool_]:
-        """Return, by row, what passes; the floor on the score aside."""
+        """Return, by row, whether it passes, without the floor on the score."""
         if chosen not in self._masks:
             mask = np.zeros(len(self.vectors), dtype=np.bool_)
             mask[[row for row, record in self.records.items() if passes(record, chosen)]] = True
@@ -42,13 +42,13 @@ class World:
         return self._masks[chosen]
 
     def cosines(self, vector: Embedding) -> npt.NDArray[np.float64]:
-        """Return, by row, the cosine with `vector`; NaN where there is none."""
+        """Return, by row, the cosine with `vector`, NaN without one."""
         unit = vector.astype(np.float64) / np.linalg.norm(vector.astype(np.float64))
         return self.vectors @ unit
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """What the contract says, in plain words; the floor on the score aside."""
+    """Reference implementation of a filter, without the floor on the score."""
     return (
         (not chosen.kinds or record.kind in chosen.kinds)
         and (not chosen.sources or record.source in chosen.sources)
@@ -69,7 +69,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
 
 @contextmanager
 def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1) -> Iterator[World]:
-    """Give a world of `count` memories, of which some were changed, and some deleted, since they were put in."""
+    """Yield a world of `count` memories, some changed and some deleted after insertion."""
     settings = StoreSettings(exact_search_limit=exact_search_limit)
     archive = Archive.open(folder, settings, "library")
     try:
@@ -95,7 +95,7 @@ def open_world(folder: Path, count: int, exact_search_limit: int, seed: int = 1)
 
 
 def clustered(count: int, rng: np.random.Generator) -> Embedding:
-    """Return (count, NDIM) vectors around centres; one in fifty is the very same as another one."""
+    """Return (count, NDIM) vectors around centres; one in fifty duplicates another."""
     centres = rng.normal(size=(max(1, count // 100), NDIM))
     vectors = centres[rng.integers(len(centres), size=count)] + 0.7 * rng.normal(size=(count, NDIM))
     twins = rng.random(count) < 0.02
@@ -104,7 +104,7 @@ def clustered(count: int, rng: np.random.Generator) -> Embedding:
 
 
 def made(number: int, chances: list[float]) -> MemoryRecord:
-    """A memory whose fields are spread so that filters keep from three to nearly all, by CHANCES numbers of 0 to 1."""
+    """Return a memory, its fields spread by CHANCES numbers of 0 to 1 so that filters keep from three to nearly all."""
     kind, source, half, tenth, hundredth, channel, run, has_quality, quality, minute = chances
     shares = {"half": half < 0.5, "tenth": tenth < 0.1, "hundredth": hundredth < 0.01, "three": number in (3, 33, 77)}
     return MemoryRecord(
@@ -124,7 +124,7 @@ def made(number: int, chances: list[float]) -> MemoryRecord:
 
 
 def _change(world: World, rng: np.random.Generator) -> None:
-    """Delete some memories, change others in every column, and give some another vector, or their first."""
+    """Delete some memories, change others in every column, set or replace some vectors."""
     chosen = rng.permutation(np.array(list(world.records)))[: max(12, len(world.records) // 25)]
     gone, changed, given = np.array_split(chosen, 3)
     with world.archive.batch() as batch:
@@ -144,7 +144,7 @@ def _change(world: World, rng: np.random.Generator) -> None:
 
 
 def _keep(world: World, row: int, vector: Embedding | None) -> None:
-    """As the store does: of length one, in float16."""
+    """Record a vector as the store keeps it: of unit length, in float16."""
     if vector is not None:
         stored = unit_vector(vector, NDIM).astype(np.float16).astype(np.float64)
         world.vectors[row] = stored / np.linalg.norm(stored)

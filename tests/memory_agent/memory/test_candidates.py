@@ -1,4 +1,4 @@
-"""Candidates under a filter: the same by either strategy, with neighbours and with narrower searches."""
+"""Candidates under a filter: the same by either strategy, with neighbours and narrower searches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILTERS = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Tests only read it."""
+    """Read-only."""
     with open_world(tmp_path_factory.mktemp("worlds") / "a", COUNT, exact_search_limit=10_000) as world:
         yield world
 

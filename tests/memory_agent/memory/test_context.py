@@ -1,4 +1,4 @@
-"""The context block: readable, within its budget to the token, and data whatever a memory says."""
+"""The context block: readable, within its token budget, and data whatever a memory contains."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def memory(
 
 
 def seen(days: float, quality: float | None, others: list[tuple[float, float | None]]) -> RetrievedMemory:
-    """A memory of `days` ago that was seen at other times too: how many days ago, and how that ended."""
+    """Return a memory of `days` ago with other occurrences: days ago and outcome."""
     origins = tuple(
         Origin(id=str(days), timestamp=NOW - timedelta(days=days), source="conductor_plan", quality_score=quality)
         for days, quality in others

@@ -1,4 +1,4 @@
-"""Words in context: what a memory and its neighbours say of the query between them."""
+"""Context words: the query words that a memory and its neighbours have together."""
 
 from __future__ import annotations
 

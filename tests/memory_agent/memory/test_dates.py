@@ -1,4 +1,4 @@
-"""Time in a query: what names a time is understood to the second, and what only looks like it is left alone."""
+"""Dates in a query: phrases are read to the second, and lookalikes are left alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = """
 """
 
 anything = st.text(max_size=300)
-"""Surrogates and NUL among it."""
+"""Includes surrogates and NUL."""
 like_time = st.lists(st.sampled_from(WORDS.split()), max_size=30).map(" ".join)
 zones = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 moments = st.datetimes(timezones=zones | st.just(ZoneInfo("America/New_York")))

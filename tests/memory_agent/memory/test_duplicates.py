@@ -1,4 +1,4 @@
-"""What says the same is one memory of the answer, with how often, when and where; what only looks alike is not."""
+"""Duplicates are one memory of the answer, with count, times and origins; lookalikes are not folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner's choice: what it must prefer whatever the machine, and that its costs behave as costs do."""
+"""The filter plan: choices that hold on any machine, and laws of its costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters at any selectivity, over 100 to 100,000 memories, by either strategy and by the chosen one: always exact."""
+"""Filters at any selectivity, over 100 to 100,000 memories, by both strategies and the chosen one: always exact."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ONE_FIELD_EACH: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module", params=[(100, FLAT), (1_000, FLAT), (10_000, FLAT), (10_000, GRAPH)], ids=str)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Tests only read it."""
+    """Read-only."""
     count, exact_search_limit = request.param
     with open_world(tmp_path_factory.mktemp("worlds") / "a", count, exact_search_limit) as world:
         assert world.archive.index.is_approximate == (exact_search_limit == GRAPH)
@@ -62,14 +62,14 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """100,000 memories. A table and not a graph, since a graph of them takes 30 s and the bench has one."""
+    """100,000 memories in a flat table; a graph takes 30 s to build and is measured by the bench."""
     with open_world(tmp_path_factory.mktemp("worlds") / "large", 100_000, FLAT) as world:
         yield world
 
 
 @st.composite
 def filters(draw: st.DrawFn) -> MemoryFilter:
-    """Any fields together, with the values that the worlds have and some that they have not."""
+    """Any combination of fields, with values that occur in the worlds and some that do not."""
     fields: dict[str, Any] = {}
     for one in draw(st.lists(st.sampled_from(ONE_FIELD_EACH), min_size=1, max_size=3)):
         fields |= one
@@ -100,7 +100,7 @@ def filtered_by(world: World, chosen: MemoryFilter | None, limit: int, way: Stra
 
 
 def check_vectors(world: World, chosen: MemoryFilter, seed: int, limit: int, floor: float | None) -> None:
-    """The same rows, cosines and order as brute force, by each way, and to the last bit the same by all."""
+    """Rows, cosines and order equal brute force by each strategy, bit-identical across strategies."""
     searched, raw = query_of(seed), query_of(seed + 1)
     cosines = world.cosines(searched)
     near_floor = np.zeros(len(cosines), dtype=np.bool_)
@@ -129,7 +129,7 @@ def check_vectors(world: World, chosen: MemoryFilter, seed: int, limit: int, flo
 
 
 def check_words(world: World, chosen: MemoryFilter, limit: int) -> None:
-    """BM25 is what it is without a filter, by each way."""
+    """BM25 equals that without a filter, by each strategy."""
     for query in ("alpha", "beta word5", "nothing"):
         rows, scores = world.archive.lexicon.search(query, 10**9)
         passed = world.passing(chosen)[rows]
@@ -140,7 +140,7 @@ def check_words(world: World, chosen: MemoryFilter, limit: int) -> None:
 
 
 def check_rows(world: World, chosen: MemoryFilter, seed: int) -> None:
-    """As for neighbours: which of some rows may answer."""
+    """As for neighbours: which of some rows match."""
     asked = np.random.default_rng(seed).permutation(len(world.vectors))[:50]
     right = np.sort(asked[world.passing(chosen)[asked]])
     for way in WAYS:
@@ -226,7 +226,7 @@ def test_three_of_100_000_are_listed_and_most_of_them_are_searched_first(large: 
 
 @pytest.mark.parametrize("budget_us", [0.0, 500.0])
 def test_a_search_that_finds_too_little_lists_after_all(world: World, budget_us: float) -> None:
-    """The estimate is wrong on purpose: whatever it says, the answer is right."""
+    """The answer is exact even under a deliberately wrong estimate."""
     chosen = MemoryFilter(tags=("three",))
     filtered = filtered_by(world, chosen, LIMIT, "search_first")
     assert filtered.plan is not None

@@ -25,7 +25,7 @@ TAGS = ["auth", "web", "data", "rare"]
 
 
 def sample(number: int) -> dict[str, Any]:
-    """An event whose fields are spread so that filters keep from none to all."""
+    """Return an event with spread fields, so that filters keep from none to all."""
     random = np.random.default_rng(number)
     event_type, quality = [
         ("chat.user_msg", {}),
@@ -54,7 +54,7 @@ def sample(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Tests only read it. The candidates of a side are few, so that a filter cannot be right by taking everything."""
+    """Read-only. Few candidates per side, so that a filter cannot succeed by taking everything."""
     recall = RecallSettings(candidates=20, centering=False)
     with Memory.open(tmp_path_factory.mktemp("filters") / "a", embedder=embedder, recall_settings=recall) as memory:
         assert memory.ingest([sample(number) for number in range(COUNT)], now=NOW).kept == COUNT
@@ -68,7 +68,7 @@ def everything(filled: Memory) -> list[MemoryRecord]:
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """What the contract says, in plain words; the floor on the score aside."""
+    """Reference implementation of a filter, without the floor on the score."""
     return all(
         (
             not chosen.kinds or record.kind in chosen.kinds,

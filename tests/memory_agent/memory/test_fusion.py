@@ -1,4 +1,4 @@
-"""Laws of the fusion: what is absent does not count, what is better does not rank lower, order is total."""
+"""Laws of the fusion: an absent side does not count, scores are monotonic, the order is total."""
 
 from __future__ import annotations
 

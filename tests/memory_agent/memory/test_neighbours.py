@@ -1,4 +1,4 @@
-"""Neighbours in time: what stands next to a match is found, within its session and within the filter."""
+"""Neighbours in time: memories next to a match are found, within its session and the filter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ scores = st.lists(st.floats(0, 1), min_size=1, max_size=40).map(np.array)
 
 
 def windows(count: int) -> list[Window]:
-    """Every memory among its neighbours, all in one session."""
+    """Return every memory with its neighbours, all in one session."""
     return [
         Window(row, tuple(other for other in range(row - REACH, row + REACH + 1) if 0 <= other < count))
         for row in range(count)

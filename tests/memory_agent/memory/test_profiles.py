@@ -1,4 +1,4 @@
-"""Profiles: what is fetched at each moment at which a planner asks; and the block that comes with the answer."""
+"""Profiles: the defaults of each occasion of a recall, and the block that comes with the answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memory_agent.records import KINDS, PROFILES, MemoryFilter, Profile
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Six memories of each kind about one thing. Tests only read it."""
+    """Six memories of each kind on one subject. Read-only."""
     with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
         for number in range(6):
             for kind in KINDS:

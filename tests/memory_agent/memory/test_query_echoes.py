@@ -1,4 +1,4 @@
-"""Of former requests that ask what the query asks, one stands in the answer; what tells something never gives way."""
+"""Of former requests that ask what the query asks, one is in the answer; informative memories are never folded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FINDINGS = (
 
 
 def request(number: int, text: str, event_type: str = "conductor.run.started", **payload: Any) -> dict[str, Any]:
-    """The begin of a run, or the user's message before it."""
+    """Return the event that begins a run, or the user's message before it."""
     name = "objective" if event_type.startswith("conductor") else "text"
     run = {"run_id": f"run-{number}"} if event_type.startswith("conductor") else {}
     event_id = f"{event_type}-{number}"
@@ -35,7 +35,7 @@ def request(number: int, text: str, event_type: str = "conductor.run.started", *
 
 
 def tell(memory: Memory, requests: Sequence[str], qualities: Sequence[float] = ()) -> None:
-    """Publish requests with the runs that they began, and how these ended."""
+    """Ingest requests with their runs and outcomes."""
     for number, text in enumerate(requests):
         memory.ingest([request(number, text, "chat.user_msg"), request(number, text)])
     for number, quality in enumerate(qualities):
@@ -48,7 +48,7 @@ def is_request(found: RetrievedMemory) -> bool:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory with five runs of one request in five wordings, and four findings that answer it."""
+    """Five runs of one request in five wordings, and four findings that answer it."""
     with Memory.open(tmp_path_factory.mktemp("asked") / "alice", embedder=embedder) as memory:
         tell(memory, REQUESTS, QUALITIES)
         for finding in FINDINGS:

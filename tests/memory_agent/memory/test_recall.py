@@ -1,4 +1,4 @@
-"""Recall: modes and their scores, arguments that are refused by name, any query answered, every lack named."""
+"""Recall: modes and scores, refused arguments, any query answered, every degradation named."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from memory_agent.records import Embedding, Mode
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Three memories of each subject. Tests only read it."""
+    """Three memories of each subject. Read-only."""
     with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
         memory.ingest([message(number) for number in range(24)], now=NOW)
         yield memory
 
 
 class OtherModel:
-    """The same engine under another name: its vectors are not to be compared with those of the store."""
+    """The same engine under another name, whose vectors are not comparable with the store's."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder

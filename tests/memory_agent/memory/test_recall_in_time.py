@@ -1,4 +1,4 @@
-"""A recall whose words are late answers with its vectors; nothing is taken for damage, and the next one is whole."""
+"""A recall with a late lexicon answers by vectors; nothing is taken for damage, and the next recall is complete."""
 
 from __future__ import annotations
 

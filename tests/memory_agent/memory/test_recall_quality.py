@@ -1,4 +1,4 @@
-"""Recall of evidence on a real conversation: the fusion must be worth having, and no part may quietly stop helping."""
+"""Recall of evidence on a real conversation: the fusion must help, and no part may silently stop helping."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def filled(tmp_path: Path, embedder: Embedder, conversation: dict[str, Any]) -> 
 
 
 def recall_at_10(memory: Memory, conversation: dict[str, Any], mode: Mode) -> float:
-    """Mean share of a question's evidence turns among the first ten memories."""
+    """Return the mean recall at 10 of evidence turns."""
     shares = []
     for question in conversation["qa"]:
         evidence = {*question.get("evidence", ())}

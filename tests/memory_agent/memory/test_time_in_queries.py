@@ -1,4 +1,4 @@
-"""A time in the query lifts memories of that time, filters by it on request, and is told in the answer."""
+"""A date in the query boosts memories of that time, filters on request, and is reported in the answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def at(moment: datetime) -> int:
 
 @pytest.fixture(scope="module")
 def diary(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """The same thing said every third day for half a year. Tests only read it."""
+    """The same statement every third day for half a year. Read-only."""
     with Memory.open(tmp_path_factory.mktemp("diary") / "u", embedder=embedder) as memory:
         events = [
             message(

@@ -1,4 +1,4 @@
-"""Tokens of a block: the bound is never too low by the real tokenizer, and a recall counts within its time."""
+"""Tokens of a block: the bound holds for the real tokenizer, and a recall counts within its deadline."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_no_character_has_more_tokens_than_its_estimate(embedder: Embedder) -> N
 
 
 def test_no_pair_of_letters_has_more_tokens_than_its_estimate(embedder: Embedder) -> None:
-    """The table of pairs against the vocabulary: where a pair is no piece, each letter may be one."""
+    """The table of pairs matches the vocabulary."""
     for first in string.ascii_lowercase:
         for second in string.ascii_lowercase:
             word = f"zq{(first + second) * 20}"
@@ -97,7 +97,7 @@ def test_the_budget_holds_by_the_tokenizer_however_tokens_were_counted(
 
 
 class Failing:
-    """The real embedder, whose tokenizer answers so many times and is then as late as it was asked to be."""
+    """The real embedder, whose tokenizer answers `answers` times and then times out."""
 
     def __init__(self, embedder: Embedder, answers: int) -> None:
         self._embedder = embedder
@@ -121,7 +121,7 @@ class Failing:
         return self._embedder.count_tokens(text)
 
     def close(self) -> None:
-        """The real one stays open."""
+        """Keep the real embedder open."""
 
 
 def late(embedder: object) -> LazyEmbedder:
@@ -163,7 +163,7 @@ def test_an_answer_says_that_its_tokens_were_estimated(tmp_path: Path, embedder:
 
 
 class Dawdling(Failing):
-    """Its tokenizer takes a while, and says when it is done."""
+    """The real embedder with a slow tokenizer."""
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         assert timeout_s is not None

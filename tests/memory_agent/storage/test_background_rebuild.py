@@ -1,4 +1,4 @@
-"""An index that is gone is built while the store is open: nothing waits for it, and it ends up right."""
+"""A missing index is rebuilt while the store is open: nothing waits for it, and it ends up correct."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_is_missing_at_open_is_built_while_the_store_is_in_use(closed: Path
 def test_batches_go_on_while_an_index_is_built_and_are_in_it_afterwards(
     closed: Path, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The builder is held in the middle, with its snapshot taken, until the batches are through."""
+    """The rebuild is paused after taking its snapshot until the batches are committed."""
     reached, go_on = threading.Event(), threading.Event()
     build = getattr(derived, f"_rebuild_{side}")
 

@@ -49,7 +49,7 @@ def close(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
 
 
 def assert_right(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Both answer from what the store holds, all of it and nothing else."""
+    """Both indexes hold exactly what the store holds."""
     memories = dict(store.scan())
     rows = np.array(sorted(memories), dtype=np.int64)
     held = dict(zip(rows.tolist(), store.vectors(rows), strict=True))
@@ -68,7 +68,7 @@ def assert_right(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """A store with a saved graph and a sealed lexicon, and a few changes after the save."""
+    """A store with a saved graph, a cleanly closed lexicon, and a few changes after the save."""
     store, index, lexicon = opened(tmp_path / "user")
     add(store, index, lexicon, COUNT)
     close(store, index, lexicon)

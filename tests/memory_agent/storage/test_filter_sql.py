@@ -1,4 +1,4 @@
-"""Rows that pass a filter: listed, looked up and estimated; and words searched among them."""
+"""Rows that pass a filter: listed, looked up, estimated, and searched for words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILTERS = {
 
 @pytest.fixture(scope="module")
 def lexicon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lexicon]:
-    """Tests only read it. One row in nine is gone."""
+    """Read-only. One row in nine is deleted."""
     lexicon = Lexicon.fresh(tmp_path_factory.mktemp("filtered") / "lexicon")
     memories = [
         memory(

@@ -18,7 +18,7 @@ K = 10
 
 
 class Source:
-    """The vectors of a store, as a store would give them."""
+    """Stands in for the vectors of a store."""
 
     def __init__(self, ndim: int = NDIM) -> None:
         self.ndim = ndim

@@ -54,7 +54,7 @@ filters = st.builds(
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """What a filter means, written down once more."""
+    """Reference implementation of a filter."""
     return (
         (not chosen.kinds or record.kind in chosen.kinds)
         and (not chosen.sources or record.source in chosen.sources)
@@ -294,7 +294,7 @@ def test_a_lexicon_that_has_still_to_be_built_does_not_answer_with_nothing(tmp_p
 
 def test_every_damage_to_a_closed_file_is_noticed(lexicon: Lexicon) -> None:
     lexicon.close()
-    whole, seal = lexicon.path.read_bytes(), lexicon.path.with_name("lexicon.seal").read_bytes()
+    whole, mark = lexicon.path.read_bytes(), lexicon.path.with_name("lexicon.seal").read_bytes()
     rng = np.random.default_rng(1)
     damaged = [b"", whole[:100], whole[:-4096], whole[:-1], whole[:-4096] + bytes(4096), whole + b"\x00"]
     for bit in rng.integers(0, 8 * len(whole), size=100).tolist():
@@ -303,14 +303,14 @@ def test_every_damage_to_a_closed_file_is_noticed(lexicon: Lexicon) -> None:
         damaged.append(bytes(flipped))
     for content in damaged:
         lexicon.path.write_bytes(content)
-        lexicon.path.with_name("lexicon.seal").write_bytes(seal)
+        lexicon.path.with_name("lexicon.seal").write_bytes(mark)
         with pytest.raises(IndexDamagedError):
             Lexicon.open(lexicon.path)
 
 
 def test_a_file_left_by_a_process_that_died_is_believed_only_while_the_machine_runs_on(lexicon: Lexicon) -> None:
     lexicon.close()
-    Lexicon.open(lexicon.path)._disconnect()  # as a process that dies: no seal
+    Lexicon.open(lexicon.path)._disconnect()  # as a process that dies: no clean-shutdown mark
     with Lexicon.open(lexicon.path) as again:
         assert len(again) == 4
     other = Lexicon.open(lexicon.path)

@@ -1,4 +1,4 @@
-"""A read of the lexicon ends at its caller's deadline, whether it works or waits, and is no damage."""
+"""A read of the lexicon ends at its caller's deadline, running or waiting, without being taken for damage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def lexicon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lexicon]:
-    """Tests only read it. Each memory shares a word with the query, so a search takes many steps."""
+    """Read-only. Each memory shares a word with the query, so a search takes many steps."""
     with Lexicon.fresh(tmp_path_factory.mktemp("in-time") / "lexicon.sqlite") as lexicon:
         records = ((row, memory(f"mutex number {row}")) for row in range(1, MEMORIES + 1))
         lexicon.rebuild(records, through=1, lineage="one")

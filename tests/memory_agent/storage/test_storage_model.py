@@ -1,4 +1,4 @@
-"""Store, vector index and lexicon against plain dictionaries, through everything that can happen to a user's folder."""
+"""Store, vector index and lexicon against plain dictionaries, through every operation on a user's folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ sessions = st.none() | st.sampled_from(["s-1", "s-2"])
 
 
 class StorageModel(RuleBasedStateMachine):
-    """`records`, `vectors` and `events` say what must be there."""
+    """`records`, `vectors` and `events` are the expected content."""
 
     @initialize()
     def create(self) -> None:
@@ -140,7 +140,7 @@ class StorageModel(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Go on from the files as they are at this moment: nothing is closed, nothing is saved."""
+        """Crash: continue from the files as they are, without closing or saving."""
         self.folders += 1
         copy = self.root / str(self.folders)
         shutil.copytree(self.store.folder, copy)
@@ -185,7 +185,7 @@ class StorageModel(RuleBasedStateMachine):
         assert self.lexicon.matching_rows(chosen).tolist() == in_session
 
     def the_lexicon_answers_like_one_built_from_nothing(self) -> None:
-        """In its scores too, which would show words that were left behind."""
+        """Scores too, which would show leftover words."""
         with Lexicon.fresh(self.root / "built") as built:
             built.rebuild(self.records.items(), through=1, lineage="model")
             for word in WORDS:
@@ -196,7 +196,7 @@ class StorageModel(RuleBasedStateMachine):
 
 
 class EncryptedStorageModel(StorageModel):
-    """The same, under a key."""
+    """The same, encrypted."""
 
     def key(self) -> UserKey | None:
         return new_key(self.root / "keys")
