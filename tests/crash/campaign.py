@@ -1,7 +1,7 @@
-"""Rounds of kills and faults: a world at work, one blow after another from a seed, and the checker at the end.
+"""Rounds of kills and faults: a working system, faults drawn from a seed, and the checker at the end.
 
-A blow falls at the N-th call to the disk (the shim; deterministic for the process that is hit) or after so many more
-promises (at random). The same seed gives the same blows; what they meet depends on the machine.
+A fault happens at the N-th disk call (the shim; deterministic for its process) or after a number of promises (at
+random). The same seed gives the same faults; what they interrupt depends on the machine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .reading import read_history
 from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
-MOST_CALLS = 30  # the disk is asked that often within a few promises
-MOST_CALLS_OF = {"index.usearch": 4}  # written only now and then, in two calls
+MOST_CALLS = 30  # this many disk calls happen within a few promises
+MOST_CALLS_OF = {"index.usearch": 4}  # written rarely, in two calls
 _DISK = {
     "relay": ("journal/data.mdb",),
     "owner": ("records/data.mdb", "records/data.mdb", "index.usearch", "lexicon.sqlite"),
@@ -31,14 +31,14 @@ _DISK = {
 
 
 class Blow(NamedTuple):
-    """Who is hit, and how: `call` is a SIGKILL at a call to the disk, `random` after some promises."""
+    """The victim and the kind: `call` is a SIGKILL at a disk call, `random` after some promises."""
 
     victim: str
     how: str
 
 
 class Fault(NamedTuple):
-    """A fault on a file of one process, and whether the process may end by it."""
+    """A fault on a file of one process, and whether the process may end because of it."""
 
     victim: str
     kind: str
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 FULL, FAILED = ("enospc", "quota", "brim"), ("eio", "short")
-"""What a process goes on after by itself, and what ends one that must not trust what it holds in memory then."""
+"""Faults after which a process continues, and faults that end it because its memory is no longer trustworthy."""
 FAULTS = (
     *(Fault("relay", kind, "write", "journal/data.mdb", False) for kind in FULL),
     *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in FAILED),
@@ -64,7 +64,7 @@ FAULTS = (
 
 
 def blows(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Blow]:
-    """So many blows for each victim, in an order of the seed."""
+    """A number of faults per victim, shuffled by the seed."""
     all_blows = [
         Blow(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
         for victim, count in counts.items()
@@ -83,9 +83,9 @@ def kill_round(
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """Run a world, strike every blow, have everything delivered, and check. Raises `AssertionError` with the seed.
+    """Run a world, inject every fault, wait until all is delivered, and check. Raises `AssertionError` with the seed.
 
-    Encrypted, the relay is also killed while it makes the keys.
+    With encryption, the relay is also killed while it creates the keys.
     """
     seeded = random.Random(seed)
     with _world(shim, is_encrypted) as world:
@@ -107,7 +107,7 @@ def fault_round(
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """As `kill_round`, with faults of the disk."""
+    """As `kill_round`, with disk faults."""
     seeded = random.Random(seed)
     with _world(shim, is_encrypted) as world:
         _start(world, seeded, WHILE_FAILING, figures)
@@ -165,7 +165,7 @@ def _strike(world: World, blow: Blow, seeded: random.Random) -> None:
 
 
 def _strike_spool(world: World, blow: Blow, seeded: random.Random) -> None:
-    """The relay goes first, so that there is something in the spool; both come back."""
+    """Kill the relay first, so that the spool has events; restart both."""
     part = world.spooling
     (world.notes / "unbounded").touch()
     if blow.how == "call":
@@ -178,7 +178,7 @@ def _strike_spool(world: World, blow: Blow, seeded: random.Random) -> None:
         world.relay.kill()
         _let_work(world, part, seeded.randint(1, 40))
         part.kill()
-    if seeded.random() < 0.5:  # the next life of the publisher finds the relay away
+    if seeded.random() < 0.5:  # the restarted publisher finds the relay away
         part.start()
         _let_work(world, part, 8)
         world.relay.start()
@@ -202,7 +202,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
         (world.notes / "unbounded").unlink()
     _let_work_or_end(world, part)
     part.order.revoke()
-    _let_work_or_end(world, part)  # who met the fault last may end by it only now
+    _let_work_or_end(world, part)  # a process may end late because of the fault
     if not part.is_alive:
         assert fault.may_end, f"{part.name} ended by {fault}:\n{part.log()}"
         code = part.wait()
@@ -211,7 +211,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
 
 
 def _let_work(world: World, part: Part, promises: int) -> None:
-    """Wait until so many promises more were made, by this part or through it."""
+    """Wait for more promises, by this part or through it."""
     count = _counter(world, part)
     aim = count() + promises
     wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} goes on")
@@ -227,5 +227,5 @@ def _let_work_or_end(world: World, part: Part) -> None:
 def _counter(world: World, part: Part) -> Callable[[], int]:
     if part is world.owner:
         return lambda: world.taken
-    asked = world.plain if part is world.relay else part  # what lies in a spool says nothing of the relay
+    asked = world.plain if part is world.relay else part  # a spool proves nothing about the relay
     return lambda: world.acked_by(asked)

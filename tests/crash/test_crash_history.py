@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find: each kind of fault is planted in a sound history, alone."""
+"""The checker finds every kind of violation, each planted alone in a sound history."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ USERS = ("alice", "bob")
 
 
 def sound() -> History:
-    """Twelve events of two publishers for two users, taken in and indexed; one of each user was forgotten."""
+    """Twelve events of two publishers for two users, ingested and indexed; one per user is forgotten."""
     journal = [
         Entry(seq, f"p{seq % 2}", seq, f"p{seq % 2}-{seq:04d}", USERS[seq // 2 % 2])
-        for seq in range(1, 13)  # each publisher speaks for both users
+        for seq in range(1, 13)  # each publisher publishes for both users
     ]
     deleted = frozenset({journal[0].event_id, journal[2].event_id})
     kept = [entry for entry in journal if entry.event_id not in deleted]

@@ -1,4 +1,4 @@
-"""A disk or a quota that is full in the middle of a write, whatever the engine says: no room, and it passes."""
+"""A disk or quota that fills up during a write is reported as full by every engine, and is temporary."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAGES, META_PAGE, FLUSH = "write 1", "write 2", "sync 1"
 
 
 def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
-    """What a process says whose engine meets `fault`, which did come."""
+    """The report of a process whose engine met `fault`."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.crash.full_disk_process", engine, str(folder), fault]
     environment = Order(shim, folder / "order").environment()
@@ -70,7 +70,7 @@ def test_a_lexicon_whose_quota_is_used_up_is_full_and_not_damaged(shim: Path, tm
 
 
 def test_a_disk_that_takes_part_of_a_write_is_full(tmp_path: Path) -> None:
-    """No shim: a file system with room for less than one event takes what it can, and LMDB calls that an I/O error."""
+    """No shim: a file system with room for less than one event writes a part, which LMDB reports as an I/O error."""
     try:
         with small_disk(tmp_path / "disk", 4 << 20) as disk, Journal.open(disk / "journal") as journal:
             journal.append([_event(1, "small")], NOW)
@@ -97,7 +97,7 @@ def test_a_user_whose_disk_is_full_is_asked_on_and_goes_on_when_there_is_room(is
             assert refused[-1] == "store_full"
             if is_asleep:
                 host.sleep("alice")
-            fill(disk)  # what closing gave back is somebody else's now
+            fill(disk)  # refill what closing released
             assert _found(host)
             ballast.unlink()
             assert _ingest(host, 1, 200) == ""
@@ -109,7 +109,7 @@ def test_a_user_whose_disk_is_full_is_asked_on_and_goes_on_when_there_is_room(is
 
 
 def _ingest(host: MemoryHost, first: int, end: int) -> str:
-    """Hand events over, and return the code of the error, if any."""
+    """Ingest events, and return the error code, if any."""
     events = tuple((number, encode(_event(number, f"look after lamp{number} " * 20))) for number in range(first, end))
     try:
         decode_reply(host.ingest("alice", encode(IngestBatch(events=events))), IngestReport)

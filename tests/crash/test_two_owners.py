@@ -1,4 +1,4 @@
-"""Two owners of the same stores at once, and a relay that is gone under load."""
+"""Two owners of the same stores at once, and a relay that is away under load."""
 
 from __future__ import annotations
 

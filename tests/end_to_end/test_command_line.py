@@ -1,4 +1,4 @@
-"""The command line as processes of their own, against a real daemon."""
+"""The command line as processes, against a real daemon."""
 
 from __future__ import annotations
 

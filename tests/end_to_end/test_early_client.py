@@ -1,4 +1,4 @@
-"""The first thing a newcomer does is `serve &` and then, at once, a question."""
+"""A newcomer runs `serve &` and immediately a recall."""
 
 from __future__ import annotations
 

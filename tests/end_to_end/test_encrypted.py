@@ -1,4 +1,4 @@
-"""A daemon whose data is encrypted: nothing readable below its folder, and a user's key destroyed while it runs."""
+"""A daemon with encryption: nothing readable in its folder, and a user's key destroyed while it runs."""
 
 from __future__ import annotations
 

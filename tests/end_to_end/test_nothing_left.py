@@ -1,6 +1,6 @@
-"""Whatever is killed, the daemon itself too, it goes on or ends and says why; and in the end nothing of it is left.
+"""Whatever is killed, the daemon continues, or ends and reports why; at the end nothing is left behind.
 
-Each process in turn, with a daemon of its own: `python -m ops.soak kills`.
+Each process in turn, in its own daemon: `python -m ops.soak kills`.
 """
 
 from __future__ import annotations

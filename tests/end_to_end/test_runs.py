@@ -1,4 +1,4 @@
-"""Runs through the real daemon: told by events, by a client and from the command line; abandoned ones expire."""
+"""Runs through the real daemon: from events, a client and the command line; abandoned ones expire."""
 
 from __future__ import annotations
 

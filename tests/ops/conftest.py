@@ -1,4 +1,4 @@
-"""Lets these tests import `ops`, which is no part of the distribution."""
+"""Makes `ops` importable, which is not part of the distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures on what a run used: counted right, on scores and runs made up here."""
+"""The attribution figures are counted right, on made-up scores and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of an encrypted journal measures both kinds, and encryption costs room that can be told beforehand."""
+"""The bench of an encrypted journal measures both kinds, and the cost in disk space is predictable."""
 
 from __future__ import annotations
 

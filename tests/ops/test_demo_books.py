@@ -1,4 +1,4 @@
-"""The demo's accounts: nothing is lost, and what is lost would be seen; a broken promise is remembered."""
+"""The demo's ledger: nothing is lost, a loss would be visible, and broken promises are collected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes again in the demo is told honestly: in other words, with nothing cited that was not shown."""
+"""Recurring incidents in the demo are reworded, and only shown memories are cited."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_reasons_name_the_past_run_what_it_was_asked_and_how_it_ended() -> None:
 
 @dataclass
 class Told:
-    """Carol's memory after all pages; `first` is what was answered to the last page before the first lesson."""
+    """Carol's memory after all pages; `first` is the answer to the last page before the first lesson."""
 
     memory: Memory
     first: RecallResult

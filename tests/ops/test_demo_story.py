@@ -1,4 +1,4 @@
-"""The demo's story is made of valid events, and tells what the demo says that it tells."""
+"""The demo's story consists of valid events and supports what the demo shows."""
 
 from __future__ import annotations
 

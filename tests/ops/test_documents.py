@@ -1,4 +1,4 @@
-"""Documents say what the code does: every setting, error code and command is in them, and their examples work."""
+"""The documents match the code: every setting, error code and command is documented, and the examples work."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_every_command_that_is_shown_can_be_typed(line: str, monkeypatch: pytest
         command, words = found, words[1:]
     for parameter in command.params:
         if isinstance(parameter.type, click.File | click.Path):
-            monkeypatch.setattr(parameter, "type", click.STRING)  # the files of an example are not there
+            monkeypatch.setattr(parameter, "type", click.STRING)  # the example's files do not exist
     command.make_context(command.name, words, parent=context)
 
 

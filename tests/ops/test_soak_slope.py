@@ -1,4 +1,4 @@
-"""Growth is told from noise: by the interval, not by the number."""
+"""Growth is distinguished from noise by the interval, not the number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict of a soak names what did not hold, and nothing else."""
+"""The verdict of a soak names what failed, and nothing else."""
 
 from __future__ import annotations
 
