@@ -23,7 +23,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_nobody_dies(
+def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_no_process_dies(
     base: Path, tmp_path: Path, seed: int
 ) -> None:
     figures = Figures()

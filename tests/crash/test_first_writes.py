@@ -32,7 +32,7 @@ def test_a_process_killed_at_any_call_of_its_first_write_leaves_a_folder_that_op
 
 
 @pytest.mark.parametrize(("kind", "kills"), [("kill", 3), ("tear", 1)])
-def test_a_process_killed_while_it_makes_a_key_leaves_a_folder_that_opens(
+def test_a_process_killed_while_it_creates_a_key_leaves_a_folder_that_opens(
     kind: str, kills: int, shim: Path, tmp_path: Path
 ) -> None:
     assert _kill_at_each_call("encrypted records", kind, f"/{KEYS}", shim, tmp_path) >= kills

@@ -49,7 +49,7 @@ def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
     ("fault", "at"),
     [*((fault, at) for fault in ("enospc", "quota", "brim") for at in (PAGES, META_PAGE)), ("quota", FLUSH)],
 )
-def test_a_disk_without_room_is_full_and_the_environment_goes_on(
+def test_a_disk_without_room_is_full_and_the_environment_continues(
     engine: str, fault: str, at: str, shim: Path, tmp_path: Path
 ) -> None:
     code = {"journal": "journal_full", "records": "store_full"}[engine]
@@ -58,7 +58,7 @@ def test_a_disk_without_room_is_full_and_the_environment_goes_on(
 
 @pytest.mark.parametrize(("engine", "code"), [("journal", "journal"), ("records", "store")])
 @pytest.mark.parametrize("fault", ["short", "eio"])
-def test_a_write_that_fails_though_there_is_room_is_a_failed_disk(
+def test_a_write_that_fails_despite_room_is_a_failed_disk(
     engine: str, code: str, fault: str, shim: Path, tmp_path: Path
 ) -> None:
     assert after(f"{fault} {PAGES}", engine, shim, tmp_path)["code"] == code
@@ -69,7 +69,7 @@ def test_a_lexicon_whose_quota_is_used_up_is_full_and_not_damaged(shim: Path, tm
     assert after(f"eio {PAGES}", "lexicon", shim, tmp_path / "other")["code"] == "index_damaged"
 
 
-def test_a_disk_that_takes_part_of_a_write_is_full(tmp_path: Path) -> None:
+def test_a_disk_that_writes_only_a_part_is_full(tmp_path: Path) -> None:
     """No shim: a file system with room for less than one event writes a part, which LMDB reports as an I/O error."""
     try:
         with small_disk(tmp_path / "disk", 4 << 20) as disk, Journal.open(disk / "journal") as journal:
@@ -87,7 +87,9 @@ def test_a_disk_that_takes_part_of_a_write_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_asleep", [False, True], ids=["awake", "asleep"])
-def test_a_user_whose_disk_is_full_is_asked_on_and_goes_on_when_there_is_room(is_asleep: bool, tmp_path: Path) -> None:
+def test_a_user_on_a_full_disk_answers_recalls_and_continues_when_there_is_room(
+    is_asleep: bool, tmp_path: Path
+) -> None:
     try:
         with small_disk(tmp_path / "disk", 24 << 20) as disk:
             host = MemoryHost(disk, Settings(store=STORE), WordVectors())
@@ -128,7 +130,7 @@ def _event(number: int, text: str) -> Event:
     return event_from_mapping(told, EventLimits(), NOW)
 
 
-def test_a_file_system_that_tells_no_size_has_room(tmp_path: Path) -> None:
+def test_a_file_system_that_reports_no_size_has_room(tmp_path: Path) -> None:
     try:
         with small_disk(tmp_path / "disk", 0) as disk:  # 0: without a limit
             assert has_room(disk)

@@ -81,7 +81,7 @@ def test_a_deadline_shorter_than_the_embedding_leaves_the_words(tmp_path: Path, 
         assert memory.recall(f"sourdough{LONG}", deadline_ms=60_000).degraded == ()
 
 
-def test_a_deadline_that_no_part_can_meet_is_answered_with_nothing(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_deadline_that_no_part_can_meet_gives_an_empty_answer(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "ada", embedder=embedder) as memory:
         memory.remember(DOUGH)
         result = memory.recall("sourdough", deadline_ms=0.001)
@@ -100,7 +100,7 @@ def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: Dae
 
 
 @pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities of processes")
-def test_the_process_that_answers_recalls_is_as_urgent_as_the_daemon(daemon: DaemonProcess) -> None:
+def test_the_process_that_answers_recalls_has_the_daemons_priority(daemon: DaemonProcess) -> None:
     """Regression: Ray runs its workers at niceness 15, above the bulk lane's, which tripled the time of recalls."""
     with MemoryClient("ursula", data_dir=daemon.data_dir) as client:
         client.remember(DOUGH)
@@ -177,7 +177,7 @@ def test_recalls_outlive_the_embedder_under_load(rough_daemon: DaemonProcess) ->
 
 
 @pytest.mark.parametrize("deadline_ms", [0.0, 0.001, 1.0])
-def test_through_the_daemon_a_deadline_that_nothing_can_meet_is_an_empty_answer_and_no_error(
+def test_through_the_daemon_an_impossible_deadline_gives_an_empty_answer_and_no_error(
     daemon: DaemonProcess, deadline_ms: float
 ) -> None:
     with MemoryClient("tilda", data_dir=daemon.data_dir) as client:
@@ -186,7 +186,7 @@ def test_through_the_daemon_a_deadline_that_nothing_can_meet_is_an_empty_answer_
         assert (result.memories, result.degraded[-1]) == ((), "deadline")
 
 
-def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_with_the_reason_and_answers_later(
+def test_a_user_who_does_not_wake_in_time_gives_an_empty_answer_with_the_reason_and_answers_later(
     daemon: DaemonProcess, embedder: Embedder
 ) -> None:
     with Memory.open(user_folder(daemon.data_dir, "aurora"), user_id="aurora", embedder=embedder) as asleep:
@@ -198,7 +198,7 @@ def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_with_the_reason_and
         await_fact(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
 
 
-def test_a_host_whose_threads_all_wait_for_the_embedder_answers_everybody(daemon: DaemonProcess) -> None:
+def test_a_host_whose_threads_all_wait_for_the_embedder_answers_every_request(daemon: DaemonProcess) -> None:
     """Three times as many as threads: waiting in the queue counts against the deadline."""
     with MemoryClient("theo", data_dir=daemon.data_dir) as client, ThreadPoolExecutor(24) as threads:
         client.remember(DOUGH)
@@ -212,7 +212,7 @@ def test_a_host_whose_threads_all_wait_for_the_embedder_answers_everybody(daemon
             assert [found.record.text for found in late.memories] == [DOUGH]
 
 
-def test_a_caller_who_names_no_deadline_waits_as_long_as_the_settings_say(daemon: DaemonProcess) -> None:
+def test_a_recall_without_a_deadline_waits_as_long_as_the_settings_say(daemon: DaemonProcess) -> None:
     with MemoryClient("ulla", data_dir=daemon.data_dir) as client, ThreadPoolExecutor(1) as threads:
         client.remember(DOUGH)
         with stopped(part_pid(client, "embedder")):

@@ -56,7 +56,7 @@ def test_a_session_leaves_every_file_of_a_running_daemon_and_does_not_come_back(
     assert files_with(SECRET, daemon.data_dir) == []
 
 
-def test_a_whole_user_leaves_a_running_daemon_that_goes_on_serving_everybody(daemon: DaemonProcess) -> None:
+def test_a_whole_user_is_erased_from_a_running_daemon_that_serves_the_others(daemon: DaemonProcess) -> None:
     events = [said(number, "gina", f"{OTHER_SECRET} was seen {number} times") for number in range(100, 140)]
     stop = threading.Event()
 

@@ -72,7 +72,7 @@ def frames_of(seed: int, token: bytes) -> list[bytes]:
     return frames
 
 
-def test_a_relay_that_is_sent_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+def test_a_relay_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
     settings = RelaySettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",)))
     data_dir = folder / "data"
     with (
@@ -112,7 +112,7 @@ def test_a_relay_that_is_sent_junk_goes_on_and_tells_alice_nothing_of_bob(folder
         assert relay.stop() == 0
 
 
-def test_no_producer_can_end_the_relay_by_counting_to_its_end(folder: Path) -> None:
+def test_no_producer_can_end_the_relay_by_exhausting_its_numbers(folder: Path) -> None:
     """Regression: refusing a number beyond 64 bits could not be encoded, and ended the relay."""
     with RelayProcess(folder / "data") as relay, connected(relay.endpoints.ingest) as asker:
         token = create_key(folder / "data", "a", "alice", frozenset({Scope.PUBLISH})).token.encode()
@@ -126,7 +126,7 @@ def test_no_producer_can_end_the_relay_by_counting_to_its_end(folder: Path) -> N
         assert relay.stop() == 0
 
 
-def test_a_host_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
     methods = sorted(VERBS)
     internal = []
     with (
@@ -170,7 +170,7 @@ def asked(seed: int, token: str, replayed: bytes) -> bytes:
     return (whole, whole, whole[: random.randrange(len(whole))], replayed, junk(seed, (whole, replayed)))[seed % 5]
 
 
-def test_a_gateway_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+def test_a_gateway_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
     """Nor to a peer that replays bob's request with alice's, an unknown or a revoked token."""
     with absent_embedder(folder) as embedder, gateway_without_ray(folder / "d", embedder) as served:
         tokens = {name: create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("alice", "bob", "gone")}

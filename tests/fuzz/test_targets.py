@@ -26,7 +26,7 @@ def target(request: pytest.FixtureRequest) -> Target:
     return found
 
 
-def test_what_failed_once_is_read_or_refused(target: Target) -> None:
+def test_inputs_that_failed_once_are_read_or_refused(target: Target) -> None:
     for path in target.corpus:
         within_limits(target.run, path.read_bytes())
 
