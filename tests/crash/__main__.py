@@ -23,8 +23,8 @@ from memory_agent.cli.progress import progress_bars
 
 from . import faults
 from .absence import relay_away
-from .campaign import FAULTS, Tell, blows, fault_round, kill_round
-from .daemon_world import VICTIMS, DaemonWorld, daemon_blows, fill_disk_of, strike_all
+from .campaign import FAULTS, Tell, draw_kills, fault_round, kill_round
+from .daemon_world import VICTIMS, DaemonWorld, daemon_kills, fill_disk_of, strike_all
 from .damage import damages, inspect
 from .data_folder import make_data_folder
 from .disk import CannotMountError
@@ -84,7 +84,7 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
     rounds: list[tuple[str, int, Round]] = []
     if "kills" in wanted:
         counts = KILLS | dict(_pair(text) for text in options.kill)
-        todo = blows(random.Random(options.seed), counts, has_shim=True)
+        todo = draw_kills(random.Random(options.seed), counts, has_shim=True)
         for number, start in enumerate(range(0, len(todo), KILLS_A_ROUND)):
             asked = options.seed + number, todo[start : start + KILLS_A_ROUND], shim
             round_ = partial(kill_round, *asked, is_encrypted=bool(number % 2))
@@ -141,7 +141,7 @@ def _daemon(seed: int, figures: Figures, tell: Tell) -> None:
 
     seeded = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="crash-") as name, DaemonWorld(Path(name)) as world:
-        history = strike_all(world, daemon_blows(seeded, DAEMON_ROUNDS), seeded, struck)
+        history = strike_all(world, daemon_kills(seeded, DAEMON_ROUNDS), seeded, struck)
     findings = check(history)
     figures.add(history, findings)
     assert findings == [], f"seed {seed}: {findings[:10]}"

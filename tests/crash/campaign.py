@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .figures import ENCRYPTED, Figures
-from .first_keys import WHILE_FAILING, WHILE_KILLED, make_keys_under_blows
+from .first_keys import WHILE_FAILING, WHILE_KILLED, make_keys_under_faults
 from .history import check
 from .reading import read_history
 from .world import Part, World, wait_until
@@ -30,7 +30,7 @@ _DISK = {
 }
 
 
-class Blow(NamedTuple):
+class Kill(NamedTuple):
     """The victim and the kind: `call` is a SIGKILL at a disk call, `random` after some promises."""
 
     victim: str
@@ -63,20 +63,20 @@ FAULTS = (
 )
 
 
-def blows(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Blow]:
+def draw_kills(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Kill]:
     """A number of faults per victim, shuffled by the seed."""
-    all_blows = [
-        Blow(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
+    drawn = [
+        Kill(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
         for victim, count in counts.items()
         for number in range(count)
     ]
-    seeded.shuffle(all_blows)
-    return all_blows
+    seeded.shuffle(drawn)
+    return drawn
 
 
 def kill_round(
     seed: int,
-    todo: Sequence[Blow],
+    todo: Sequence[Kill],
     shim: Path | None,
     figures: Figures,
     tell: Tell = lambda: None,
@@ -90,10 +90,10 @@ def kill_round(
     seeded = random.Random(seed)
     with _world(shim, is_encrypted) as world:
         _start(world, seeded, WHILE_KILLED, figures)
-        for blow in todo:
-            _strike(world, blow, seeded)
-            how = "at the N-th call" if blow.how == "call" else "at random"
-            figures.kills[f"{blow.victim}{ENCRYPTED * is_encrypted}, {how}"] += 1
+        for kill in todo:
+            _strike(world, kill, seeded)
+            how = "at the N-th call" if kill.how == "call" else "at random"
+            figures.kills[f"{kill.victim}{ENCRYPTED * is_encrypted}, {how}"] += 1
             tell()
         _finish(world, figures, seed)
 
@@ -131,7 +131,7 @@ def _start(world: World, seeded: random.Random, kinds: Sequence[str], figures: F
     if not world.is_encrypted:
         world.start()
         return
-    met = make_keys_under_blows(world, seeded, kinds)
+    met = make_keys_under_faults(world, seeded, kinds)
     figures.kills[f"relay{ENCRYPTED}, while it makes a key"] += met.kills
     figures.faults.update(f"the keys{ENCRYPTED}, {fault}" for fault in met.faults)
 
@@ -145,17 +145,17 @@ def _finish(world: World, figures: Figures, seed: int) -> None:
     assert history.deleted, "nothing was forgotten, so nothing was shown of that"
 
 
-def _strike(world: World, blow: Blow, seeded: random.Random) -> None:
-    part: Part = getattr(world, blow.victim)
-    if blow.victim == "spooling":
-        _strike_spool(world, blow, seeded)
+def _strike(world: World, kill: Kill, seeded: random.Random) -> None:
+    part: Part = getattr(world, kill.victim)
+    if kill.victim == "spooling":
+        _strike_spool(world, kill, seeded)
         return
-    if blow.how == "call":
-        kind, path = seeded.choice(("kill", "tear")), seeded.choice(_DISK[blow.victim])
+    if kill.how == "call":
+        kind, path = seeded.choice(("kill", "tear")), seeded.choice(_DISK[kill.victim])
         part.order.give(
             kind, "any" if kind == "kill" else "write", path, seeded.randint(1, MOST_CALLS_OF.get(path, MOST_CALLS))
         )
-        wait_until(lambda: not part.is_alive, f"{part.name} is killed at a call: {blow}")
+        wait_until(lambda: not part.is_alive, f"{part.name} is killed at a call: {kill}")
         assert part.wait() == -signal.SIGKILL, part.log()
         part.order.revoke()
     else:
@@ -164,14 +164,14 @@ def _strike(world: World, blow: Blow, seeded: random.Random) -> None:
     part.start()
 
 
-def _strike_spool(world: World, blow: Blow, seeded: random.Random) -> None:
+def _strike_spool(world: World, kill: Kill, seeded: random.Random) -> None:
     """Kill the relay first, so that the spool has events; restart both."""
     part = world.spooling
     (world.notes / "unbounded").touch()
-    if blow.how == "call":
+    if kill.how == "call":
         part.order.give("kill", "any", _DISK["spooling"][0], seeded.randint(1, MOST_CALLS))
         world.relay.kill()
-        wait_until(lambda: not part.is_alive, f"the spool's owner is killed at a call: {blow}")
+        wait_until(lambda: not part.is_alive, f"the spool's owner is killed at a call: {kill}")
         assert part.wait() == -signal.SIGKILL, part.log()
         part.order.revoke()
     else:

@@ -73,7 +73,7 @@ class DaemonWorld:
             part.start()
         self.wait_for_progress()
 
-    def strike(self, victim: str, seeded: random.Random) -> None:
+    def kill(self, victim: str, seeded: random.Random) -> None:
         """Kill one process of the daemon, restart the daemon if it ends, and wait until events are ingested again."""
         self._note_family()
         if victim == "daemon":
@@ -168,7 +168,7 @@ class DaemonWorld:
                 self._family |= {process.pid: process for process in process_tree(self.daemon.pid)[1:]}
 
 
-def daemon_blows(seeded: random.Random, rounds: int) -> list[str]:
+def daemon_kills(seeded: random.Random, rounds: int) -> list[str]:
     """Every victim this many times, shuffled by the seed."""
     todo = list(VICTIMS) * rounds
     seeded.shuffle(todo)
@@ -179,7 +179,7 @@ def strike_all(world: DaemonWorld, todo: list[str], seeded: random.Random, tell:
     """Start, inject every fault, and return the contents of the disk."""
     world.start()
     for victim in todo:
-        world.strike(victim, seeded)
+        world.kill(victim, seeded)
         tell(victim)
     return world.finish()
 

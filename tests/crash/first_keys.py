@@ -30,7 +30,7 @@ class Met(NamedTuple):
     faults: tuple[str, ...]
 
 
-def make_keys_under_blows(world: World, seeded: random.Random, kinds: Sequence[str]) -> Met:
+def make_keys_under_faults(world: World, seeded: random.Random, kinds: Sequence[str]) -> Met:
     """Start a new, encrypted world with faults in the relay until every key exists. Leaves it running.
 
     `kinds` are tried in turn. `kill` and `tear` end the relay; any other is a fault: it may prevent the relay from

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .campaign import FAULTS, blows, fault_round, kill_round
+from .campaign import FAULTS, draw_kills, fault_round, kill_round
 from .figures import Figures
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -18,13 +18,13 @@ def test_whatever_is_killed_nothing_acknowledged_is_lost_duplicated_reordered_re
 ) -> None:
     counts = {"relay": 3, "owner": 4, "plain": 1, "spooling": 2}
     figures = Figures()
-    kill_round(seed, blows(random.Random(seed), counts, has_shim=True), shim, figures)
+    kill_round(seed, draw_kills(random.Random(seed), counts, has_shim=True), shim, figures)
     assert sum(figures.kills.values()) == 10
 
 
 def test_the_same_with_encryption_and_the_relay_killed_while_it_creates_the_keys(shim: Path, seed: int) -> None:
     figures = Figures()
-    kill_round(seed, blows(random.Random(seed), {"relay": 1, "owner": 1}, True), shim, figures, is_encrypted=True)
+    kill_round(seed, draw_kills(random.Random(seed), {"relay": 1, "owner": 1}, True), shim, figures, is_encrypted=True)
     assert figures.kills["relay (encrypted), while it makes a key"] >= 2
     assert sum(figures.kills.values()) >= 4
 
