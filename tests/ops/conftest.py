@@ -1,4 +1,4 @@
-"""Makes `ops` importable, which is not part of the distribution."""
+"""Lets these tests import `ops`, which is no part of the distribution."""
 
 from __future__ import annotations
 

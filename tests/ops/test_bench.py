@@ -1,4 +1,4 @@
-"""The bench: its texts, figures and verdicts, and that parts and table match."""
+"""The bench measures what it says: its texts, its figures, its verdicts, and that parts and table fit each other."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_memory_of_a_process_and_of_its_children_is_measured() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_what_is_measured_on_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a tenth of the queries: tests that it measures, not the figures."""
+    """With a tenth of the questions: what is measured is the bench's to say, not that it measures."""
     monkeypatch.setattr(recall, "_QUESTIONS", 10)
     monkeypatch.setattr(recall, "_WARM_UP", 10)
     monkeypatch.setattr(resident, "_RECALLS", 10)
@@ -150,7 +150,7 @@ def test_what_is_measured_on_a_filled_store_makes_rows(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_one_part_can_be_measured_alone_as_json() -> None:
-    """As a process, with a tenth of the events."""
+    """As a process of its own, with a tenth of the events."""
     assert "journal" in PARTS
     program = (
         "import runpy, ops.bench.journal as journal\n"

@@ -1,4 +1,4 @@
-"""The attribution figures are counted right, on made-up scores and runs."""
+"""The figures on what a run used: counted right, on scores and runs made up here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def airline_run(task: int, trial: int, said: str) -> dict[str, Any]:
     }
 
 
-def test_precision_and_recall_are_shown_for_the_tuning_part_and_for_the_other() -> None:
+def test_precision_and_what_is_found_are_told_for_the_part_chosen_on_and_for_the_other() -> None:
     scored = Scored(
         scores=np.array([5.0, 4.0, 1.0, 5.0, 0.0]),
         used=np.array([True, False, True, True, True]),
@@ -35,14 +35,14 @@ def test_precision_and_recall_are_shown_for_the_tuning_part_and_for_the_other() 
     assert scored.cells(9.0) == ["-", "0.00", "0", "-", "0.00", "0"]
 
 
-def test_a_threshold_for_a_precision_is_the_lowest_that_reaches_it_on_the_tuning_part() -> None:
+def test_a_threshold_for_a_precision_is_the_lowest_that_has_it_on_the_part_chosen_on() -> None:
     scores = np.arange(1.0, 101.0)
     scored = Scored(scores=scores, used=scores > 50, chosen_on=np.ones(100, dtype=bool))
     assert scored.least_with(1.0) == 51.0
     assert Scored(scores, scores < 0, scored.chosen_on).least_with(0.1) is None
 
 
-def test_a_repeated_text_is_named_for_the_runs_own_task_and_not_for_others(tmp_path: Path) -> None:
+def test_the_same_said_again_is_named_for_the_runs_own_task_and_not_for_others(tmp_path: Path) -> None:
     said = [f"Booked flight HAT{task:03} to Springfield{task} for passenger Quimby{task}." for task in range(12)]
     runs = [airline_run(task, trial, said[task]) for trial in range(2) for task in range(12)]
     file = tmp_path / "runs.json"

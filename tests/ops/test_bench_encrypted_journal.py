@@ -1,4 +1,4 @@
-"""The bench of an encrypted journal measures both kinds, and the cost in disk space is predictable."""
+"""The bench of an encrypted journal measures both kinds, and encryption costs room that can be told beforehand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ops.bench import encrypted_journal
 from relay.cipher import NAME_BYTES, SEAL_BYTES
 
 
-def test_both_kinds_are_measured_and_an_event_grows_by_its_seals() -> None:
+def test_both_kinds_are_measured_and_an_event_takes_as_much_more_room_as_its_seals() -> None:
     figures = encrypted_journal.measure(rounds=1, events=1_000)
     assert set(figures["plain"]) - set(figures["encrypted"]) == {"convert_per_s"}
     assert all(figure["least"] > 0 for kind in figures.values() for figure in kind.values())

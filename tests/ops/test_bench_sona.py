@@ -1,4 +1,4 @@
-"""The learning page: the figures of a report, and no other figure."""
+"""The page of what was learnt: the figures of a report, and no figure that is not in it."""
 
 from __future__ import annotations
 

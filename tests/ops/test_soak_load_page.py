@@ -1,4 +1,4 @@
-"""The page of a burst shows what was measured."""
+"""The page of a burst tells what was measured."""
 
 from __future__ import annotations
 
