@@ -1,4 +1,4 @@
-"""`python -m ops.documents`: make `ops/SETTINGS.md` and `ops/ERRORS.md` from the code and `meanings.toml`."""
+"""`python -m ops.documents`: writes `ops/SETTINGS.md` and `ops/ERRORS.md` from the code and `meanings.toml`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPS = Path(__file__).parents[1]
 
 
 def make_pages() -> dict[Path, str]:
-    """Return the text of each page, by its file."""
+    """Return each page's text by its file."""
     meanings = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text(encoding="utf-8"))
     return {
         OPS / "SETTINGS.md": settings_page(meanings["settings"], meanings["variables"]),
