@@ -1,6 +1,6 @@
-"""`make demo`: three weeks of three users' agent work, told by real processes; under two minutes, no questions asked.
+"""`make demo`: three weeks of three users' agent work, played by real processes in under two minutes.
 
-Exit code 0 when every promise that was shown held. Everything happens in a temporary folder that is gone afterwards.
+Exit code 0 if every promise shown held. Everything happens in a temporary folder, which is removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Tell the story; return the exit code."""
+    """Play the story; return the exit code."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime would leave a session file in the temporary folder
     screen = Screen()
     started_s = time.monotonic()
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _tell(screen: Screen) -> list[str]:
-    """Play all scenes; return what is left of them afterwards."""
+    """Play all scenes; return the processes and folders left behind."""
     screen.scene("1  The daemon starts")
     started_s = time.monotonic()
     with temporary_daemon(_SETTINGS) as data_dir, tempfile.TemporaryDirectory(prefix="memory-demo-") as scratch:
@@ -78,14 +78,14 @@ def _tell(screen: Screen) -> list[str]:
 def _play(stage: Stage, took_s: float) -> None:
     screen = stage.screen
     scenes.show_daemon(stage, took_s)
-    screen.scene("2  Two weeks of work: a conductor and two users' workers publish what they do")
+    screen.scene("2  Two weeks of work: a conductor and two users' workers publish events")
     scenes.publish_first_weeks(stage)
-    screen.scene("3  Before planning: three requests, in other words than what is stored")
+    screen.scene("3  Before planning: three requests, in words that differ from what is stored")
     scenes.ask_before_planning(stage)
-    screen.scene("4  Week three comes in, and somebody dies")
+    screen.scene("4  Week three comes in, and an actor is killed")
     scenes.kill_in_the_middle(stage)
     scenes.ask_as_somebody_else(stage)
-    screen.scene("5  Three weeks on call: the same kinds of trouble come again, and how runs end is learned from")
+    screen.scene("5  Three weeks on call: the same kinds of incidents recur, and the memory learns from how runs end")
     learn_for_three_weeks(stage)
     screen.scene("6  The books")
     close_the_books(stage)

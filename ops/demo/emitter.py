@@ -2,8 +2,8 @@
 
     python -m ops.demo.emitter EVENTS.jsonl --relay URL [--pace-ms 8] [--again 12]
 
-Standard output carries JSON lines: `{"acked": n}` as acks come in, then one document with what became of all events.
-`--again` sends the last events once more, as an emitter does that was restarted and does not know how far it had come.
+Standard output carries JSON lines: `{"acked": n}` as acks come in, then one document that sums them up.
+`--again` repeats the last events, like a restarted emitter that does not know how far it got.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FLUSH_TIMEOUT_S = 60.0
 
 
 def main() -> int:
-    """Publish; exit code 0 when every event is acknowledged."""
+    """Publish; exit code 0 if every event is acknowledged."""
     options = _parse()
     lines = options.events.read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     with Publisher(options.relay, on_progress=_tell) as publisher:
         for event in [*events, *events[len(events) - options.again :]]:
             publisher.publish(event)
-            time.sleep(options.pace_ms / 1000)  # three weeks in a few seconds, not in none
+            time.sleep(options.pace_ms / 1000)  # stretches three weeks over a few seconds
         report = publisher.flush(_FLUSH_TIMEOUT_S)
     settled = report.acked + report.duplicates
     _print({"published": report.published, "acked": report.acked, "duplicates": report.duplicates})

@@ -1,8 +1,8 @@
-"""Where every event of the demo ended up, counted from what the parts themselves report. Pure.
+"""Where every event of the demo is, counted from the reports of the parts. Pure.
 
-Each published event is in exactly one place: recognised as a repeat by the relay, set aside as unreadable, kept as a
-memory, dropped for a reason, or in quarantine. What is in none of them is lost; what is in two would make the number
-negative. Events that a killed actor was given again are not a place: the store recognised them.
+Each published event is in exactly one place: recognised as a repeat by the relay, kept as a memory, dropped with a
+reason, or in quarantine. An event in none of them is lost; one in two makes the number negative. Events redelivered to
+a killed actor's successor are not counted: the store recognised them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Ledger:
 
     @property
     def lost(self) -> int:
-        """How many published events are nowhere; below zero, how many are somewhere twice."""
+        """Number of published events that are nowhere; negative: counted twice."""
         settled = self.repeats + self.kept + sum(self.dropped.values()) + self.quarantined
         return self.published - settled
 
 
 def make_ledger(published: int, repeats: int, status: DaemonStatus, stats: Sequence[MemoryStats]) -> Ledger:
-    """Return the figures: `published` and `repeats` are what the emitters know, the rest what the daemon reports."""
+    """Return the figures: `published` and `repeats` come from the emitters, the rest from the daemon."""
     dropped: Counter[str] = Counter()
     for user in stats:
         dropped.update(user.events_dropped)

@@ -1,7 +1,7 @@
-"""The scene of what is learned: carol's agent asks before it plans, and says what it used and how that ended.
+"""The learning scene: carol's agent recalls before it plans, and reports what it used and how that ended.
 
-The learner's gate opens by its own evidence or not at all; nothing here sets it. What this file does not do: invent
-pages, say what helps (`recurring`), count (`standings`).
+The learner's gate opens by its own evidence or not at all. Pages and what helps come from `recurring`, counts from
+`standings`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from relay import Publisher
 
 _TOP_K = 5
 _PAGES_BETWEEN: dict[GateState, int] = {"shadow": 10, "trial": 3, "on": 10, "off": 10}
-"""How many pages come in until the gate is looked at again."""
+"""Number of pages between two looks at the gate."""
 _MOST_TRIES = 40
 
 
 def learn_for_three_weeks(stage: Stage) -> None:
-    """Let past runs in, then page after page; then ask once more, and show what is different and why."""
+    """Publish past runs, then page after page; then recall once more, and show what changed and why."""
     story = stage.recurring
     with Publisher(stage.endpoint("relay")) as publisher:
         _publish(stage, publisher, story.past_events(stage.now))
         stage.screen.say(
-            f"{story.user} is on call. Her agent knows {len(story.run)} past runs: for most kinds of trouble"
+            f"{story.user} is on call. Her agent knows {len(story.run)} past runs: for most kinds of incidents"
         )
-        stage.screen.say("one that reads like what comes in and did not help, and one that found the cause.")
+        stage.screen.say("one that reads like the page and did not help, and one that found the cause.")
         stage.screen.say(
-            "It asks before it plans, uses how the cause was found if that is shown, and says so in events."
+            "It recalls before it plans, uses how the cause was found if that is shown, and reports it in events."
         )
         stage.screen.gap()
         standings, status = _go_through_pages(stage, publisher)
@@ -44,7 +44,7 @@ def learn_for_three_weeks(stage: Stage) -> None:
 
 
 def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, SonaStatus]:
-    """Ask before each page, and let its run be known; look at the gate every few pages."""
+    """Recall before each page and publish its run; show the gate every few pages."""
     story, standings = stage.recurring, Standings()
     client, pages = stage.client(story.user), story.pages()
     status = client.sona.status()
@@ -66,17 +66,17 @@ def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
     header = ("first in the answer", "pages", "looked closest", "worked", "worked, without learning")
     stage.screen.table(standings.rows(), header=header)
     stage.screen.promise(
-        "the gate opened by its own evidence: contests that the learned ranking won, no setting",
+        "the gate opened by its own evidence: comparisons that the learned ranking won, not a setting",
         status.gate.state == "on" and status.mode == "auto",
     )
     stage.screen.promise(
-        "in week three the run that worked stands first far more often than it would without what was learned",
+        "in week three the run that worked comes first far more often than it would without learning",
         standings.worked[3] > 2 * standings.unlearned[3],
     )
 
 
 def _look_closely(stage: Stage, publisher: Publisher) -> None:
-    """Ask the page of week three, show its answer beside the order without learning, and let its run end well."""
+    """Recall for the page of week three, show its answer beside the order without learning, and publish a good end."""
     story = stage.recurring
     page = story.final_page()
     stage.screen.request(f"week three, {story.user}'s agent is paged; nothing is planned yet", page.text)
@@ -90,13 +90,13 @@ def _look_closely(stage: Stage, publisher: Publisher) -> None:
     _publish(stage, publisher, story.final_events(stage.now, result.recall_id, used))
     run = stage.client(story.user).runs.get(page.id)
     stage.screen.promise(
-        f"its agent planned with that and said so: {page.id} used it, was approved (1.0), and is a lesson itself",
+        f"its agent planned with that and reported it: {page.id} used it, was approved (1.0), and is a lesson itself",
         run is not None and run.quality == 1.0 and _cited(run) == set(used) != set(),
     )
 
 
 def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
-    """Ask until the learned ranking has its turn; return the answer, and how often that took."""
+    """Recall until the learned ranking has its turn; return the answer, and the number of recalls."""
     client = stage.client(stage.recurring.user)
     for asked in range(1, _MOST_TRIES):
         result = client.recall(page.text, _TOP_K)
@@ -126,7 +126,7 @@ def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
 def _show_why(stage: Stage, page: Page, shown: Sequence[RetrievedMemory]) -> None:
     kind, best, before = page.kind, shown[0], without_learning(shown)
     stage.screen.promise(
-        f"{kind.worked}, which worked, stands above {kind.closest}, which looked closest and leads without learning",
+        f"{kind.worked}, which worked, ranks above {kind.closest}, which looked closest and leads without learning",
         rank_of(kind.worked, shown) == 1 and rank_of(kind.closest, before) == 1,
     )
     requests = {other.id: other for other in stage.recurring.pages()}
@@ -134,7 +134,7 @@ def _show_why(stage: Stage, page: Page, shown: Sequence[RetrievedMemory]) -> Non
         stage.screen.say(f"  {line}")
     causes = [requests.get(cause["trajectory_id"]) for cause in best.explanation["caused_by"]]
     stage.screen.promise(
-        "it says why: a past run of the same kind of trouble used this, and how that run ended",
+        "the explanation names why: a past run of the same kind of incident used this, and how that run ended",
         bool(causes) and all(cause is not None and cause.kind == kind for cause in causes),
     )
 
@@ -150,7 +150,7 @@ def _show_status(stage: Stage) -> None:
 
 
 def _show_pattern(stage: Stage) -> None:
-    """Show what upkeep has made of runs that are about the same, once it has."""
+    """Show the pattern that upkeep made of recurring runs, once it exists."""
     story = stage.recurring
     wait_until(lambda: bool(stage.patterns(story.user)))
     record = stage.patterns(story.user)[0].record
@@ -164,7 +164,7 @@ def _show_pattern(stage: Stage) -> None:
 
 
 def _publish(stage: Stage, publisher: Publisher, events: Sequence[Event]) -> None:
-    """Publish through the relay, and return when all of it is known."""
+    """Publish through the relay, and return when everything is ingested."""
     for event in events:
         publisher.publish(event)
     publisher.flush(PATIENCE_S)

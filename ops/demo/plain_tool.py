@@ -1,9 +1,9 @@
-"""A tool that knows nothing of us: sends messages as plain ZeroMQ PUB and goes away.
+"""A tool without our library: sends messages as plain ZeroMQ PUB and ends.
 
     python -m ops.demo.plain_tool MESSAGES --connect URL
 
-One message a line. It is an XPUB socket so that it can wait until the relay listens; otherwise it is what any PUB
-emitter is, acknowledgements included: there are none.
+One message a line. The socket is XPUB, to wait until the relay subscribes; otherwise it is a PUB emitter, without
+acknowledgements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOPIC = b"terminal.command.completed"
 
 
 def main() -> int:
-    """Send; exit code 1 when nobody subscribed."""
+    """Send; exit code 1 without a subscriber."""
     parser = argparse.ArgumentParser(prog="python -m ops.demo.plain_tool", description="Sends lines as plain PUB.")
     parser.add_argument("messages", type=Path)
     parser.add_argument("--connect", required=True)

@@ -1,7 +1,4 @@
-"""Carol's pages: the same kinds of trouble for three weeks, in other words each time. Reads `recurring.toml`; pure.
-
-What this does not do: ask, publish, judge (`on_call`).
-"""
+"""Carol's pages: the same kinds of incidents for three weeks, worded differently each time. Reads `recurring.toml`."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _ENDING = "conductor.run.completed"
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of trouble: the past run that looks like its pages, and the one that worked; one run may be both."""
+    """A kind of incident: the past run that looks like its pages, and the one that worked; one run may be both."""
 
     name: str
     closest: str
@@ -39,12 +36,12 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def looks_deceive(self) -> bool:
-        """Whether the run that looks closest is not the one that worked."""
+        """Whether the run that looks closest differs from the one that worked."""
         return self.closest != self.worked
 
 
 class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The page of week three that is looked at closely, and the run that it leads to."""
+    """The page of week three that is shown in detail, and its run."""
 
     kind: str
     page: str
@@ -52,7 +49,7 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One request: what is asked, of which kind, when. `id` is that of the run that it leads to.
+    """One request: its text, kind and time. `id` is that of its run.
 
     `is_looked_at`: whether carol looks at the run afterwards, and approves of it if past work helped.
     """
@@ -70,7 +67,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The runs that carol's memory begins with, and the kinds of what comes again."""
+    """The runs that carol's memory begins with, and the kinds of recurring incidents."""
 
     user: str
     pages_per_week: tuple[int, int, int]
@@ -84,7 +81,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), cls)
 
     def pages(self) -> list[Page]:
-        """Return what comes in, in order of time: of each kind as often as of any other, no text twice."""
+        """Return the pages in order of time: each kind equally often, no text twice."""
         chance = random.Random(_SEED)
         texts = _dealt(self.kind, chance)
         drawn = [next(texts) for _ in range(sum(self.pages_per_week))]
@@ -94,24 +91,24 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
     def final_page(self) -> Page:
-        """Return the page that is looked at closely."""
+        """Return the page that is shown in detail."""
         kind = next(kind for kind in self.kind if kind.name == self.final.kind)
         return Page(self.final.run.id, kind, self.final.page, self.final.run.days_ago)
 
     def final_events(self, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the run of that page: its begin names the recall, its finding what it used of the answer."""
+        """Return the run of that page: its begin names the recall, its finding the memories used."""
         begin, finding, *others = self._own_events(self.final.run, now)
         begin["payload"]["recall_id"] = recall_id
         finding["payload"]["memory_ids"] = list(used)
         return [begin, finding, *others]
 
     def ending_of(self, run_id: str) -> str:
-        """Return what a run said when it was done."""
+        """Return the text of a run's end."""
         run = next(run for run in self.run if run.id == run_id)
         return str(next(payload["summary"] for event_type, payload in run.events if event_type == _ENDING))
 
     def cited(self, page: Page, shown: Sequence[RetrievedMemory]) -> RetrievedMemory | None:
-        """Return what carol's agent uses of an answer: how the run that worked ended, if that is there."""
+        """Return the memory that carol's agent uses: the end of the run that worked, if it is in the answer."""
         ending = self.ending_of(page.kind.worked)
         return next((memory for memory in shown if memory.record.text.startswith(ending)), None)
 
@@ -120,7 +117,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [event for run in self.run for event in self._own_events(run, now)]
 
     def page_events(self, page: Page, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the run of any other page, as a bare agent tells of it: ids and no words, so it makes no memory."""
+        """Return the run of any other page: ids and no text, so it makes no memory."""
         ending: dict[str, Any] = {"memory_ids": list(used)}
         if used and page.is_looked_at:
             ending["approved"] = True
@@ -129,7 +126,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._own_events(run, now)
 
     def _own_events(self, run: Run, now: datetime) -> list[Event]:
-        """Return the events of a run, all published as their user: no conductor of hers is `system`."""
+        """Return the events of a run, all published as their user."""
         return [event | {"user_id": self.user} for event in events_of(run, now)]
 
     def _days(self) -> Iterator[float]:
@@ -140,7 +137,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _dealt(kinds: Sequence[Kind], chance: random.Random) -> Iterator[tuple[Kind, str]]:
-    """Deal the texts in rounds of one of each kind, the kinds of a round in any order, until one kind has no more."""
+    """Deal the texts in rounds of one per kind, shuffled within a round, until a kind is exhausted."""
     stacks = [(kind, _texts(kind, chance)) for kind in kinds]
     while all(texts for _, texts in stacks):
         chance.shuffle(stacks)

@@ -1,7 +1,6 @@
-"""The scenes of the demo, in order: each does something real, shows it, and checks what it shows.
+"""The scenes of the demo, in order: each acts on the real daemon, shows the result, and checks it.
 
-A scene asks the running daemon through the same client that planners use; nothing here looks into its files. What this
-file does not do: print in a certain way (`screen`), know the story (`story.toml`), count (`books`).
+Scenes use the same client as planners; nothing here reads the daemon's files.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ _PARTS = {
 
 
 def show_daemon(stage: Stage, took_s: float) -> None:
-    """Show what runs."""
+    """Show the running processes."""
     pids = {part.name: part.pid for part in stage.status().parts}
     stage.screen.say("$ memory-agent serve", "bold")
     stage.screen.say(f"ready in {took_s:.1f} s, on an empty folder")
     for name, text in _PARTS.items():
         stage.screen.say(f"{name:<9} pid {pids.get(name)}  {text}", "dim")
-    stage.screen.promise("relay, embedder and daemon are processes of their own", set(_PARTS) <= set(pids))
+    stage.screen.promise("relay, embedder and daemon are separate processes", set(_PARTS) <= set(pids))
 
 
 def publish_first_weeks(stage: Stage) -> None:
-    """Publish two weeks from separate processes: acknowledged, sent twice, plain, and torn."""
+    """Publish two weeks from separate processes: acknowledged, repeated, plain PUB, and malformed."""
     events = stage.story.events(_FIRST_WEEKS, stage.now)
     with stage.senders(events, again={workers_of(OTHER): _SENT_AGAIN}) as senders:
         _show_senders(stage, senders)
@@ -61,7 +60,7 @@ def publish_first_weeks(stage: Stage) -> None:
 
 
 def ask_before_planning(stage: Stage) -> None:
-    """Ask at three moments, in other words than the stored ones; show one context block."""
+    """Recall at three moments, in words that differ from the stored ones; show one context block."""
     requests = [request for request in stage.story.request if request.after_week != _LAST_WEEK]
     for request in requests:
         result = _ask(stage, request)
@@ -71,7 +70,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Publish week three and kill the heroine's actor while it comes in; ask again."""
+    """Publish week three and kill the heroine's actor meanwhile; recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -94,11 +93,11 @@ def kill_in_the_middle(stage: Stage) -> None:
         "the emitters were in the middle of publishing, and got every ack", in_the_middle and all(finished)
     )
     stage.screen.promise(
-        f"a successor (pid {successor}) took over; the journal gave it what the dead one had not stored",
+        f"a successor (pid {successor}) took over; the journal redelivered what the killed actor had not stored",
         successor != victim.pid and not still_running([victim]),
     )
     stage.screen.promise(
-        "all that scene 3's first question found is there word for word, and the best of it is found again",
+        "everything that scene 3's first query found is unchanged, and its best memory is found again",
         _is_intact(stage) and _best(stage.first_answer) in [found.record.id for found in answer.memories],
     )
     for request in stage.story.request:
@@ -107,7 +106,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Ask one user's question as the other: nothing of the first may come back."""
+    """Recall one user's query as the other: nothing of the first may be in the answer."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} asks what {HEROINE} asked first", question)
     result = stage.client(OTHER).recall(question, _ALL)
@@ -132,7 +131,7 @@ def _publish_plainly(stage: Stage) -> None:
     wait_until(lambda: stage.status().journal["counts"].get("pub_received", 0) >= len(messages))
     entries = stage.client().quarantined()
     stage.screen.promise(
-        "an old tool sent plain ZeroMQ PUB, one message torn: set aside with its reason, the others taken",
+        "an old tool sent plain ZeroMQ PUB, one message malformed: quarantined with its reason, the others accepted",
         heard and [entry.code for entry in entries] == ["malformed_event"],
     )
     for entry in entries:
@@ -170,7 +169,7 @@ def _ask(stage: Stage, request: Request) -> RecallResult:
 
 
 def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
-    """Ask as a planner would that does not know that an actor just died, until there is an answer."""
+    """Recall until there is an answer, as a planner does that does not know of the killed actor."""
     request = stage.story.request[0]
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
@@ -182,7 +181,7 @@ def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
 
 
 def _is_intact(stage: Stage) -> bool:
-    """Say whether the memories of the first answer are stored as they were; their order may change as others come."""
+    """Return whether the memories of the first answer are stored unchanged; their order may change."""
     before = [found.record for found in stage.first_answer.memories] if stage.first_answer is not None else []
     after = stage.client().get([record.id for record in before])
     return bool(before) and [(record.id, record.text) for record in after] == [(r.id, r.text) for r in before]

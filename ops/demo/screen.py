@@ -1,4 +1,4 @@
-"""What the demo shows, and the promises that it checks as it goes: colours on a terminal, plain text elsewhere."""
+"""The output of the demo and the promises it checks: colours on a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDING_STYLES = ((0.7, "green"), (0.2, "yellow"), (0.0, "red"))
 
 
 class Screen:
-    """Prints scenes, answers and tables; remembers the promises that did not hold."""
+    """Prints scenes, answers and tables; collects the promises that did not hold."""
 
     def __init__(self, console: Console | None = None) -> None:
         if console is None:
@@ -40,7 +40,7 @@ class Screen:
         self.kept = 0
 
     def title(self, text: str, lines: Iterable[str]) -> None:
-        """Print what this is."""
+        """Print the title."""
         self.console.print()
         self.console.print(Text(text, style="bold"))
         for line in lines:
@@ -51,7 +51,7 @@ class Screen:
         self.console.print()
 
     def scene(self, text: str) -> None:
-        """Begin a part of the story."""
+        """Print the heading of a scene."""
         self.console.print()
         self._emit(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
 
@@ -60,7 +60,7 @@ class Screen:
         self._print(Text(text, style=style))
 
     def promise(self, text: str, holds: bool) -> bool:
-        """Print whether a promise holds, and remember one that does not."""
+        """Print whether a promise holds, and collect one that does not."""
         if holds:
             self.kept += 1
         else:
@@ -70,7 +70,7 @@ class Screen:
         return holds
 
     def request(self, moment: str, text: str) -> None:
-        """Print what is asked, and when."""
+        """Print a query and its moment."""
         self.console.print()
         self._print(Text(moment, style="bold"))
         self._print(Text(f"“{text}”", style="italic"))
@@ -90,13 +90,13 @@ class Screen:
         self._print(Text(f"{len(result.memories)} memories in {result.took_ms:.0f} ms, {how}", style="dim"))
 
     def block(self, title: str, text: str) -> None:
-        """Print a text as it is, framed."""
+        """Print a text verbatim, framed."""
         self.console.print()
         body = Text(text, style="white on grey11" if self.console.is_terminal else "")
         self._print(Panel(body, title=Text(title), title_align="left", border_style="magenta", width=_WIDTH - _INDENT))
 
     def table(self, rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> None:
-        """Print rows: the first column a name, the others to the right."""
+        """Print rows: the first column a name, the others right-aligned."""
         table = Table(box=None, pad_edge=False, show_header=bool(header), header_style="dim", padding=(0, 3, 0, 0))
         rows = [list(row) for row in rows]
         for place in range(len(rows[0])):
@@ -106,7 +106,7 @@ class Screen:
         self._print(table)
 
     def listing(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows of plain words, the last of which is long and cut to one line."""
+        """Print rows of text, the last column cut to one line."""
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         rows = [list(row) for row in rows]
         widths = [max(len(row[place]) for row in (list(header), *rows)) for place in range(len(header) - 1)]
@@ -139,7 +139,7 @@ class Screen:
         self._emit(Padding(what, (0, 0, 0, _INDENT)))
 
     def _emit(self, what: RenderableType) -> None:
-        """Print; without a terminal, without blanks at the ends of lines."""
+        """Print; without a terminal, strip trailing blanks."""
         if self.console.is_terminal:
             self.console.print(what)
             return

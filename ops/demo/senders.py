@@ -1,4 +1,4 @@
-"""Starts the emitters of the demo as processes, follows their acks, and adds up what they report."""
+"""Starts the emitters of the demo as processes, follows their acks, and sums their reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sender:
     def __init__(
         self, name: str, events: Sequence[Event], folder: Path, relay: str, *, pace_ms: float = 0.0, again: int = 0
     ) -> None:
-        """Start publishing `events`, and the last `again` of them once more."""
+        """Start publishing `events`, and repeat the last `again` of them."""
         self.name = name
         self.total = len(events) + again
         self.acked = self.duplicates = 0
@@ -40,17 +40,17 @@ class Sender:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def finish(self) -> bool:
-        """Wait for the end; return whether every event was acknowledged."""
+        """Wait for the process; return whether every event was acknowledged."""
         code = self._process.wait(_END_TIMEOUT_S)
         self._reader.join()
         return code == 0 and self.acked == self.total
 
     def stop(self) -> None:
-        """End the process if it still runs."""
+        """Kill the process if it runs."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -65,7 +65,7 @@ class Sender:
 
 
 def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
-    """Send messages from a process that knows only plain PUB; return whether somebody listened."""
+    """Send messages from a process with plain PUB only; return whether there was a subscriber."""
     file = folder / "plain.txt"
     file.write_text("".join(message + "\n" for message in messages), encoding="utf-8")
     return _start("ops.demo.plain_tool", str(file), "--connect", endpoint).wait(_END_TIMEOUT_S) == 0

@@ -1,4 +1,4 @@
-"""What all scenes of the demo share: the daemon's folder, its clients, the screen, and what was published so far."""
+"""Shared by all scenes: the daemon's folder, its clients, the screen, and counts of what was published."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALL = 1_000
 
 @dataclass
 class Stage:
-    """The scenes' common ground. `published` counts events that emitters sent, `torn` messages that are no event."""
+    """The state shared by the scenes. `published` counts events sent, `torn` malformed messages."""
 
     data_dir: Path
     scratch: Path
@@ -41,23 +41,23 @@ class Stage:
     first_answer: RecallResult | None = None
 
     def client(self, user: str = HEROINE) -> MemoryClient:
-        """Return the client through which a user's planner asks."""
+        """Return the client of a user's planner."""
         if user not in self.clients:
             self.clients[user] = MemoryClient(user, data_dir=self.data_dir)
         return self.clients[user]
 
     def status(self) -> DaemonStatus:
-        """Return what the daemon says about itself."""
+        """Return the daemon's status."""
         return self.client().status()
 
     def endpoint(self, name: str) -> str:
-        """Return where a part listens; the first place of several."""
+        """Return the (first) endpoint of a part."""
         places = self.status().endpoints[name]
         return places if isinstance(places, str) else places[0]
 
     @property
     def users(self) -> list[str]:
-        """Everybody who has memories."""
+        """All users with memories."""
         return [*self.story.users, self.recurring.user]
 
     def pid_of(self, part: str) -> int:
@@ -72,13 +72,13 @@ class Stage:
         return found[0]
 
     def patterns(self, user: str) -> list[RetrievedMemory]:
-        """Return the memories that were made of what a user's runs are again and again about."""
+        """Return the patterns made of a user's recurring runs."""
         kept = MemoryFilter(kinds=("pattern",), sources=("trajectory_outcome",))
         found = self.client(user).recall("what comes again", _ALL, kept).memories
         return [memory for memory in found if "run_ids" in memory.record.metadata]
 
     def wait_until_handled(self) -> None:
-        """Return when everything in the journal is a memory, dropped, or in quarantine."""
+        """Return when every event in the journal is a memory, dropped, or in quarantine."""
         last_seq = self.status().journal["last_seq"]
         self.client().wait({"system": last_seq}, PATIENCE_S)
 
@@ -86,7 +86,7 @@ class Stage:
     def senders(
         self, events: dict[str, list[Event]], *, pace_ms: float = 0.0, again: dict[str, int] | None = None
     ) -> Iterator[list[Sender]]:
-        """Start a process for each emitter; they have ended on return. `again`: how many events one sends twice."""
+        """Start a process for each emitter, and end them on exit. `again`: number of events that one repeats."""
         relay = self.endpoint("relay")
         senders: list[Sender] = []
         try:
@@ -110,5 +110,5 @@ def wait_until(fact: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not fact():
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"it did not come about within {PATIENCE_S:g} s")
+            raise TimeoutError(f"condition not met within {PATIENCE_S:g} s")
         time.sleep(_POLL_S)

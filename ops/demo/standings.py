@@ -1,4 +1,4 @@
-"""Where past runs stand in carol's answers, week by week; what the gate makes of it, and why one leads. Pure."""
+"""Ranks of past runs in carol's answers, week by week; the gate's evidence, and why one leads. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Of pages whose looks deceive, by week: how many, and for how many of them which run stood first.
+    """Counts by week of the pages whose closest run did not work: how many, and which run came first.
 
     `unlearned` counts the run that worked in the order that the same memories have without what the learner added.
     """
@@ -43,34 +43,34 @@ class Standings:
             self.unlearned[page.week] += rank_of(kind.worked, without_learning(shown)) == 1
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return week, pages, and how often each run stood first."""
+        """Return week, pages, and how often each run came first."""
         counts = (self.pages, self.closest, self.worked, self.unlearned)
         return [(f"week {week}", *(f"{count[week]}" for count in counts)) for week in sorted(self.pages)]
 
 
 def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
-    """Return the place of the best memory of a run, from 1; None where there is none."""
+    """Return the rank of the best memory of a run, from 1, or None."""
     return next((place for place, memory in enumerate(shown, 1) if memory.record.run_id == run_id), None)
 
 
 def plain_score(memory: RetrievedMemory) -> float:
-    """Return the score without what the learner added to it."""
+    """Return the score without the learner's part."""
     return memory.sona_score - float(memory.explanation["learned"])
 
 
 def without_learning(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the same memories in the order of their scores without learning."""
+    """Return the memories in the order of their scores without learning."""
     return sorted(shown, key=plain_score, reverse=True)
 
 
 def progress(done: int, total: int, status: SonaStatus) -> str:
-    """Return how far it has come, and where the gate stands with its evidence, in one line."""
+    """Return progress and the gate's evidence in one line."""
     full = round(_BAR * done / total)
     return f"{'█' * full}{'░' * (_BAR - full)} {done:>3} pages  {status.gate.state}: {_evidence(status)}"
 
 
 def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
-    """Give what lifted a memory: the parts, and the past runs, `asked` being what each was asked."""
+    """Yield what lifted a memory: parts of the score, and past runs with their requests (`asked`)."""
     parts = best.explanation
     yield f"learned {parts['learned']:+.2f}:"
     yield from (f"  {parts[name]:+.2f} {words}" for name, words in _PARTS.items())
@@ -84,7 +84,7 @@ def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
 
 
 def ended_as(quality: float | None) -> str:
-    """Return how something ended, in a word and a figure."""
+    """Return an ending as a word and a figure."""
     return "-" if quality is None else f"{ending(quality)} ({quality:.1f})"
 
 

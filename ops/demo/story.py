@@ -1,7 +1,7 @@
-"""The story as events: reads `story.toml`, gives each row its time, ids and emitter, and weaves the noise in.
+"""The story as events: reads `story.toml`, gives each row its time, ids and emitter, and adds the noise.
 
 Times are relative to `now`, so that "two weeks ago" is true whenever the demo runs. Ids follow from the place in the
-file, so that an emitter that sends again sends the same events. What this does not do: send anything (`emitter`).
+file, so that an emitter that repeats sends the same events.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What workers send around each event: `after_each` rows of the list, in turn."""
+    """What workers send after each event: `after_each` rows of the list, in turn."""
 
     after_each: int
     events: list[tuple[str, dict[str, Any]]]
 
 
 class PlainPub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the tool sends that knows no acknowledgements; `torn` is no JSON."""
+    """What the plain PUB tool sends; `torn` is not JSON."""
 
     torn: str
     run: list[Run]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recall before planning. A memory of the run `expects` must be among the first three."""
+    """A recall before planning. A memory of the run `expects` must be in the first three."""
 
     moment: str
     user: str
@@ -85,7 +85,7 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def users(self) -> list[str]:
-        """Who it is about, in order of appearance."""
+        """The users, in order of appearance."""
         return list(dict.fromkeys(run.user for run in self.run))
 
     def events(self, weeks: tuple[Week, ...], now: datetime) -> dict[str, list[Event]]:
@@ -103,13 +103,13 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [_plain(event, place) for run in self.plain_pub.run for place, event in enumerate(events_of(run, now))]
 
     def texts(self, user: str) -> list[str]:
-        """Return the longest text of each event of a user: things that could be asked."""
+        """Return the longest text of each event of a user, to use as queries."""
         payloads = [payload for run in self.run if run.user == user for _, payload in run.events]
         return [max((value for value in payload.values() if isinstance(value, str)), key=len, default="")
                 for payload in payloads]  # fmt: skip
 
     def owner_of(self, run_id: str | None) -> str | None:
-        """Return whose run it is."""
+        """Return the owner of a run."""
         return next((run.user for run in self.run if run.id == run_id), None)
 
     def _with_noise(self, run: Run, now: datetime, noise: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Event]:

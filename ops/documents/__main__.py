@@ -14,7 +14,7 @@ OPS = Path(__file__).parents[1]
 
 
 def make_pages() -> dict[Path, str]:
-    """Return the text of each page, by its file."""
+    """Return each page's text by its file."""
     meanings = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text(encoding="utf-8"))
     return {
         OPS / "SETTINGS.md": settings_page(meanings["settings"], meanings["variables"]),

@@ -3,9 +3,8 @@
     python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,full,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
-Every second round of kills, faults, power cuts and damages is on encrypted data. Each round has a seed of its own, made
-from the first and its number, and names it when it fails; a failure does not end the others. Exits with 1 when a
-promise was broken anywhere.
+Every second round of kills, faults, power cuts and damages uses encrypted data. Each round derives its own seed from
+the first and its number, and prints it on failure; the other rounds continue. Exits with 1 if any promise was violated.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from memory_agent.cli.progress import progress_bars
 
 from . import faults
 from .absence import relay_away
-from .campaign import FAULTS, Tell, blows, fault_round, kill_round
-from .daemon_world import VICTIMS, DaemonWorld, daemon_blows, fill_disk_of, strike_all
+from .campaign import FAULTS, Tell, draw_kills, fault_round, kill_round
+from .daemon_world import VICTIMS, DaemonWorld, daemon_kills, fill_disk_of, strike_all
 from .damage import damages, inspect
 from .data_folder import make_data_folder
 from .disk import CannotMountError
@@ -46,7 +45,7 @@ Round = Callable[[Figures, Tell], None]
 
 
 def main() -> int:
-    """Run what is asked for; return the exit code."""
+    """Run the selected parts; return the exit code."""
     options = _parse()
     if reason := faults.missing():
         print(f"the long form needs the shim: {reason}", file=sys.stderr)
@@ -68,7 +67,7 @@ def main() -> int:
 
 
 class _Steps:
-    """Counts the steps of all rounds of one name, as one bar."""
+    """One progress bar for all rounds of a name."""
 
     _done: ClassVar[dict[str, int]] = {}
 
@@ -85,7 +84,7 @@ def _rounds(options: argparse.Namespace, shim: Path) -> list[tuple[str, int, Rou
     rounds: list[tuple[str, int, Round]] = []
     if "kills" in wanted:
         counts = KILLS | dict(_pair(text) for text in options.kill)
-        todo = blows(random.Random(options.seed), counts, has_shim=True)
+        todo = draw_kills(random.Random(options.seed), counts, has_shim=True)
         for number, start in enumerate(range(0, len(todo), KILLS_A_ROUND)):
             asked = options.seed + number, todo[start : start + KILLS_A_ROUND], shim
             round_ = partial(kill_round, *asked, is_encrypted=bool(number % 2))
@@ -142,7 +141,7 @@ def _daemon(seed: int, figures: Figures, tell: Tell) -> None:
 
     seeded = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="crash-") as name, DaemonWorld(Path(name)) as world:
-        history = strike_all(world, daemon_blows(seeded, DAEMON_ROUNDS), seeded, struck)
+        history = strike_all(world, daemon_kills(seeded, DAEMON_ROUNDS), seeded, struck)
     findings = check(history)
     figures.add(history, findings)
     assert findings == [], f"seed {seed}: {findings[:10]}"
@@ -170,7 +169,7 @@ def _away(figures: Figures, tell: Tell) -> None:
 
 
 def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None:
-    """After each round, so that a run that is ended leaves what it found."""
+    """Write after each round, so that an interrupted run leaves its findings."""
     figures.totals["rounds that failed"] = failures
     if options.json:
         figures.write(options.json)
@@ -180,9 +179,9 @@ def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description="The crash laboratory, its long form.")
-    parser.add_argument("--seed", type=int, default=SEED, help="seed of all blows")
-    parser.add_argument("--only", default=PARTS, help="which parts, with commas")
-    parser.add_argument("--kill", action="append", default=[], help="VICTIM=COUNT: other than the usual number")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of all faults")
+    parser.add_argument("--only", default=PARTS, help="parts to run, comma-separated")
+    parser.add_argument("--kill", action="append", default=[], help="VICTIM=COUNT: instead of the default number")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--table", type=Path, help="file for the figures as Markdown")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""The relay is gone for a while, and publishers go on: what a spool promised meanwhile arrives, once and in order."""
+"""The relay is away for a while and publishers continue: what a spool promised arrives once and in order."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .world import World, wait_until
 
 
 def relay_away(folder: Path, away_s: float, figures: Figures) -> list[Finding]:
-    """Kill the relay under load, start it after `away_s` seconds, have all delivered, and return what is not right."""
+    """Kill the relay under load, restart it after `away_s`, wait until all is delivered, and return the violations."""
     with World(folder, pace_s=0.01) as world:
         world.start()
         wait_until(lambda: world.acked > 50, "the relay works")
         (world.notes / "unbounded").touch()
         world.relay.kill()
         spooled, plain = world.acked_by(world.spooling), world.acked_by(world.plain)
-        time.sleep(away_s)  # the length of the absence is what is asked about
+        time.sleep(away_s)  # the length of the absence is the subject of the test
         assert world.acked_by(world.plain) <= plain + 8, "without a spool nothing is promised while the relay is gone"
         figures.totals["events into the spool while the relay was away"] += world.acked_by(world.spooling) - spooled
         world.relay.start()

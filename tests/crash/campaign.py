@@ -1,7 +1,7 @@
-"""Rounds of kills and faults: a world at work, one blow after another from a seed, and the checker at the end.
+"""Rounds of kills and faults: a working system, faults drawn from a seed, and the checker at the end.
 
-A blow falls at the N-th call to the disk (the shim; deterministic for the process that is hit) or after so many more
-promises (at random). The same seed gives the same blows; what they meet depends on the machine.
+A fault happens at the N-th disk call (the shim; deterministic for its process) or after a number of promises (at
+random). The same seed gives the same faults; what they interrupt depends on the machine.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .figures import ENCRYPTED, Figures
-from .first_keys import WHILE_FAILING, WHILE_KILLED, make_keys_under_blows
+from .first_keys import WHILE_FAILING, WHILE_KILLED, make_keys_under_faults
 from .history import check
 from .reading import read_history
 from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
-MOST_CALLS = 30  # the disk is asked that often within a few promises
-MOST_CALLS_OF = {"index.usearch": 4}  # written only now and then, in two calls
+MOST_CALLS = 30  # this many disk calls happen within a few promises
+MOST_CALLS_OF = {"index.usearch": 4}  # written rarely, in two calls
 _DISK = {
     "relay": ("journal/data.mdb",),
     "owner": ("records/data.mdb", "records/data.mdb", "index.usearch", "lexicon.sqlite"),
@@ -30,15 +30,15 @@ _DISK = {
 }
 
 
-class Blow(NamedTuple):
-    """Who is hit, and how: `call` is a SIGKILL at a call to the disk, `random` after some promises."""
+class Kill(NamedTuple):
+    """The victim and the kind: `call` is a SIGKILL at a disk call, `random` after some promises."""
 
     victim: str
     how: str
 
 
 class Fault(NamedTuple):
-    """A fault on a file of one process, and whether the process may end by it."""
+    """A fault on a file of one process, and whether the process may end because of it."""
 
     victim: str
     kind: str
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 FULL, FAILED = ("enospc", "quota", "brim"), ("eio", "short")
-"""What a process goes on after by itself, and what ends one that must not trust what it holds in memory then."""
+"""Faults after which a process continues, and faults that end it because its memory is no longer trustworthy."""
 FAULTS = (
     *(Fault("relay", kind, "write", "journal/data.mdb", False) for kind in FULL),
     *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in FAILED),
@@ -63,37 +63,37 @@ FAULTS = (
 )
 
 
-def blows(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Blow]:
-    """So many blows for each victim, in an order of the seed."""
-    all_blows = [
-        Blow(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
+def draw_kills(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Kill]:
+    """A number of faults per victim, shuffled by the seed."""
+    drawn = [
+        Kill(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
         for victim, count in counts.items()
         for number in range(count)
     ]
-    seeded.shuffle(all_blows)
-    return all_blows
+    seeded.shuffle(drawn)
+    return drawn
 
 
 def kill_round(
     seed: int,
-    todo: Sequence[Blow],
+    todo: Sequence[Kill],
     shim: Path | None,
     figures: Figures,
     tell: Tell = lambda: None,
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """Run a world, strike every blow, have everything delivered, and check. Raises `AssertionError` with the seed.
+    """Run a world, inject every fault, wait until all is delivered, and check. Raises `AssertionError` with the seed.
 
-    Encrypted, the relay is also killed while it makes the keys.
+    With encryption, the relay is also killed while it creates the keys.
     """
     seeded = random.Random(seed)
     with _world(shim, is_encrypted) as world:
         _start(world, seeded, WHILE_KILLED, figures)
-        for blow in todo:
-            _strike(world, blow, seeded)
-            how = "at the N-th call" if blow.how == "call" else "at random"
-            figures.kills[f"{blow.victim}{ENCRYPTED * is_encrypted}, {how}"] += 1
+        for kill in todo:
+            _strike(world, kill, seeded)
+            how = "at the N-th call" if kill.how == "call" else "at random"
+            figures.kills[f"{kill.victim}{ENCRYPTED * is_encrypted}, {how}"] += 1
             tell()
         _finish(world, figures, seed)
 
@@ -107,7 +107,7 @@ def fault_round(
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """As `kill_round`, with faults of the disk."""
+    """As `kill_round`, with disk faults."""
     seeded = random.Random(seed)
     with _world(shim, is_encrypted) as world:
         _start(world, seeded, WHILE_FAILING, figures)
@@ -131,7 +131,7 @@ def _start(world: World, seeded: random.Random, kinds: Sequence[str], figures: F
     if not world.is_encrypted:
         world.start()
         return
-    met = make_keys_under_blows(world, seeded, kinds)
+    met = make_keys_under_faults(world, seeded, kinds)
     figures.kills[f"relay{ENCRYPTED}, while it makes a key"] += met.kills
     figures.faults.update(f"the keys{ENCRYPTED}, {fault}" for fault in met.faults)
 
@@ -145,17 +145,17 @@ def _finish(world: World, figures: Figures, seed: int) -> None:
     assert history.deleted, "nothing was forgotten, so nothing was shown of that"
 
 
-def _strike(world: World, blow: Blow, seeded: random.Random) -> None:
-    part: Part = getattr(world, blow.victim)
-    if blow.victim == "spooling":
-        _strike_spool(world, blow, seeded)
+def _strike(world: World, kill: Kill, seeded: random.Random) -> None:
+    part: Part = getattr(world, kill.victim)
+    if kill.victim == "spooling":
+        _strike_spool(world, kill, seeded)
         return
-    if blow.how == "call":
-        kind, path = seeded.choice(("kill", "tear")), seeded.choice(_DISK[blow.victim])
+    if kill.how == "call":
+        kind, path = seeded.choice(("kill", "tear")), seeded.choice(_DISK[kill.victim])
         part.order.give(
             kind, "any" if kind == "kill" else "write", path, seeded.randint(1, MOST_CALLS_OF.get(path, MOST_CALLS))
         )
-        wait_until(lambda: not part.is_alive, f"{part.name} is killed at a call: {blow}")
+        wait_until(lambda: not part.is_alive, f"{part.name} is killed at a call: {kill}")
         assert part.wait() == -signal.SIGKILL, part.log()
         part.order.revoke()
     else:
@@ -164,21 +164,21 @@ def _strike(world: World, blow: Blow, seeded: random.Random) -> None:
     part.start()
 
 
-def _strike_spool(world: World, blow: Blow, seeded: random.Random) -> None:
-    """The relay goes first, so that there is something in the spool; both come back."""
+def _strike_spool(world: World, kill: Kill, seeded: random.Random) -> None:
+    """Kill the relay first, so that the spool has events; restart both."""
     part = world.spooling
     (world.notes / "unbounded").touch()
-    if blow.how == "call":
+    if kill.how == "call":
         part.order.give("kill", "any", _DISK["spooling"][0], seeded.randint(1, MOST_CALLS))
         world.relay.kill()
-        wait_until(lambda: not part.is_alive, f"the spool's owner is killed at a call: {blow}")
+        wait_until(lambda: not part.is_alive, f"the spool's owner is killed at a call: {kill}")
         assert part.wait() == -signal.SIGKILL, part.log()
         part.order.revoke()
     else:
         world.relay.kill()
         _let_work(world, part, seeded.randint(1, 40))
         part.kill()
-    if seeded.random() < 0.5:  # the next life of the publisher finds the relay away
+    if seeded.random() < 0.5:  # the restarted publisher finds the relay away
         part.start()
         _let_work(world, part, 8)
         world.relay.start()
@@ -202,7 +202,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
         (world.notes / "unbounded").unlink()
     _let_work_or_end(world, part)
     part.order.revoke()
-    _let_work_or_end(world, part)  # who met the fault last may end by it only now
+    _let_work_or_end(world, part)  # a process may end late because of the fault
     if not part.is_alive:
         assert fault.may_end, f"{part.name} ended by {fault}:\n{part.log()}"
         code = part.wait()
@@ -211,7 +211,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
 
 
 def _let_work(world: World, part: Part, promises: int) -> None:
-    """Wait until so many promises more were made, by this part or through it."""
+    """Wait for more promises, by this part or through it."""
     count = _counter(world, part)
     aim = count() + promises
     wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} goes on")
@@ -227,5 +227,5 @@ def _let_work_or_end(world: World, part: Part) -> None:
 def _counter(world: World, part: Part) -> Callable[[], int]:
     if part is world.owner:
         return lambda: world.taken
-    asked = world.plain if part is world.relay else part  # what lies in a spool says nothing of the relay
+    asked = world.plain if part is world.relay else part  # a spool proves nothing about the relay
     return lambda: world.acked_by(asked)

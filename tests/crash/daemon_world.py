@@ -1,7 +1,7 @@
-"""A whole daemon under blows, real Ray, real model: its processes are killed by their ids, and it is started again.
+"""A whole daemon under faults, with real Ray and model: its processes are killed by id, and it is restarted.
 
-What may be asked of it: where Ray's own processes die the daemon ends, and whoever supervises it starts it again; all
-else it mends by itself. What was promised is held against the disk by the same checker.
+When Ray's own processes die, the daemon ends and a supervisor restarts it; it recovers from everything else. The same
+checker compares promises with the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .world import PUBLISHER, Part, count_lines, wait_until
 OF_RAY = ("Ray raylet", "Ray gcs")
 VICTIMS = (*OF_RAY, "host", "relay", "embedder", "daemon")
 _PACE_S = 0.5
-_PROGRESS = 60  # events taken in after a blow
+_PROGRESS = 60  # events ingested after a fault
 _STARTS = 3
 _SETTINGS = ("daemon.owner_wait_s=3", "store.takeover_after_s=1")
 
@@ -61,7 +61,7 @@ class DaemonWorld:
         self._note_family()
         for part in (self.plain, self.spooling, self.daemon):
             part.kill()
-        for process in self._family.values():  # what outlives its parents; psutil knows an id that was given anew
+        for process in self._family.values():  # orphans; psutil recognises a reused id
             with suppress(psutil.Error):
                 process.kill()
         if isinstance(error, AssertionError):
@@ -73,8 +73,8 @@ class DaemonWorld:
             part.start()
         self.wait_for_progress()
 
-    def strike(self, victim: str, seeded: random.Random) -> None:
-        """Kill one process of the daemon, have it started again if it ends, and see that events are taken in again."""
+    def kill(self, victim: str, seeded: random.Random) -> None:
+        """Kill one process of the daemon, restart the daemon if it ends, and wait until events are ingested again."""
         self._note_family()
         if victim == "daemon":
             self.daemon.kill()
@@ -89,7 +89,7 @@ class DaemonWorld:
         self._forget(seeded)
 
     def finish(self) -> History:
-        """Have everything delivered and taken in, with its vectors; stop in order, and read what is on the disk."""
+        """Wait until everything is delivered and ingested with vectors; stop cleanly, and read the disk."""
         (self.notes / "stop").touch()
         for part in (self.plain, self.spooling):
             assert part.wait() == 0, part.log()
@@ -115,7 +115,7 @@ class DaemonWorld:
         return found
 
     def wait_for_progress(self) -> None:
-        """Wait until so many events more were taken in."""
+        """Wait until this many more events were ingested."""
         aim = self._reach() + _PROGRESS
 
         wait_until(lambda: self._reach() >= aim, f"the journal is worked off up to {aim}", 240.0)
@@ -132,7 +132,7 @@ class DaemonWorld:
                     raise
 
     def _reach(self, what: str = "cursor") -> int:
-        """The journal number up to which the daemon has handled events, or the last one; 0 while there is none."""
+        """The journal number up to which events are handled, or the last one; 0 if there is none."""
         try:
             with Journal.open(journal_folder(self.data_dir), readonly=True) as journal:
                 return journal.last_seq if what == "last" else journal.cursor("memory")
@@ -147,7 +147,7 @@ class DaemonWorld:
             return False
 
     def _forget(self, seeded: random.Random) -> None:
-        """Have a few memories forgotten; a request that fails may have been carried out or not."""
+        """Forget a few memories; a failed request may or may not have been carried out."""
         user_id, gone = seeded.choice(USERS), set(lines(self.notes / "doubtful"))
         with suppress(MemoryAgentError), MemoryClient(user_id, data_dir=self.data_dir) as client:
             found = client.recall(f"look after the {seeded.choice(ROOMS)}", 50, deadline_ms=10_000.0).memories
@@ -168,24 +168,24 @@ class DaemonWorld:
                 self._family |= {process.pid: process for process in process_tree(self.daemon.pid)[1:]}
 
 
-def daemon_blows(seeded: random.Random, rounds: int) -> list[str]:
-    """Every victim so many times, in an order of the seed."""
+def daemon_kills(seeded: random.Random, rounds: int) -> list[str]:
+    """Every victim this many times, shuffled by the seed."""
     todo = list(VICTIMS) * rounds
     seeded.shuffle(todo)
     return todo
 
 
 def strike_all(world: DaemonWorld, todo: list[str], seeded: random.Random, tell: Callable[[str], None]) -> History:
-    """Start, strike every blow, and return what lies on the disk."""
+    """Start, inject every fault, and return the contents of the disk."""
     world.start()
     for victim in todo:
-        world.strike(victim, seeded)
+        world.kill(victim, seeded)
         tell(victim)
     return world.finish()
 
 
 def fill_disk_of(folder: Path) -> History:
-    """Fill a daemon's disk under load: it goes on answering, and takes events in again once there is room.
+    """Fill a daemon's disk under load: it continues to answer, and ingests again once there is room.
 
     Raises `CannotMountError`.
     """

@@ -1,8 +1,8 @@
-"""Flipped bits, cuts and zeroed tails in every file that a data folder holds, so that a new file is covered by itself.
+"""Flipped bits, truncation and zeroed tails in every file of a data folder, new kinds of files included.
 
 Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are good: the same answers
-as before, an error of ours that names what is damaged, or (told apart in the figures) answers that differ while
-verification says so. A process that dies, an error that is not ours, and other answers with nothing said are findings.
+as before, an error of ours that names the damage, or (counted separately) different answers while verification reports
+the damage. A process that dies, a foreign error, and unreported different answers are findings.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .world import ROOT
 
 KINDS = ("flip", "cut", "zero tail")
 _DONE = {"flip": "with a bit flipped", "cut": "cut off", "zero tail": "zeroed"}
-_IGNORED = {"reserve"}  # room that is kept free: it holds nothing
+_IGNORED = {"reserve"}  # reserved room without content
 _PAGE_BYTES = 4096
 
 
 class Damage(NamedTuple):
-    """What was done to which file of the folder."""
+    """A damage to one file of the folder."""
 
     file: str
     kind: str
@@ -36,12 +36,12 @@ class Damage(NamedTuple):
 
     @property
     def harmed_bytes(self) -> int:
-        """How many bytes it changes or takes away."""
+        """Number of bytes changed or removed."""
         return 1 if self.kind == "flip" else self.size_bytes - self.at
 
     @property
     def of(self) -> str:
-        """The file, whoever's it is."""
+        """The file's kind, for any user."""
         parts = Path(self.file).parts
         return "/".join("*" if before == "users" else part for before, part in zip(("", *parts), parts, strict=False))
 
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 
 
 def damages(folder: Path, seeded: random.Random, per_file: int) -> list[Damage]:
-    """So many damages, of kinds by turns, for every file below `folder` that holds something."""
+    """A number of damages, alternating kinds, for every non-empty file below `folder`."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in _IGNORED)
     kinds = itertools.cycle(KINDS)
     return [
@@ -74,7 +74,7 @@ def damages(folder: Path, seeded: random.Random, per_file: int) -> list[Damage]:
 
 def _place(kind: str, size: int, seeded: random.Random) -> int:
     if kind == "flip":
-        page = seeded.randrange(-(-size // _PAGE_BYTES)) * _PAGE_BYTES  # headers of pages as often as what they hold
+        page = seeded.randrange(-(-size // _PAGE_BYTES)) * _PAGE_BYTES  # page headers as often as their contents
         reach = min(size - page, seeded.choice((64, _PAGE_BYTES)))
         return page * 8 + seeded.randrange(reach * 8)
     if kind == "cut":
@@ -83,13 +83,13 @@ def _place(kind: str, size: int, seeded: random.Random) -> int:
 
 
 class Opening:
-    """The process that opens what is damaged; started again when it died."""
+    """The process that opens damaged folders; restarted when it dies."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def read(self, folder: Path) -> dict[str, Any] | None:
-        """Return what it found in the folder, part by part; None when it died of it."""
+        """Return its findings per part, or None if it died."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.crash.opening_process"]
             self._process = subprocess.Popen(
@@ -116,7 +116,7 @@ class Opening:
 def inspect(
     base: Path, work: Path, todo: list[Damage], figures: Figures, tell: Callable[[], None] = lambda: None
 ) -> Iterator[str]:
-    """Inflict each damage on a copy of `base` and yield what is wrong with the outcome."""
+    """Apply each damage to a copy of `base` and yield what is wrong with the outcome."""
     opening = Opening()
     try:
         shutil.copytree(base, work)

@@ -1,4 +1,4 @@
-"""A data folder to damage: one of every file that a daemon writes, made by the product's own code in this process."""
+"""A data folder to damage, with one of every file that a daemon writes, made by the product's code in this process."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from .word_vectors import WordVectors
 
 EVENTS = 150
 LEARNT, ERASED = "alice", "bob"
-"""Who has a learner in a file, and whose erasure was begun and is not through."""
+"""The user with a saved learner, and the user with an unfinished erasure."""
 LEARNING = LearningSettings(mode="on")
 RUNS = {f"run-{number:02d}": USERS[number % len(USERS)] for number in range(24)}
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 
 def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
-    """Journal, consumers, a quarantined event, a spool, every user's memories with what is derived and learnt, an
-    erasure half way, whose runs are whose, and the keys; encrypted, also those that it is encrypted with."""
+    """Make journal, consumers, a quarantined event, a spool, every user's memories with derived and learned files, an
+    unfinished erasure, owners of runs, and the keys; with encryption, also the encryption keys."""
     data_dir = folder / "data"
     if is_encrypted:
         (folder / KEYS).mkdir(parents=True)
@@ -74,7 +74,7 @@ def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
 
 
 def _teach(data_dir: Path) -> None:
-    """Let runs end well that used the second of what they were shown."""
+    """Let runs end well that used the second memory shown."""
     with open_memory(data_dir, LEARNT) as memory:
         for number in range(12):
             now, run_id = NOW + timedelta(hours=1, minutes=number), f"taught-{number}"
@@ -87,8 +87,7 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write down what a daemon would do next, of which some is already done when the folder is opened, and what was
-    erased before."""
+    """Write the intent of an erasure, which opening the folder partly carries out, and the history of former ones."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:
@@ -102,7 +101,7 @@ def _begin_erasure(data_dir: Path) -> None:
 
 
 def _make_keys(data_dir: Path) -> None:
-    """A key for each way in, one of them revoked."""
+    """A key of each kind, one of them revoked."""
     ensure_local_key(data_dir)
     create_key(data_dir, "planner", "alice", frozenset({Scope.RECALL}))
     create_key(data_dir, "elsewhere", "bob", frozenset({Scope.PUBLISH}), curve_pair())

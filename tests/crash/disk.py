@@ -1,8 +1,8 @@
-"""Disks that are small, and disks whose power is cut: mounted for a test, gone after it.
+"""Small disks and disks with power cuts, mounted for a test.
 
-kill -9 says nothing about fsync, because the page cache outlives the process. So a file system in a file is copied
-while its writers are stopped: the copy holds what was flushed, and nothing of what was only in memory.
-What this does not do: reorder the writes of one flush, as a disk may.
+kill -9 does not test fsync, because the page cache outlives the process. So a file system in a file is copied while its
+writers are stopped: the copy holds what was flushed, and nothing that was only in memory. It does not reorder the
+writes of one flush, as a disk may.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 
 class CannotMountError(Exception):
-    """This machine does not let us mount; the reason is the message."""
+    """This machine does not allow mounting; the message is the reason."""
 
 
 @contextmanager
 def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """Give a file system of that size, in memory. Raises `CannotMountError`."""
+    """Yield a file system of that size, in memory. Raises `CannotMountError`."""
     folder.mkdir()
     with _mounted(["-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs"], folder):
         yield folder
@@ -27,23 +27,23 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def image_disk(image: Path, folder: Path) -> Iterator[Path]:
-    """Mount the file system in the file `image`, made if it is not there. Raises `CannotMountError`."""
+    """Mount the file system in the file `image`, created if missing. Raises `CannotMountError`."""
     folder.mkdir()
     if not image.exists():
         with image.open("wb") as file:
             file.truncate(256 << 20)
         _run(["mke2fs", "-q", "-t", "ext4", "-F", str(image)])
-    with _mounted(["-o", "loop,commit=300", str(image)], folder):  # nothing is flushed that nobody asks for
+    with _mounted(["-o", "loop,commit=300", str(image)], folder):  # nothing is flushed without a request
         yield folder
 
 
 def cut_power(image: Path, copy: Path) -> None:
-    """Copy what the disk would hold if its power were cut now. Its writers must be stopped."""
+    """Copy what the disk would hold after a power cut now. Its writers must be stopped."""
     _run(["cp", "--sparse=always", str(image), str(copy)])
 
 
 def fill(folder: Path, keep_bytes: int = 0) -> Path:
-    """Leave only so many bytes free; return the file to remove."""
+    """Fill the disk up to this many free bytes; return the file to remove."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         size = 1 << 16

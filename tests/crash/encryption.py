@@ -1,4 +1,4 @@
-"""Whether a data folder of the laboratory is encrypted: with the keys in a folder beside it, if there is one."""
+"""The encryption of the laboratory's data folders: on if a keys folder lies beside the data folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ KEYS = "keys"
 
 
 def encryption_of(folder: Path) -> EncryptionSettings:
-    """How the data in this folder are encrypted: with the keys beside them, if there are any."""
+    """The encryption settings of this folder: the keys beside it, if any."""
     keys = folder / KEYS
     return EncryptionSettings(keys_folder=str(keys)) if keys.exists() else EncryptionSettings()

@@ -1,4 +1,4 @@
-"""The events of the laboratory: numbered, of several users, each with a word of its own and its user's name in it."""
+"""The events of the laboratory: numbered, of several users, each with a unique word and its user's name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ ROOMS = ("kitchen", "archive", "harbour", "workshop", "library", "cellar", "gard
 
 
 def event(publisher: str, number: int) -> dict[str, object]:
-    """The event of that number. A publisher speaks for all users in turn."""
+    """The event of that number. A publisher alternates between the users."""
     user_id = USERS[number % len(USERS)]
     room = ROOMS[number % len(ROOMS)]
     return {
@@ -22,10 +22,10 @@ def event(publisher: str, number: int) -> dict[str, object]:
 
 
 def lamp(publisher: str, number: int) -> str:
-    """The word that no other event holds."""
+    """The word unique to this event."""
     return f"lamp{publisher}{number:06d}"
 
 
 def is_to_be_forgotten(event_id: str) -> bool:
-    """Whether the store's owner is to forget what came of this event: one in eleven."""
+    """Whether the store's owner forgets the memory of this event: one in eleven."""
     return int(event_id.rpartition("-")[2]) % 11 == 3

@@ -1,4 +1,4 @@
-"""The preloaded shim (`faults.c`): built once, given to a process, and told at any moment what to do to it."""
+"""The preloaded shim (`faults.c`): built once, loaded into a process, and given orders at any time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("faults.c")
 
 
 def missing() -> str:
-    """Return why the shim cannot be built here; empty when it can."""
+    """Return why the shim cannot be built here; empty if it can."""
     return "" if sys.platform == "linux" and _compiler() else "the failing disk needs Linux and a C compiler"
 
 
@@ -24,7 +24,7 @@ def build(folder: Path) -> Path:
 
 
 class Order:
-    """What the shim is to do to one process; nothing until `give`."""
+    """Orders to the shim of one process; none until `give`."""
 
     def __init__(self, library: Path | None, file: Path) -> None:
         self._library = library
@@ -34,14 +34,14 @@ class Order:
         self.boot_id: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """The environment of the process: ours, and the shim."""
+        """The environment of the process: ours plus the shim."""
         if self._library is None:
             return dict(os.environ)
         own = {"LD_PRELOAD": str(self._library), "FAULT_ORDER": str(self._file)}
         return {**os.environ, **own, **({"FAULT_BOOT_ID": str(self.boot_id)} if self.boot_id else {})}
 
     def give(self, kind: str, calls: str, path: str, first: int = 1, count: int = 1) -> None:
-        """From its `first` such call on, do it `count` times (0: for ever). See `faults.c`."""
+        """From the `first` such call on, fail `count` times (0: always). See `faults.c`."""
         assert self._library is not None
         self.revoke()
         temporary = self._file.with_name(self._file.name + ".new")
@@ -50,13 +50,13 @@ class Order:
         temporary.replace(self._file)
 
     def revoke(self) -> None:
-        """Let the process be; the count of faults starts over."""
+        """Withdraw the order and reset the count of faults."""
         self._file.unlink(missing_ok=True)
         self._hits.unlink(missing_ok=True)
 
     @property
     def hits(self) -> int:
-        """How many faults came since the order was given."""
+        """Number of faults since the order was given."""
         return self._hits.stat().st_size if self._hits.exists() else 0
 
 

@@ -1,4 +1,4 @@
-"""What a run of the laboratory did, counted: for the closing table, and so that a test can tell that faults came."""
+"""Counts of what a run of the laboratory did, for the closing table, and to show that faults happened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Figures:
     broken: Counter[str] = field(default_factory=Counter)
 
     def add(self, history: History, findings: Iterable[Finding]) -> None:
-        """Count what a run journaled, stored and broke."""
+        """Count what a run journaled, stored and violated."""
         self.totals["events"] += len(history.journal)
         self.totals["acks"] += sum(len(set(ids)) for ids in history.acked.values())
         self.totals["memories"] += sum(len(store.memories) for store in (history.stores or {}).values())

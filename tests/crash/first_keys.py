@@ -1,7 +1,7 @@
-"""Kills and faults while the keys of a folder are first made: one for the system and one for each user.
+"""Kills and faults while a folder's keys are created: one for the system and one for each user.
 
-The relay makes them, so it is what is struck. A key that a killed process began is there whole or not at all, and
-nothing was encrypted with what is gone: whoever starts next goes on, and what was acknowledged can be read.
+The relay creates them, so it is the victim. A key that a killed process began exists whole or not at all, and nothing
+was encrypted with a lost one: the next process continues, and what was acknowledged can be read.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ WHILE_FAILING = ("eio", "kill", "enospc", "kill", "short", "kill", "eio", "kill"
 
 
 class Met(NamedTuple):
-    """How often the relay was killed while it made a key, and which faults it met meanwhile."""
+    """How often the relay was killed while creating a key, and which faults it met."""
 
     kills: int
     faults: tuple[str, ...]
 
 
-def make_keys_under_blows(world: World, seeded: random.Random, kinds: Sequence[str]) -> Met:
-    """Start a new, encrypted world with the relay struck until every key is there. Leaves it running.
+def make_keys_under_faults(world: World, seeded: random.Random, kinds: Sequence[str]) -> Met:
+    """Start a new, encrypted world with faults in the relay until every key exists. Leaves it running.
 
-    `kinds` are tried in turn. `kill` and `tear` end the relay; any other is a fault: it may keep the relay from
-    starting, and must not end one that has started.
+    `kinds` are tried in turn. `kill` and `tear` end the relay; any other is a fault: it may prevent the relay from
+    starting, and must not end a started one.
     """
     world.start(world.plain, world.spooling)
     kills, faults = 0, []

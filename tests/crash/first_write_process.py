@@ -1,8 +1,8 @@
-"""Makes an engine's folder and writes to it once, then says so. Killed by the shim at a call that its order names.
+"""Creates an engine's folder, writes to it once, and reports it. The shim kills it at the ordered call.
 
     python -m tests.crash.first_write_process ENGINE FOLDER
 
-ENGINE is one of a full disk's (`full_disk_process`), or an encrypted one, whose key is made by the same first write.
+ENGINE is one of `full_disk_process`, or an encrypted one, whose key is created by the same first write.
 """
 
 from __future__ import annotations

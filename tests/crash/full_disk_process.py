@@ -1,10 +1,10 @@
-"""Writes to one engine while its disk has a fault, and says what came of it, as a line of JSON.
+"""Writes to one engine while its disk has a fault, and reports the outcome as a line of JSON.
 
     python -m tests.crash.full_disk_process ENGINE FOLDER "KIND CALLS FIRST"
 
-ENGINE is journal, records or lexicon. Preloaded with the shim, whose orders it gives itself: the call of number FIRST
-to the engine's file (CALLS: write or sync) fails so, once. It says the code of the error, what could be read after it,
-and whether the same write was done when the disk was whole again.
+ENGINE is journal, records or lexicon. Preloaded with the shim, to which it gives the orders: call number FIRST to the
+engine's file (CALLS: write or sync) fails once with KIND. It reports the error code, what could be read afterwards, and
+whether the same write succeeded once the disk was sound again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEPT, NEW = b"kept", b"new" * 30_000
 
 
 class Engine(NamedTuple):
-    """A name of its file, and what is asked of it."""
+    """The name of its file, and the operation."""
 
     file: str
     write: Callable[[bytes], None]

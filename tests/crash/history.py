@@ -1,7 +1,7 @@
-"""The one checker: what was promised, against what lies in the journal, the stores, their indexes and quarantine. Pure.
+"""The checker: compares promises with the journal, the stores, their indexes and the quarantine. Pure.
 
-A promise is an acknowledgement that the process which got it wrote down before it went on. What was sent without one
-may be there or not, but never twice. What this does not do: read files (`reading`).
+A promise is an acknowledgement that its receiver recorded before it continued. What was sent without one may exist or
+not, but never twice. `reading` reads the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Kind = Literal["lost", "doubled", "swapped", "resurrected", "foreign", "disagree
 
 
 class Finding(NamedTuple):
-    """A promise that was not kept."""
+    """A violated promise."""
 
     kind: Kind
     what: str
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A memory in the store of `user_id`; `said_by` is the user whose name its text carries."""
+    """A memory in the store of `user_id`; `said_by` is the user named in its text."""
 
     user_id: str
     event_id: str
@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """One user's store: its memories in order, and what its indexes hold of them."""
+    """One user's store: its memories in order, and what its indexes contain."""
 
     memories: Sequence[Stored]
     cursor: int = 0
@@ -52,9 +52,11 @@ class Store:
 
 @dataclass(frozen=True)
 class History:
-    """Everything that is known of a run. `handled` is the journal number up to which the stores have taken events in;
-    `taken_in` are ids whose store said that it has them, `deleted` those that it said to have forgotten; of `doubtful`
-    ones a deletion was asked for and not answered."""
+    """Everything known of a run.
+
+    `handled` is the journal number up to which the stores have ingested; `taken_in` are ids that their store reported,
+    `deleted` those it reported as forgotten; for `doubtful` ones a deletion was requested and not answered.
+    """
 
     acked: Mapping[str, Sequence[str]] = field(default_factory=dict)
     journal: Sequence[Entry] = ()
@@ -67,7 +69,7 @@ class History:
 
 
 def check(history: History) -> list[Finding]:
-    """Return every promise that was not kept, in the order of the kinds above; an empty list is what we want."""
+    """Return the violated promises, in the order of the kinds above."""
     findings = [*_journal(history)]
     if history.stores is not None:
         findings += [*_taken(history, history.stores), *_apart(history.stores), *_agreeing(history.stores)]

@@ -1,7 +1,7 @@
-"""Opens and reads whole data folders, one for each line of standard input, and says what it found, as a line of JSON.
+"""Opens and reads whole data folders, one per line of standard input, and reports its findings as a line of JSON.
 
-Each part (journal, spool, each user) has its answers, or the error that it raised if it is ours, or a bug.
-Answers come with what verification said.
+Each part (journal, spool, each user) gives its answers, an error of ours, or a bug; answers include the findings of
+verification.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _tried(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _journal(path: Path, keys: KeyRing | None = None) -> dict[str, Any]:
-    """Everything in it, by number and by user, and who has read how far."""
+    """All entries, by number and by user, and the consumers' cursors."""
     with Journal.open(path, keys=keys) as journal:
         entries = [(entry.seq, entry.user_id, entry.data.decode(errors="replace")) for entry in _entries(journal)]
         users = sorted({user_id for _, user_id, _ in entries})
@@ -94,10 +94,10 @@ def _entries(journal: Journal) -> list[Any]:
 
 
 def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
-    """Every memory, what each of some questions finds first, and the figures."""
+    """Every memory, the first result of some queries, and the figures."""
     folder = user_folder(data_dir, user_id)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
-    intent = repr(read_intent(folder, key))  # what is still to be erased from the journal
+    intent = repr(read_intent(folder, key))  # still to be erased from the journal
     with open_memory(data_dir, user_id) as memory:
         store = memory._archive.store
         records = [(row, record.id, record.event_id, record.text) for row, record in store.scan()]
@@ -112,7 +112,7 @@ def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
 
 
 def _owners(data_dir: Path) -> dict[str, Any]:
-    """Whose each run is, and who learns to be the owner of one that nobody has named."""
+    """The owner of each run, and learning the owner of a new one."""
     key = open_user_key(encryption_of(data_dir.parent), data_dir, SYSTEM_USER)
     owners = Owners(Layout(data_dir).owners, key=key)
     try:
@@ -124,7 +124,7 @@ def _owners(data_dir: Path) -> dict[str, Any]:
 
 
 def _keys(data_dir: Path) -> dict[str, Any]:
-    """Who may do what. Another token of the folder's own is as good: who reads the file shows it."""
+    """The keys and scopes. A new token of the folder's own key is equivalent: clients read it from the file."""
     token = ensure_local_key(data_dir)
     own = Credentials(data_dir).of_token(token.encode())
     others = [str(key) for key in read_keys(data_dir) if key.id != own.key_id]
@@ -133,14 +133,14 @@ def _keys(data_dir: Path) -> dict[str, Any]:
 
 
 def _erased_before(data_dir: Path) -> dict[str, Any]:
-    """What a backup that is brought back would be erased of again."""
+    """What a restore would erase again."""
     history = read_history(user_folder(data_dir, ERASED), ERASED)
     answers = [sorted(history.memories), sorted(history.events), [str(one.at) for one in history.erasures]]
     return {"answers": answers, "verified": not history.unread}
 
 
 def _first(memory: Memory, text: str) -> str:
-    """The id of the best answer; one that was degraded, and says so, is asked again when what it lacked is mended."""
+    """The id of the best result; a degraded answer is repeated after the rebuild."""
     for _ in range(3):
         result = memory.recall(text, 1, deadline_ms=30_000.0)
         if not result.degraded:

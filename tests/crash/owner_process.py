@@ -1,11 +1,11 @@
-"""The owner of the stores, for the laboratory: takes events from the journal as the daemon's host does, without Ray.
+"""The owner of the stores in the laboratory: ingests events from the journal like a host, without Ray.
 
     python -m tests.crash.owner_process DATA_DIR NOTES_FOLDER [--once] [--keys FOLDER]
 
-Reads by cursor, hands each user's events to a `MemoryHost`, has one memory in eleven forgotten, puts users to sleep now
-and then, so that their indexes are saved, and moves the cursor. What was answered is noted before it goes on: ids in
-NOTES_FOLDER/taken, doubtful (a deletion is asked for) and deleted (it was answered). It ends when the file
-NOTES_FOLDER/stop-owner is there and the journal holds nothing more; with `--once` at the journal's end.
+Reads by cursor, passes each user's events to a `MemoryHost`, forgets one memory in eleven, puts users to sleep
+occasionally, which saves their indexes, and commits the cursor. Answers are recorded before it continues: ids in
+NOTES_FOLDER/taken, doubtful (deletion requested) and deleted (deletion answered). It ends when the file
+NOTES_FOLDER/stop-owner exists and the journal has nothing more; with `--once` at the journal's end.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SLEEP_EVERY = 5
 STORE = StoreSettings(
     map_size_bytes=256 << 20,
     reserve_bytes=64 << 10,
-    exact_search_limit=20,  # a graph, and so a file of it, from 20 memories on
+    exact_search_limit=20,  # a graph, with its file, from 20 memories on
     takeover_after_s=0.2,
 )
 
 
 class Owner:
-    """One life of the process."""
+    """One run of the process."""
 
     def __init__(self, data_dir: Path, notes: Path, keys: str) -> None:
         self._notes = notes
@@ -85,7 +85,7 @@ class Owner:
             assert not report.rejected, report
             ids = [read_event(data).event_id for _, data in events]
             self._note("taken", ids)
-            if report.kept == len(ids):  # all are news: the ids of the memories stand in the same order
+            if report.kept == len(ids):  # all are new: the ids are in the same order
                 self._forget(user_id, dict(zip(ids, report.record_ids, strict=True)))
 
     def _forget(self, user_id: str, memories: dict[str, str]) -> None:
@@ -97,7 +97,7 @@ class Owner:
             self._note("deleted", list(chosen))
 
     def _insist(self, ask: Callable[[], bytes], type_: type[T]) -> T:
-        """Ask until there is an answer, as a lane does; a store that failed is opened again by the next message."""
+        """Retry until there is an answer, as a lane does; the next message reopens a failed store."""
         while True:
             try:
                 return decode_reply(ask(), type_)

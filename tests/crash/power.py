@@ -1,4 +1,4 @@
-"""Power cuts: everything that was acknowledged is on the copied disk; with a disk that lies, it is not."""
+"""Power cuts: everything acknowledged is on the copied disk; with a disk that does not flush, it is not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .world import World, wait_until
 
 @dataclass
 class Cut:
-    """What was promised when the power went, and what the disk held then."""
+    """The promises at the power cut, and the contents of the disk."""
 
     acked: int
     found: int
@@ -29,10 +29,10 @@ class Cut:
 def power_cut(
     shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False, is_encrypted: bool = False
 ) -> Cut:
-    """Let a world work until so many promises are there, cut the power, look, go on from what is left, look again.
+    """Let a world work until this many promises, cut the power, check, continue from what is left, check again.
 
-    With `disk_lies` no flush of the relay and of the stores' owner is done, and nothing is gone on with: the control.
-    Encrypted, the keys are on the same disk, made a moment before. Raises `CannotMountError`.
+    With `disk_lies` (the control) relay and owner never flush, and nothing continues afterwards. With encryption
+    the keys are on the same disk, created just before. Raises `CannotMountError`.
     """
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name)
@@ -70,17 +70,17 @@ def _work_and_cut(
 def _found(data_dir: Path) -> int:
     try:
         return len(read_journal(data_dir)[0])
-    except RelayError:  # there is not even a file
+    except RelayError:  # there is no file at all
         return 0
 
 
 def _history(data_dir: Path, notes: Path) -> History:
-    """The truth as it lay on the disk, before anybody mends a derived file."""
+    """The contents of the disk, before derived files are rebuilt."""
     return replace(read_history(data_dir, notes, with_stores=False), stores=read_records(data_dir))
 
 
 def _go_on(folder: Path, data_dir: Path, shim: Path, figures: Figures, *, is_encrypted: bool) -> list[Finding]:
-    """Start everything again on what is left, as after a boot, and check the whole at the end."""
+    """Restart everything on what is left, as after a boot, and check everything at the end."""
     boot_id = folder / "boot-id"
     boot_id.write_text("another-boot\n")
     after = folder / "next"

@@ -1,10 +1,10 @@
-"""A publisher for the laboratory: numbered events without end, each noted when its promise is there.
+"""A publisher of the laboratory: endless numbered events, each recorded when it is promised.
 
     python -m tests.crash.publisher_process DATA_DIR NAME NOTES_FOLDER [--spool FOLDER] [--pace SECONDS]
 
-A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or, with a spool, that lies in it;
-it is on the disk before the next event is sent. Killed and started again, it goes on behind its last note. It ends,
-with everything acknowledged, once there is a file NOTES_FOLDER/stop.
+A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or, with a spool, that is in it; it
+is on disk before the next event is sent. Restarted, it continues after its last line. It ends, with everything
+acknowledged, once the file NOTES_FOLDER/stop exists.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from relay import Publisher, PublisherSettings, SpoolFullError, relay_endpoints
 from .events import event
 
 CHUNK = 8
-AHEAD = 200  # events that nobody has taken in; a run ends when all are
-UNBOUNDED = ("stop", "unbounded")  # files that lift that: it is to end, or the relay is away on purpose
+AHEAD = 200  # events not ingested yet; a run ends when all are
+UNBOUNDED = ("stop", "unbounded")  # files that lift the bound: the end, or a deliberate absence of the relay
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.2, publish_timeout_s=120.0, full_pause_s=0.05)
 
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _publish(publisher: Publisher, mapping: dict[str, object]) -> str:
-    """Publish, as often as a spool without room asks for it."""
+    """Publish, retrying while the spool has no room."""
     while True:
         try:
             return publisher.publish(mapping)
@@ -71,7 +71,7 @@ def _is_unbounded(notes: Path) -> bool:
 
 
 def _taken(notes: Path) -> int:
-    """Half of what the stores' owner has noted: there are two publishers."""
+    """Half of what the owner has recorded: there are two publishers."""
     file = notes / "taken"
     return file.read_bytes().count(b"\n") // 2 if file.exists() else 0
 

@@ -1,4 +1,4 @@
-"""What lies on the disk after a run, as a `History`: read through the product's own code, nobody else running."""
+"""Reads the disk after a run into a `History`, through the product's code, with nothing else running."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def read_history(
 ) -> History:
     """Read the promises in `notes` and everything in `data_dir`, with the keys beside it if there are any.
 
-    Opening the stores mends their indexes, as it must. Without `embedder` a memory is searched by
-    the vector that is stored with it, and not by its text.
+    Opening the stores rebuilds their indexes. Without `embedder` a memory is searched by its stored vector, not by its
+    text.
     """
     journal, quarantined, handled = read_journal(data_dir)
     stores = None
@@ -54,7 +54,7 @@ def read_history(
 
 
 def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry], frozenset[str], int]:
-    """Return the journal's entries, the ids in quarantine, and how far `consumer` is."""
+    """Return the journal's entries, the ids in quarantine, and the cursor of `consumer`."""
     entries: list[Entry] = []
     keys = open_key_ring(encryption_of(data_dir.parent), data_dir)
     with Journal.open(journal_folder(data_dir), readonly=True, keys=keys) as journal:
@@ -68,7 +68,7 @@ def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry],
 
 
 def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: Embedder | None) -> Store:
-    """Return a user's memories and what the indexes find of them, each asked for by its own words and vector."""
+    """Return a user's memories and which the indexes find, each searched by its own words and vector."""
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
     archive = Archive.open(user_folder(data_dir, user_id), settings, "library", key)
     try:
@@ -90,7 +90,7 @@ def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: 
 
 
 def read_records(data_dir: Path) -> dict[str, Store]:
-    """Return every user's memories and no more, so that nothing derived is looked at or mended."""
+    """Return every user's memories, without opening or rebuilding derived files."""
     stores = {}
     for user_id in known_users(data_dir):
         key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
@@ -108,7 +108,7 @@ def _memories(user_id: str, records: Mapping[int, MemoryRecord]) -> list[Stored]
 
 
 def _found_by_vector(archive: Archive, records: Mapping[int, MemoryRecord], embedder: Embedder | None) -> set[int]:
-    """Which rows the vector index gives, each for its own vector."""
+    """The rows that the vector index finds by their own vector."""
     found: set[int] = set()
     if embedder is not None and archive.store.ndim == embedder.info.ndim:
         for record in records.values():
@@ -121,13 +121,13 @@ def _found_by_vector(archive: Archive, records: Mapping[int, MemoryRecord], embe
 
 
 def _found(archive: Archive, text: str) -> set[int]:
-    """Which rows the lexicon gives for the word that only this memory holds."""
+    """The rows that the lexicon finds by their unique word."""
     word = next(word for word in text.split() if word.startswith("lamp"))
     return {int(row) for row in archive.lexicon.search(word, 5)[0]}
 
 
 def lines(file: Path) -> list[str]:
-    """Return the whole lines of a file that a killed process wrote; none when it wrote nothing."""
+    """Return the complete lines of a file that a killed process wrote."""
     if not file.exists():
         return []
     text = file.read_text(encoding="utf-8")

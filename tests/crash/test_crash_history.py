@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find: each kind of fault is planted in a sound history, alone."""
+"""The checker finds every kind of violation, each planted alone in a sound history."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ USERS = ("alice", "bob")
 
 
 def sound() -> History:
-    """Twelve events of two publishers for two users, taken in and indexed; one of each user was forgotten."""
+    """Twelve events of two publishers for two users, ingested and indexed; one per user is forgotten."""
     journal = [
         Entry(seq, f"p{seq % 2}", seq, f"p{seq % 2}-{seq:04d}", USERS[seq // 2 % 2])
-        for seq in range(1, 13)  # each publisher speaks for both users
+        for seq in range(1, 13)  # each publisher publishes for both users
     ]
     deleted = frozenset({journal[0].event_id, journal[2].event_id})
     kept = [entry for entry in journal if entry.event_id not in deleted]
@@ -87,7 +87,7 @@ def test_swapped_events_are_found_in_the_journal_and_in_a_store() -> None:
     assert counted(check(with_store(history, "bob", memories))) == {"swapped": 1}
 
 
-def test_a_resurrected_memory_is_found_and_a_doubtful_deletion_is_none() -> None:
+def test_a_resurrected_memory_is_found_and_a_doubtful_deletion_is_not_a_violation() -> None:
     history = sound()
     forgotten = next(entry for entry in history.journal if entry.event_id in history.deleted)
     back = Stored(forgotten.user_id, forgotten.event_id, forgotten.user_id, forgotten.seq)
@@ -105,7 +105,7 @@ def test_a_memory_in_another_users_store_is_found() -> None:
     assert "foreign" in counted(check(mixed))
 
 
-def test_a_memory_that_nobody_published_is_found() -> None:
+def test_a_memory_that_was_never_published_is_found() -> None:
     history = sound()
     invented = Stored("alice", "invented", "alice", 50)
     assert counted(check(with_store(history, "alice", [*memories_of(history, "alice"), invented])))["foreign"] == 1
@@ -121,14 +121,14 @@ def test_an_index_that_holds_more_or_less_than_the_records_is_found(side: str) -
         assert counted(check(replace(history, stores={**history.stores, "alice": changed}))) == {"disagreeing": 1}
 
 
-def test_what_was_acknowledged_as_taken_in_is_due_even_before_the_cursor_was_written() -> None:
+def test_an_ingested_event_is_due_even_before_the_cursor_was_written() -> None:
     history = replace(sound(), handled=0)
     fewer = with_store(history, "bob", memories_of(history, "bob")[:-1])
     assert check(fewer) == []
     assert counted(check(replace(fewer, taken_in=frozenset({"p1-0011", "p0-0010"})))) == {"lost": 1}
 
 
-def test_the_table_of_what_was_done_puts_kinds_side_by_side_and_adds_up() -> None:
+def test_the_table_of_faults_puts_kinds_side_by_side_and_sums_them() -> None:
     figures = Figures()
     figures.kills.update({"relay, at random": 1_200, "relay, at the N-th call": 3, "owner, at random": 4})
     figures.broken["lost"] = 1

@@ -1,4 +1,4 @@
-"""Flipped bits, cuts and zeroed tails in every file of a data folder: right answers or an error that names it."""
+"""Flipped bits, truncation and zeroed tails in every file of a data folder: right answers or a named error."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "encrypted"])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one of everything that a daemon writes, closed in order."""
+    """A folder with one of every file that a daemon writes, closed cleanly."""
     folder = tmp_path_factory.mktemp("damage") / "base"
     make_data_folder(folder, is_encrypted=request.param)
     return folder
 
 
-def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_nobody_dies(
+def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_no_process_dies(
     base: Path, tmp_path: Path, seed: int
 ) -> None:
     figures = Figures()
@@ -47,7 +47,7 @@ def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_nobody
 
 
 def test_the_reader_of_damaged_folders_sees_what_changed(base: Path, tmp_path: Path) -> None:
-    """The instrument itself: an answer that is not as before is told, with nothing wrong on the disk."""
+    """The instrument itself: a changed answer is reported, with nothing wrong on the disk."""
     opening = Opening()
     try:
         before, again = (opening.read(shutil.copytree(base, tmp_path / name)) for name in ("one", "two"))

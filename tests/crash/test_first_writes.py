@@ -1,6 +1,6 @@
-"""Who dies within the first write of a folder leaves one that opens, and what was said to be written is there.
+"""A process that dies during the first write of a folder leaves one that opens, with everything it reported.
 
-The first write of an encrypted folder makes its key, in another folder.
+The first write of an encrypted folder creates its key, in another folder.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def test_a_process_killed_at_any_call_of_its_first_write_leaves_a_folder_that_op
 
 
 @pytest.mark.parametrize(("kind", "kills"), [("kill", 3), ("tear", 1)])
-def test_a_process_killed_while_it_makes_a_key_leaves_a_folder_that_opens(
+def test_a_process_killed_while_it_creates_a_key_leaves_a_folder_that_opens(
     kind: str, kills: int, shim: Path, tmp_path: Path
 ) -> None:
     assert _kill_at_each_call("encrypted records", kind, f"/{KEYS}", shim, tmp_path) >= kills
 
 
 def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: Path) -> int:
-    """Kill a new process at the first such call to a file that is called so, at the second, ...; return how often."""
+    """Kill new processes at the first, second, ... such call to a file of that name; return the number."""
     order = Order(shim, tmp_path / "order")
     for number in itertools.count(1):
         assert number < _MOST
@@ -51,7 +51,7 @@ def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: 
         opened = FIRST_WRITES[engine](folder)
         opened.write(NEW)
         assert opened.read(NEW)
-        if not order.hits:  # it makes no more calls than this
+        if not order.hits:  # it makes no further calls
             assert done.stdout == "written\n", done.stderr
             assert opened.read(KEPT)
             return number - 1

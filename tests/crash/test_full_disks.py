@@ -1,4 +1,4 @@
-"""A disk or a quota that is full in the middle of a write, whatever the engine says: no room, and it passes."""
+"""A disk or quota that fills up during a write is reported as full by every engine, and is temporary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAGES, META_PAGE, FLUSH = "write 1", "write 2", "sync 1"
 
 
 def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
-    """What a process says whose engine meets `fault`, which did come."""
+    """The report of a process whose engine met `fault`."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.crash.full_disk_process", engine, str(folder), fault]
     environment = Order(shim, folder / "order").environment()
@@ -50,7 +50,7 @@ def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
     ("fault", "at"),
     [*((fault, at) for fault in ("enospc", "quota", "brim") for at in (PAGES, META_PAGE)), ("quota", FLUSH)],
 )
-def test_a_disk_without_room_is_full_and_the_environment_goes_on(
+def test_a_disk_without_room_is_full_and_the_environment_continues(
     engine: str, fault: str, at: str, shim: Path, tmp_path: Path
 ) -> None:
     code = {"journal": "journal_full", "records": "store_full"}[engine]
@@ -59,7 +59,7 @@ def test_a_disk_without_room_is_full_and_the_environment_goes_on(
 
 @pytest.mark.parametrize(("engine", "code"), [("journal", "journal"), ("records", "store")])
 @pytest.mark.parametrize("fault", ["short", "eio"])
-def test_a_write_that_fails_though_there_is_room_is_a_failed_disk(
+def test_a_write_that_fails_despite_room_is_a_failed_disk(
     engine: str, code: str, fault: str, shim: Path, tmp_path: Path
 ) -> None:
     assert after(f"{fault} {PAGES}", engine, shim, tmp_path)["code"] == code
@@ -70,8 +70,8 @@ def test_a_lexicon_whose_quota_is_used_up_is_full_and_not_damaged(shim: Path, tm
     assert after(f"eio {PAGES}", "lexicon", shim, tmp_path / "other")["code"] == "index_damaged"
 
 
-def test_a_disk_that_takes_part_of_a_write_is_full(tmp_path: Path) -> None:
-    """No shim: a file system with room for less than one event takes what it can, and LMDB calls that an I/O error."""
+def test_a_disk_that_writes_only_a_part_is_full(tmp_path: Path) -> None:
+    """No shim: a file system with room for less than one event writes a part, which LMDB reports as an I/O error."""
     try:
         with small_disk(tmp_path / "disk", 4 << 20) as disk, Journal.open(disk / "journal") as journal:
             journal.append([_event(1, "small")], NOW)
@@ -88,7 +88,9 @@ def test_a_disk_that_takes_part_of_a_write_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_asleep", [False, True], ids=["awake", "asleep"])
-def test_a_user_whose_disk_is_full_is_asked_on_and_goes_on_when_there_is_room(is_asleep: bool, tmp_path: Path) -> None:
+def test_a_user_on_a_full_disk_answers_recalls_and_continues_when_there_is_room(
+    is_asleep: bool, tmp_path: Path
+) -> None:
     try:
         with small_disk(tmp_path / "disk", 24 << 20) as disk:
             host = MemoryHost(disk, Settings(store=STORE), WordVectors())
@@ -98,7 +100,7 @@ def test_a_user_whose_disk_is_full_is_asked_on_and_goes_on_when_there_is_room(is
             assert refused[-1] == "store_full"
             if is_asleep:
                 host.sleep("alice")
-            fill(disk)  # what closing gave back is somebody else's now
+            fill(disk)  # refill what closing released
             assert _found(host)
             ballast.unlink()
             assert _ingest(host, 1, 200) == ""
@@ -110,7 +112,7 @@ def test_a_user_whose_disk_is_full_is_asked_on_and_goes_on_when_there_is_room(is
 
 
 def _ingest(host: MemoryHost, first: int, end: int) -> str:
-    """Hand events over, and return the code of the error, if any."""
+    """Ingest events, and return the error code, if any."""
     events = tuple((number, encode(_event(number, f"look after lamp{number} " * 20))) for number in range(first, end))
     try:
         decode_reply(host.ingest("alice", encode(IngestBatch(events=events))), IngestReport)
@@ -129,7 +131,7 @@ def _event(number: int, text: str) -> Event:
     return event_from_mapping(told, EventLimits(), NOW)
 
 
-def test_a_file_system_that_tells_no_size_has_room(tmp_path: Path) -> None:
+def test_a_file_system_that_reports_no_size_has_room(tmp_path: Path) -> None:
     try:
         with small_disk(tmp_path / "disk", 0) as disk:  # 0: without a limit
             assert has_room(disk)

@@ -1,4 +1,4 @@
-"""Two owners of the same stores at once, and a relay that is gone under load."""
+"""Two owners of the same stores at once, and a relay that is away under load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .world import World, wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_two_hosts_that_fight_over_the_same_users_double_nothing_and_lose_nothing(short_folder: Path) -> None:
+def test_two_hosts_that_compete_for_the_same_users_duplicate_and_lose_nothing(short_folder: Path) -> None:
     with World(short_folder, pace_s=0.02) as world:
         world.start()
         wait_until(lambda: world.taken > 50, "the first owner works")
@@ -25,7 +25,7 @@ def test_two_hosts_that_fight_over_the_same_users_double_nothing_and_lose_nothin
         assert world.findings() == []
 
 
-def test_what_is_published_while_the_relay_is_gone_lies_in_the_spool_and_arrives_in_order(short_folder: Path) -> None:
+def test_events_published_while_the_relay_is_away_wait_in_the_spool_and_arrive_in_order(short_folder: Path) -> None:
     with World(short_folder, pace_s=0.01) as world:
         world.start()
         wait_until(lambda: world.acked > 50, "the relay works")

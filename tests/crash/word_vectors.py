@@ -15,10 +15,10 @@ NDIM = 32
 
 
 class WordVectors:
-    """An embedder by feature hashing: each word has a direction, a text the sum of its words'.
+    """An embedder by feature hashing: each word has a direction, a text the sum of its words' directions.
 
-    Vectors are what the store and its index have to keep, whatever they mean; the real model would load for a second
-    after each of hundreds of kills. The long form with Ray runs with the real one.
+    The laboratory tests that vectors are kept, not what they mean; the real model would load for a second after each of
+    hundreds of kills. The long form with Ray uses the real one.
     """
 
     info = EmbedderInfo(model="words", model_sha256="0" * 16, scheme="float32", runtime="tests", ndim=NDIM)

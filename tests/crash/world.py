@@ -1,7 +1,7 @@
-"""The processes under test: each can be started, told to fail, killed and started again; a relay, publishers, an owner.
+"""The processes under test, a relay, publishers and an owner: each can be started, made to fail, killed and restarted.
 
-Everything is ended by the id of a process that was started here. The same relay as `python -m relay`; the owner of the
-stores ingests as the daemon's host does (`owner_process`).
+Only processes started here are ended, by their ids. The relay is `python -m relay`; the owner of the stores ingests
+like a host of the daemon (`owner_process`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .faults import Order
 from .history import Finding, check
 from .reading import read_history
 
-ROOT = Path(__file__).parents[2]  # not the tests' own folder: `memory_agent` there is not the package
+ROOT = Path(__file__).parents[2]  # not the tests' folder, where `memory_agent` is not the package
 PATIENCE_S = 120.0
 PUBLISHER = ("-m", "tests.crash.publisher_process")
 
@@ -49,7 +49,7 @@ class Part:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, *, is_waited_for: bool = True) -> None:
-        """Start it, and wait for its ready line if it says one, unless it is to die before."""
+        """Start it, and wait for its ready line, if any, unless it is expected to die first."""
         assert self._process is None, f"{self.name} runs already"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -87,13 +87,13 @@ class Part:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as a crash does; nothing when it is gone."""
+        """Kill it, if it is running."""
         if self._process is not None:
             self._process.kill()
             self.wait()
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait until it ends and return its exit code, negative for a signal."""
+        """Wait for its end and return its exit code, negative for a signal."""
         assert self._process is not None
         try:
             code = self._process.wait(timeout_s)
@@ -108,8 +108,8 @@ class Part:
 class World:
     """A relay, two publishers (one with a spool) and the stores' owner, on one data folder.
 
-    Encrypted, everything but the spool is locked with the keys in a folder beside the data folder, made when needed.
-    A `rival`, a second owner of the same stores, is started only where that is what is tested.
+    With encryption, everything but the spool is encrypted with the keys in a folder beside the data folder. Only
+    tests of takeover start a `rival`, a second owner of the same stores.
     """
 
     def __init__(
@@ -157,24 +157,24 @@ class World:
 
     @property
     def keys_in_names(self) -> str:
-        """What the names of the files with keys have in common, for orders; `keys.json` has it not."""
+        """The part common to the names of encryption key files, but not `keys.json`, for orders."""
         return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property
     def acked(self) -> int:
-        """How many promises publishers have so far."""
+        """Number of promises made to publishers so far."""
         return sum(count_lines(file) for file in self.notes.glob("*.acked"))
 
     @property
     def taken(self) -> int:
-        """How many events a store said to have."""
+        """Number of events that stores reported."""
         return count_lines(self.notes / "taken")
 
     def acked_by(self, part: Part) -> int:
         return count_lines(self.notes / f"{part.name}.acked")
 
     def finish(self) -> None:
-        """Have everything that was published delivered and taken in, and stop in order."""
+        """Wait until everything published is delivered and ingested, and stop cleanly."""
         started = [part for part in self.parts if part.is_started]
         for part in started:
             part.order.revoke()
@@ -193,17 +193,17 @@ class World:
         assert self.relay.wait() == 0, self.relay.log()
 
     def findings(self, *, with_stores: bool = True) -> list[Finding]:
-        """Check everything that lies on the disk."""
+        """Check everything on the disk."""
         return check(read_history(self.data_dir, self.notes, with_stores=with_stores))
 
 
 def _relay_config(folder: Path, keys: Path) -> list[str]:
-    """A file of settings for a relay that encrypts, and how it is named on the command line."""
+    """A settings file for an encrypting relay, and its command-line arguments."""
     file = folder / "relay.toml"
     file.write_bytes(msgspec.toml.encode({"encryption": EncryptionSettings(keys_folder=str(keys))}))
     return ["--config", str(file)]
 
 
 def count_lines(file: Path) -> int:
-    """Return how many lines a file has; none when it is not there."""
+    """Return the number of lines of a file; 0 if it does not exist."""
     return file.read_bytes().count(b"\n") if file.exists() else 0

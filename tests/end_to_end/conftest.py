@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 60
 
 
 class DaemonProcess:
-    """`memory-agent serve` in a process of its own, on one data folder; may be started, killed and started again."""
+    """A `memory-agent serve` process on one data folder; can be started, killed and restarted."""
 
     def __init__(self, data_dir: Path, *settings: str) -> None:
         self.data_dir = data_dir
@@ -29,11 +29,11 @@ class DaemonProcess:
         self.ready: dict[str, Any] = {}
 
     def configure(self, *settings: str) -> None:
-        """Use these settings, beside those given at first, from the next start on."""
+        """Use these settings, besides the initial ones, from the next start on."""
         self._settings = [word for setting in (*self._own, *settings) for word in ("--set", setting)]
 
     def wait(self) -> int:
-        """Wait until the daemon ends by itself; return the exit code."""
+        """Wait until the daemon ends; return the exit code."""
         assert self._process is not None
         return self._end_of(self._process)
 
@@ -57,11 +57,11 @@ class DaemonProcess:
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """End the daemon as a crash does."""
+        """Kill the daemon."""
         return self._end(signal.SIGKILL)
 
     def log(self) -> str:
-        """Return what the daemon wrote to standard error."""
+        """Return the daemon's standard error."""
         return (self.data_dir / "daemon.log").read_text(encoding="utf-8")
 
     def _end(self, number: signal.Signals) -> int:
@@ -79,20 +79,20 @@ class DaemonProcess:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a child: ours, without settings that would change it."""
+    """The environment of a child process: ours without MEMORY_AGENT variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")} | {
         "RAY_USAGE_STATS_ENABLED": "0"
     }
 
 
 def short_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder whose path leaves room for socket names (107 bytes in all)."""
+    """A folder with a path short enough for socket names (107 bytes in all)."""
     return tempfile.TemporaryDirectory(prefix="memory-test-")
 
 
 @pytest.fixture(scope="package")
 def daemon() -> Iterator[DaemonProcess]:
-    """One daemon for all tests that only talk to it; each test uses users of its own."""
+    """One daemon shared by tests that only send requests; each test uses its own users."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1")
         process.start()
@@ -105,7 +105,7 @@ HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1")
 
 @pytest.fixture(scope="package")
 def rough_daemon() -> Iterator[DaemonProcess]:
-    """One daemon for tests that set events aside, break a user or kill a part; each leaves no quarantine behind."""
+    """One daemon for tests that quarantine events, break a user or kill a part; each leaves the quarantine empty."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), *HASTY)
         process.start()
@@ -115,7 +115,7 @@ def rough_daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def own_daemon() -> Iterator[DaemonProcess]:
-    """A daemon that the test starts, kills and stops itself: 11 s of processor time a start, most of it Ray's."""
+    """A daemon that the test starts, kills and stops: 11 s of processor time per start, mostly Ray's."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), *HASTY)
         yield process

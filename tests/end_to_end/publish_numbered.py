@@ -1,8 +1,8 @@
-"""A publisher process for the crash tests: numbered requests of several users, in order, each acknowledged one noted.
+"""A publisher process for the crash tests: numbered requests of several users, recording each acknowledged one.
 
     python publish_numbered.py DATA_DIR FIRST COUNT ACKED_FILE USER...
 
-Each line of ACKED_FILE is the id of an event that the relay acknowledged; it is synced before the next one is sent.
+Each line of ACKED_FILE is the id of an acknowledged event; it is synced before the next event is sent.
 """
 
 from __future__ import annotations

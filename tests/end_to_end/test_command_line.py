@@ -1,4 +1,4 @@
-"""The command line as processes of their own, against a real daemon."""
+"""The command line as processes, against a real daemon."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_stats_show_every_part_with_its_memory(daemon: DaemonProcess) -> None:
     assert "\nconsumer memory " in shown
 
 
-def test_a_setting_for_a_running_daemon_is_told_to_have_no_effect(daemon: DaemonProcess) -> None:
+def test_a_setting_for_a_running_daemon_is_reported_to_have_no_effect(daemon: DaemonProcess) -> None:
     done = run("recall", "x", "--set", "recall.vector_weight=0.1", "--data-dir", str(daemon.data_dir))
     assert done.returncode == 0
     assert "note: the daemon keeps its own settings" in done.stderr
@@ -133,7 +133,7 @@ def test_a_second_daemon_on_the_same_folder_is_refused(daemon: DaemonProcess) ->
     assert f"a daemon already serves {daemon.data_dir} (process {daemon.pid})" in done.stderr
 
 
-def test_an_evaluation_of_its_own_starts_and_stops_its_daemon(tmp_path: Path) -> None:
+def test_an_evaluation_without_a_daemon_starts_and_stops_its_own(tmp_path: Path) -> None:
     file = write_conversation(tmp_path)
     report = document("eval", "locomo", str(file))
     assert (report["embedded"], report["events"], report["questions"]) == (False, 2, 1)
@@ -141,7 +141,7 @@ def test_an_evaluation_of_its_own_starts_and_stops_its_daemon(tmp_path: Path) ->
     assert report["events_per_s"] > 0
 
 
-def test_an_evaluation_can_use_a_daemon_that_runs(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_an_evaluation_can_use_a_running_daemon(daemon: DaemonProcess, tmp_path: Path) -> None:
     words = ("--data-dir", str(daemon.data_dir), "--user", "cli-eval")
     assert document("eval", "locomo", str(write_conversation(tmp_path)), *words)["recall_at"]["1"] == 1.0
     assert document("stats", "--user", "cli-eval-0", *words[:2])["memories"] == 2

@@ -1,4 +1,4 @@
-"""What a user of the daemon sees: from a published event to a recall, and everything that can be wrong on the way."""
+"""The daemon from a user's view: from a published event to a recall, and everything that can fail between."""
 
 from __future__ import annotations
 

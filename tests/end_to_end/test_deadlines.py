@@ -1,6 +1,6 @@
-"""A recall that cannot finish in time answers with what it has and says so; a bulk load holds up no recall.
+"""A recall that cannot finish in time returns what it has and reports it; bulk load delays no recall.
 
-Real parts: the embedder's process is stopped, killed and loaded; what is asserted is what comes before what.
+Real parts: the embedder's process is stopped, killed and loaded; the assertions are about order, not durations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def embedder() -> Iterator[Embedder]:
 
 
 def part_pid(client: MemoryClient, name: str) -> int | None:
-    """The part's process; None between the death of one and the start of its successor."""
+    """The part's process; None while it is being replaced."""
     return next((part.pid for part in client.status().parts if part.name == name and part.pid), None)
 
 
@@ -51,7 +51,7 @@ def await_fact(fact: Callable[[], bool], timeout_s: float = 120.0) -> None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[psutil.Process]:
-    """Stop a process, and let it go on afterwards."""
+    """Stop a process, and continue it afterwards."""
     os.kill(pid, signal.SIGSTOP)
     try:
         process = psutil.Process(pid)
@@ -62,7 +62,7 @@ def stopped(pid: int) -> Iterator[psutil.Process]:
 
 
 def shortest_s(run: Callable[[str], object]) -> float:
-    """Return how long `run` takes for a long text at least."""
+    """Return the shortest time that `run` takes for a long text."""
     taken_s = []
     for number in range(5):
         started_s = time.perf_counter()
@@ -81,7 +81,7 @@ def test_a_deadline_shorter_than_the_embedding_leaves_the_words(tmp_path: Path, 
         assert memory.recall(f"sourdough{LONG}", deadline_ms=60_000).degraded == ()
 
 
-def test_a_deadline_that_no_part_can_meet_is_answered_with_nothing(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_deadline_that_no_part_can_meet_gives_an_empty_answer(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "ada", embedder=embedder) as memory:
         memory.remember(DOUGH)
         result = memory.recall("sourdough", deadline_ms=0.001)
@@ -100,17 +100,17 @@ def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: Dae
 
 
 @pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities of processes")
-def test_the_process_that_answers_recalls_is_as_urgent_as_the_daemon(daemon: DaemonProcess) -> None:
-    """Ray makes its workers nice by 15, more than the embedder's bulk lane is, and recalls took three times as long."""
+def test_the_process_that_answers_recalls_has_the_daemons_priority(daemon: DaemonProcess) -> None:
+    """Regression: Ray runs its workers at niceness 15, above the bulk lane's, which tripled the time of recalls."""
     with MemoryClient("ursula", data_dir=daemon.data_dir) as client:
         client.remember(DOUGH)
         hosts = [part.pid for part in client.status().parts if part.name.startswith(("user-", "shared-")) and part.pid]
-    assert hosts  # of whom she lives in one: alone, or shared where many came before her
+    assert hosts  # one of them serves her: dedicated, or shared after many other users
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in hosts} == {os.getpriority(os.PRIO_PROCESS, daemon.pid)}
 
 
 def load(daemon: DaemonProcess, users: int, events: int) -> dict[str, int]:
-    """Publish long findings of several users, in turns; return each user's last number in the journal."""
+    """Publish long findings of several users, interleaved; return each user's last journal number."""
     with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher:
         for number in range(events):
             for user in range(users):
@@ -134,7 +134,7 @@ def is_handled(client: MemoryClient, through: dict[str, int]) -> bool:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon: DaemonProcess) -> None:
-    """Behind the texts that are queued by then, 64 for each busy user, no query would be embedded within a second."""
+    """Behind the queued texts, 64 per busy user, no query would be embedded within a second."""
     own_daemon.start()
     with (
         MemoryClient("ada", data_dir=own_daemon.data_dir) as idle,
@@ -144,7 +144,7 @@ def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon:
             client.remember(DOUGH)
         through = load(own_daemon, users=4, events=150)
         rounds = 0
-        while rounds < 12 or busy.stats().memories == 1:  # until the first of the batches that wait is embedded
+        while rounds < 12 or busy.stats().memories == 1:  # until the first waiting batch is embedded
             rounds += 1
             for client in (idle, busy):
                 result = client.recall(f"sourdough, question {rounds}", deadline_ms=2_000)
@@ -177,7 +177,7 @@ def test_recalls_outlive_the_embedder_under_load(rough_daemon: DaemonProcess) ->
 
 
 @pytest.mark.parametrize("deadline_ms", [0.0, 0.001, 1.0])
-def test_through_the_daemon_a_deadline_that_nothing_can_meet_is_an_empty_answer_and_no_error(
+def test_through_the_daemon_an_impossible_deadline_gives_an_empty_answer_and_no_error(
     daemon: DaemonProcess, deadline_ms: float
 ) -> None:
     with MemoryClient("tilda", data_dir=daemon.data_dir) as client:
@@ -186,7 +186,7 @@ def test_through_the_daemon_a_deadline_that_nothing_can_meet_is_an_empty_answer_
         assert (result.memories, result.degraded[-1]) == ((), "deadline")
 
 
-def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_with_the_reason_and_answers_later(
+def test_a_user_who_does_not_wake_in_time_gives_an_empty_answer_with_the_reason_and_answers_later(
     daemon: DaemonProcess, embedder: Embedder
 ) -> None:
     with Memory.open(user_folder(daemon.data_dir, "aurora"), user_id="aurora", embedder=embedder) as asleep:
@@ -198,8 +198,8 @@ def test_a_user_who_does_not_wake_in_time_is_an_empty_answer_with_the_reason_and
         await_fact(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
 
 
-def test_a_host_whose_threads_all_wait_for_the_embedder_answers_everybody(daemon: DaemonProcess) -> None:
-    """Three times as many as it has threads: those that waited in its queue have that taken off their deadline."""
+def test_a_host_whose_threads_all_wait_for_the_embedder_answers_every_request(daemon: DaemonProcess) -> None:
+    """Three times as many as threads: waiting in the queue counts against the deadline."""
     with MemoryClient("theo", data_dir=daemon.data_dir) as client, ThreadPoolExecutor(24) as threads:
         client.remember(DOUGH)
         with stopped(part_pid(client, "embedder")) as process:
@@ -208,11 +208,11 @@ def test_a_host_whose_threads_all_wait_for_the_embedder_answers_everybody(daemon
             assert process.status() == psutil.STATUS_STOPPED
             assert all(result.degraded for result in results)
             assert [DOUGH] in [[found.record.text for found in result.memories] for result in results]
-            late = client.recall("sourdough once more", deadline_ms=5_000.0)  # nobody is left in the queue before it
+            late = client.recall("sourdough once more", deadline_ms=5_000.0)  # the queue before it is empty
             assert [found.record.text for found in late.memories] == [DOUGH]
 
 
-def test_a_caller_who_names_no_deadline_waits_as_long_as_the_settings_say(daemon: DaemonProcess) -> None:
+def test_a_recall_without_a_deadline_waits_as_long_as_the_settings_say(daemon: DaemonProcess) -> None:
     with MemoryClient("ulla", data_dir=daemon.data_dir) as client, ThreadPoolExecutor(1) as threads:
         client.remember(DOUGH)
         with stopped(part_pid(client, "embedder")):

@@ -1,4 +1,4 @@
-"""The first thing a newcomer does is `serve &` and then, at once, a question."""
+"""A newcomer runs `serve &` and immediately a recall."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .test_killed import wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_who_asks_while_the_daemon_starts_on_a_new_folder_is_answered(own_daemon: DaemonProcess) -> None:
+def test_a_recall_while_the_daemon_starts_on_a_new_folder_is_answered(own_daemon: DaemonProcess) -> None:
     starting = threading.Thread(target=own_daemon.start)
     starting.start()
     try:

@@ -1,4 +1,4 @@
-"""A daemon whose data is encrypted: nothing readable below its folder, and a user's key destroyed while it runs."""
+"""A daemon with encryption: nothing readable in its folder, and a user's key destroyed while it runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run_verb(daemon: DaemonProcess, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_key_destroyed_while_the_daemon_runs_takes_its_user_and_holds_nobody_up(
+def test_a_key_destroyed_while_the_daemon_runs_ends_its_user_and_delays_no_other(
     encrypted_daemon: DaemonProcess,
 ) -> None:
     daemon = encrypted_daemon

@@ -1,4 +1,4 @@
-"""`forget` while the daemon runs: nothing is left in any byte of the data folder, and nothing comes back."""
+"""`forget` while the daemon runs: nothing is left in any byte of the data folder, and nothing returns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_session_leaves_every_file_of_a_running_daemon_and_does_not_come_back(
     assert files_with(SECRET, daemon.data_dir) == []
 
 
-def test_a_whole_user_leaves_a_running_daemon_that_goes_on_serving_everybody(daemon: DaemonProcess) -> None:
+def test_a_whole_user_is_erased_from_a_running_daemon_that_serves_the_others(daemon: DaemonProcess) -> None:
     events = [said(number, "gina", f"{OTHER_SECRET} was seen {number} times") for number in range(100, 140)]
     stop = threading.Event()
 
@@ -76,7 +76,7 @@ def test_a_whole_user_leaves_a_running_daemon_that_goes_on_serving_everybody(dae
             planned = gina.erasure.erase_user(dry_run=True)
             receipt = gina.erasure.erase_user()
             stop.set()
-            assert set(asking.result()) == {3, 0}  # nobody was refused: who came too late met an empty memory
+            assert set(asking.result()) == {3, 0}  # none was refused: late requests found an empty memory
             assert (receipt.complete, receipt.memories, receipt.events) == (True, 40, 40)
             assert planned.ids_sha256 == receipt.ids_sha256
             assert files_with(OTHER_SECRET, daemon.data_dir) == []

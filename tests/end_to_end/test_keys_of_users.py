@@ -1,4 +1,4 @@
-"""Keys with a daemon as a user starts it: over CURVE from elsewhere, for one user, until they are revoked."""
+"""Keys with a real daemon: remotely over CURVE, for one user, until revoked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_one_user_works_over_curve_until_the_key_is_revoked(own_daemon: DaemonPr
             alice.recall("login race")
     with MemoryClient("alice", endpoint=gateway, key_file=file) as late, pytest.raises(Exception, match="no reply"):
         late.recall("login race", deadline_ms=300)
-    with MemoryClient("alice", data_dir=own_daemon.data_dir) as owner:  # no ceremony for whoever owns the folder
+    with MemoryClient("alice", data_dir=own_daemon.data_dir) as owner:  # the owner of the folder needs no key
         assert len(owner.recall("login race").memories) == 1
     own_token = keys(own_daemon.data_dir, "create", "bob", "--user", "bob")["token"]
     with (

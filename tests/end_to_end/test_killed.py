@@ -63,7 +63,7 @@ def kill_part(daemon: DaemonProcess, name: str) -> None:
 
 
 def kill_raylet(daemon: DaemonProcess) -> None:
-    """Hosts live on for a while without it, and answer, while their successors start."""
+    """Hosts continue for a while without it, and answer while their successors start."""
     next(process for process in process_tree(daemon.pid) if process.name() == "raylet").kill()
 
 
@@ -93,7 +93,7 @@ def test_every_acknowledged_event_is_there_once_whatever_was_killed(own_daemon: 
         kill_part(own_daemon, "embedder")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS * 2 // 3)
         kill_raylet(own_daemon)
-        assert own_daemon.wait() > 0  # without Ray it ends, and whoever supervises it starts it again
+        assert own_daemon.wait() > 0  # without Ray it ends; a supervisor would restart it
         own_daemon.start()
         assert publisher.wait(timeout=300) == 0
     finally:

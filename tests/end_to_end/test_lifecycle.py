@@ -39,7 +39,7 @@ def awake(daemon: DaemonProcess) -> tuple[str, ...]:
         return client.status().active_users
 
 
-def test_users_sleep_when_idle_and_wake_when_spoken_to(own_daemon: DaemonProcess) -> None:
+def test_users_sleep_when_idle_and_wake_on_a_request(own_daemon: DaemonProcess) -> None:
     own_daemon.configure("daemon.idle_sleep_s=1", "daemon.upkeep_interval_s=0.2", "daemon.dedicated_hosts=1")
     own_daemon.start()
     users = [f"user-{number}" for number in range(5)]
@@ -57,7 +57,7 @@ def test_users_sleep_when_idle_and_wake_when_spoken_to(own_daemon: DaemonProcess
             assert [memory.record.text for memory in found] == [f"The favourite colour of {user_id} is blue"]
 
 
-def test_a_broken_user_holds_nobody_up_and_loses_nothing(rough_daemon: DaemonProcess) -> None:
+def test_a_broken_user_delays_no_other_and_loses_nothing(rough_daemon: DaemonProcess) -> None:
     folder = user_folder(rough_daemon.data_dir, "broken")
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.write_text("not a folder")
@@ -77,7 +77,7 @@ def test_a_broken_user_holds_nobody_up_and_loses_nothing(rough_daemon: DaemonPro
         assert client.stats().memories == 30
 
 
-def test_what_belongs_to_nobody_is_set_aside_until_somebody_owns_it(rough_daemon: DaemonProcess) -> None:
+def test_events_without_an_owner_are_quarantined_until_they_have_one(rough_daemon: DaemonProcess) -> None:
     orphan = {
         "event_type": "conductor.run.completed",
         "user_id": "system",
@@ -108,7 +108,7 @@ def test_what_belongs_to_nobody_is_set_aside_until_somebody_owns_it(rough_daemon
         assert client.quarantined() == []
 
 
-def test_an_event_table_is_followed_from_where_it_was_left(own_daemon: DaemonProcess) -> None:
+def test_an_event_table_is_followed_from_its_cursor(own_daemon: DaemonProcess) -> None:
     table = own_daemon.data_dir / "events.db"
     connection = sqlite3.connect(table)
     connection.execute(
@@ -135,7 +135,7 @@ def test_an_event_table_is_followed_from_where_it_was_left(own_daemon: DaemonPro
     connection.close()
 
 
-def test_without_a_model_recall_is_by_words_and_vectors_are_filled_in_later(own_daemon: DaemonProcess) -> None:
+def test_without_a_model_recall_uses_words_and_vectors_are_added_later(own_daemon: DaemonProcess) -> None:
     empty = own_daemon.data_dir / "no-model"
     empty.mkdir()
     own_daemon.configure(f"embedder.folder={empty}", "daemon.upkeep_interval_s=0.2")

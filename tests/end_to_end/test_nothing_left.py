@@ -1,6 +1,6 @@
-"""Whatever is killed, the daemon itself too, it goes on or ends and says why; and in the end nothing of it is left.
+"""Whatever is killed, the daemon continues, or ends and reports why; at the end nothing is left behind.
 
-Each process in turn, with a daemon of its own: `python -m ops.soak kills`.
+Each process in turn, in its own daemon: `python -m ops.soak kills`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing(
     assert sockets(own_daemon) == []
 
 
-def test_what_a_killed_daemon_left_goes_with_the_next_start_and_when_ray_dies_nothing_is_left(
+def test_the_next_start_removes_what_a_killed_daemon_left_and_when_ray_dies_nothing_is_left(
     own_daemon: DaemonProcess, family: Family
 ) -> None:
     own_daemon.start()

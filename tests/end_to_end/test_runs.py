@@ -1,4 +1,4 @@
-"""Runs through the real daemon: told by events, by a client and from the command line; abandoned ones expire."""
+"""Runs through the real daemon: from events, a client and the command line; abandoned ones expire."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_killed import wait_until
 DEADLINE_S = 60.0
 
 
-def test_a_run_that_events_tell_is_listed_judged_and_learned_from(daemon: DaemonProcess) -> None:
+def test_a_run_published_as_events_is_listed_rated_and_learned_from(daemon: DaemonProcess) -> None:
     place = ("--user", "runner", "--data-dir", str(daemon.data_dir))
     with MemoryClient("runner", data_dir=daemon.data_dir) as client:
         known = client.remember("Token rotation races when two tabs refresh; a mutex per session fixed it")
@@ -46,7 +46,7 @@ def test_a_run_that_events_tell_is_listed_judged_and_learned_from(daemon: Daemon
     assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (1, "invalid_input")
 
 
-def test_a_run_that_nobody_ends_expires(daemon: DaemonProcess) -> None:
+def test_a_run_without_an_end_expires(daemon: DaemonProcess) -> None:
     begun = {
         "event_type": "conductor.run.started",
         "user_id": "idler",
@@ -62,7 +62,7 @@ def test_a_run_that_nobody_ends_expires(daemon: DaemonProcess) -> None:
         wait_until(lambda: [run.state for run in client.runs.list()] == ["expired"])
 
 
-def test_what_a_conductor_publishes_as_system_of_a_run_begun_by_hand_is_its_owners(daemon: DaemonProcess) -> None:
+def test_a_system_event_of_a_run_begun_by_hand_goes_to_its_owner(daemon: DaemonProcess) -> None:
     with (
         Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher,
         MemoryClient("beginner", data_dir=daemon.data_dir) as client,

@@ -21,8 +21,13 @@ HERE = Path(__file__).parent
 ARCHIVE = HERE / "former.tar.xz"
 ANSWERS = HERE / "answers.json"
 
-SETTINGS = ("--set", "embedder.scheme=float32", "--set", "embedder.allow_download=false")
-"""float32 gives the same vectors on every processor (to about 1e-6); int8 depends on the kernels."""
+SETTINGS = (
+    *("--set", "embedder.scheme=float32"),
+    *("--set", "embedder.allow_download=false"),
+    *("--set", "recall.deadline_ms=60000"),
+)
+"""float32 gives the same vectors on every processor (to about 1e-6); int8 depends on the kernels. The deadline leaves a
+busy machine time to load the model."""
 
 PLAIN = ("--data-dir", "{root}/plain")
 ENCRYPTED = ("--data-dir", "{root}/encrypted", "--set", "encryption.keys_folder={root}/keys")

@@ -1,4 +1,4 @@
-"""`python tests/fuzz`: look for inputs that raise what they must not, hang, or take too much. `--help` has examples."""
+"""`python tests/fuzz`: search for inputs that raise foreign errors, hang, or use too many resources. See `--help`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ A finding is saved in tests/fuzz/corpus/TARGET/, from where `make test` replays 
 
 
 @click.command(epilog=EPILOG)
-@click.option("--target", "names", multiple=True, metavar="NAME", help="Only this target; may be given again.")
-@click.option("--seconds", default=15.0, show_default=True, help="Time for each target.")
-@click.option("--seed", type=int, help="Where chance begins; printed, when it is not given.")
+@click.option("--target", "names", multiple=True, metavar="NAME", help="Only this target. Repeatable.")
+@click.option("--seconds", default=15.0, show_default=True, help="Time per target.")
+@click.option("--seed", type=int, help="Random seed; printed if not given.")
 @click.option("--engine", type=click.Choice(["auto", "atheris", "mutation"]), default="auto", show_default=True)
-@click.option("--save/--no-save", default=True, show_default=True, help="Put findings into the corpus.")
-@click.option("--list", "listing", is_flag=True, help="Name the targets and their past findings.")
+@click.option("--save/--no-save", default=True, show_default=True, help="Add findings to the corpus.")
+@click.option("--list", "listing", is_flag=True, help="List the targets and their past findings.")
 @click.option("--child", type=click.Path(path_type=Path), hidden=True)
 def main(
     names: tuple[str, ...], seconds: float, seed: int | None, engine: str, save: bool, listing: bool, child: Path | None

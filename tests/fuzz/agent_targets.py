@@ -1,4 +1,4 @@
-"""Targets of the memory: RPC both ways, parameters of every verb, filters, event mapper, time in words, the block."""
+"""Targets of the memory: RPC both ways, parameters of every verb, filters, event mapper, dates, context block."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ QUERIES = (
 
 
 def _params(data: bytes) -> None:
-    """Whatever a verb is asked with is read, or refused by the name of a field."""
+    """Parameters of a verb are accepted, or refused with the field's name."""
     for kind in {verb.params for verb in VERBS}:
         try:
             params = decode(data, kind)
         except InvalidInputError as error:
             encode_fault(error)
             continue
-        refused(encode_fields, params)  # a time may be beyond what has a form on the wire
+        refused(encode_fields, params)  # a time may have no encoding
         if isinstance(params, RecallParams):
             refused(lambda recall: recall.local_reference_time, params)
             refused(check_options, {"reference_time": params.reference_time, "by_run": params.by_run})
@@ -157,7 +157,7 @@ def _params(data: bytes) -> None:
 
 
 def _request(data: bytes) -> None:
-    """What is asked is of the key's user, or is refused."""
+    """A request concerns the key's user, or is refused."""
     if not refused(decode_request, data):
         request = decode_request(data)
         if not refused(permitted, request, ALICE):
@@ -167,7 +167,7 @@ def _request(data: bytes) -> None:
 
 
 def _filter(data: bytes) -> None:
-    """A filter that is read is a question to SQLite that it can answer."""
+    """An accepted filter is a valid SQLite query."""
     try:
         chosen = decode(data, MemoryFilter)
     except InvalidInputError:
@@ -207,7 +207,7 @@ def _dates(data: bytes) -> None:
 
 
 def _block(data: bytes) -> None:
-    """Whatever a memory says, no line of it passes as one of ours."""
+    """No line of a memory's text can pass as a line of the block."""
     try:
         result = msgspec.msgpack.decode(data, type=RecallResult)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -108,7 +108,7 @@ def _requests(data: bytes) -> None:
         wire.decode_request(REQUESTS[-1])
         refused(wire.decode_reply, wire.encode_failure(error), int)
         return
-    assert wire.decode_request(wire.encode(request)) == request or b"\xcb" in data  # NaN is unlike itself
+    assert wire.decode_request(wire.encode(request)) == request or b"\xcb" in data  # NaN does not equal itself
 
 
 def _events(data: bytes) -> None:
@@ -124,7 +124,7 @@ def _events(data: bytes) -> None:
 
 
 def _admitted(data: bytes) -> None:
-    """A key of one user makes no event of another's."""
+    """A user's key never makes another user's event."""
     try:
         assert admit(data, ALICE, LIMITS, NOW, _masker().event).user_id == "alice"
     except MalformedEventError as error:
@@ -146,7 +146,7 @@ def _frames(data: bytes) -> None:
 
 
 def _asked(data: bytes) -> None:
-    """A relay answers whatever it is asked, and what it answers can be sent."""
+    """A relay answers every request, and its answers can be encoded."""
     journal, admission, answers = _relay()
     try:
         request = wire.decode_request(data)
@@ -168,7 +168,7 @@ def _asked(data: bytes) -> None:
 
 
 def _row(data: bytes) -> None:
-    """A row of somebody's table becomes an event or goes to quarantine; the rows after it are not lost with it."""
+    """A table row becomes an event or goes to quarantine; later rows are not lost."""
     try:
         values = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -184,7 +184,7 @@ def _row(data: bytes) -> None:
 
 
 def _sqlite(value: object) -> object:
-    """What SQLite gives for it: text and blobs as bytes, numbers as such."""
+    """The value as SQLite returns it: text and blobs as bytes, numbers unchanged."""
     if value is None or isinstance(value, bytes | float):
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:
@@ -213,7 +213,7 @@ def _follower() -> TableFollower:
 
 @cache
 def scratch() -> Path:
-    """A folder in memory where there is one, gone with the process."""
+    """A folder in memory if possible, removed with the process."""
     shared = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=shared if shared.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

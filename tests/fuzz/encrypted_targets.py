@@ -1,7 +1,7 @@
-"""Targets that are sealed or encrypted: keys and who may ask, caches and names under a user's key, markers.
+"""Encrypted targets: key files and credentials, caches and names under a user's key, markers.
 
-A cipher hides what lies behind it from a fuzzer; so each input is read as it is, and once more sealed and encrypted
-with the right key, as a version of this program that was wrong would have written it.
+A cipher hides the code behind it from a fuzzer; so each input is read as it is, and again checksummed and encrypted
+with the right key, as a faulty version of this program would have written it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BODY = b"what an engine wrote"
 
 @cache
 def ring() -> KeyRing:
-    """A ring with a key of alice and one of the system, made by the real code."""
+    """A key ring with keys of alice and the system, made by the product's code."""
     keys = KeyRing(scratch() / "ring")
     for user_id in (SYSTEM_USER, "alice"):
         keys.cipher(user_id, "records", create=True)
@@ -55,12 +55,12 @@ def user_key() -> UserKey:
 
 
 def key_path(folder: Path) -> Path:
-    """Where a ring in `folder` keeps alice's key."""
+    """The file of alice's key in a ring."""
     return KeyRing(folder)._path("alice")
 
 
 def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
-    """Run with the input, and with what each of `made` makes of it."""
+    """Run with the input, and with each of `made` applied to it."""
 
     def all_of(data: bytes) -> None:
         run(data)
@@ -71,7 +71,7 @@ def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
 
 
 def _sealed_file(data: bytes) -> None:
-    """One flipped bit makes no other document of what was sealed: it is refused, or taken whole, last line and all."""
+    """A flipped bit in a checksummed document is refused, or the document is read unchanged."""
     with suppress(ValueError):
         verify_checksum(data)
     place, content = int.from_bytes(data[:3], "big"), data[3:]
@@ -92,7 +92,7 @@ def _key_file(folder: Path) -> None:
 
 
 def _refusal(read: Callable[[], object]) -> str:
-    """What our error says, nothing where there is none."""
+    """The message of our error; empty without one."""
     try:
         read()
     except OURS as error:
@@ -121,7 +121,7 @@ def _keys(folder: Path) -> None:
 
 
 def _index(data: bytes) -> None:
-    """What passes is what was saved: neither header nor body can be another one under the same key."""
+    """Only what was saved is accepted: neither header nor body can be replaced under the same key."""
     cipher = user_key().cipher("index")
     real, body = _index_parts()
     magic = _index_file()[: _index_file().index(b"\n") + 1]
@@ -144,7 +144,7 @@ def _index_file() -> bytes:
 
 @cache
 def _index_parts() -> tuple[IndexHeader, bytes]:
-    """The header as it was saved, and the encrypted body."""
+    """The saved header, and the encrypted body."""
     file = _index_file()
     start = file.index(b"\n") + 1
     end = start + 12 + int.from_bytes(file[start + 8 : start + 12], "big")
@@ -171,7 +171,7 @@ def _locked_intent(data: bytes) -> bytes:
 
 
 def _values(data: bytes) -> None:
-    """A name comes back as it was, a value only in its own place; anything else is refused."""
+    """A name decrypts unchanged, a value only in its own place; anything else is refused."""
     encrypted = TransactionCipher(user_key().cipher("records"), FORMS, StoreDamagedError)
     for database, form in FORMS.items():
         kept = encrypted.key(database, data)
@@ -186,7 +186,7 @@ def _values(data: bytes) -> None:
 
 
 def _record_marker(data: bytes) -> None:
-    """Nobody is let in by a marker but the one that is there, and nobody makes another key for it."""
+    """Only the stored marker grants access, and no new key is created for another."""
     folder = _records()
     with lmdb.open(str(folder / RECORDS_FOLDER), max_dbs=20, map_size=STORE.map_size_bytes) as engine:
         markers = engine.open_db(b"encryption")

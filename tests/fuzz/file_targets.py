@@ -1,7 +1,7 @@
 """Targets that are files and stored values: journal entries, records, indexes, checkpoints, keys, settings, pages.
 
-Most carry a checksum, which hides what lies behind it from a fuzzer; so each input is read as it is, and once more as
-the body of a value with a right checksum, as a version of this program that was wrong would have written it.
+Most carry a checksum, which hides the code behind it from a fuzzer; so each input is read as it is, and again as the
+body of a value with a valid checksum, as a faulty version of this program would have written it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _record() -> bytes:
 
 
 def _sealed(read: Read) -> Callable[[bytes], None]:
-    """Read a value as it is, with a right checksum, and packed with one."""
+    """Read a value raw, with a valid checksum, and compressed with one."""
 
     def run(data: bytes) -> None:
         refused(read, data)
@@ -151,7 +151,7 @@ def _journal_values(data: bytes) -> None:
 
 
 def _told_apart(read: Callable[[bytes, Any], object], stored: object) -> None:
-    """Damage is None, a key that is gone an error, and nothing else is raised."""
+    """Damage gives None, a missing key an error; nothing else is raised."""
     with suppress(EncryptionKeyMissingError):
         read(KEY, stored)
 
@@ -188,7 +188,7 @@ def _index_file() -> bytes:
 
 
 def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], None]:
-    """Let `read` read the input from a file of this name in a folder of its own."""
+    """Call `read` with the input in a file of this name in its own folder."""
 
     def run(data: bytes) -> None:
         folder = scratch() / f"folder-of-{name}"
@@ -233,7 +233,7 @@ def _learner() -> Learner:
 
 
 class _StoreOfNow:
-    """As much of a store as `load_learner` asks: where it lies, and of which moment it is."""
+    """The part of a store that `load_learner` uses: its path and moment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

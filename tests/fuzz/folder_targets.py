@@ -1,6 +1,6 @@
-"""Targets that are folders at work: a lexicon beside its store, the map of owners, a backup brought back, retention.
+"""Targets that are whole folders: a lexicon beside its store, the map of owners, a restore, retention.
 
-What is a cache is built anew, and answers as before; what is the truth is refused by name.
+Caches are rebuilt and answer as before; damaged sources of truth are refused by name.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ RULES = (
 
 
 def _lexicon(key: UserKey | None, data: bytes) -> None:
-    """Edit the file, four bytes an edit: where (three) and with what (one); the first byte says how it was left.
+    """Edit the file, four bytes per edit: position (three) and value (one); the first byte says how it was closed.
 
-    An encrypted page tells that it was changed, so that what is asked is found; in a plain one, columns may lie.
+    A changed encrypted page is detected, so queries are answered right; in a plain one, columns may be wrong.
     """
     store = _store(key is not None)
     path = store.folder / derived.LEXICON_FILE
@@ -108,7 +108,7 @@ def _owners(is_encrypted: bool) -> Owners:
 
 
 def _owner(data: bytes) -> None:
-    """What stands for the owner of a run is a user, or nobody; a new word is taken and forgotten, or refused."""
+    """The stored owner of a run is a user or none; a new one is stored and forgotten, or refused."""
     for is_encrypted in (False, True):
         owners = _owners(is_encrypted)
         kept = _kept_key(owners)
@@ -130,7 +130,7 @@ def _kept_key(owners: Owners) -> bytes:
 
 
 def _older_owners(data: bytes) -> None:
-    """A map from before there were checksums is taken over, then encrypted."""
+    """A map without checksums (an older version's) is converted, then encrypted."""
     folder = scratch() / "older"
     owners = Owners(folder, map_size_bytes=1 << 20)
     with owners._environment.write() as transaction:
@@ -157,7 +157,7 @@ def _rules(folder: Path) -> None:
 
 
 def _restore(data: bytes) -> None:
-    """A manifest that lies is refused, and nothing is brought back then."""
+    """A false manifest is refused, and nothing is restored."""
     backup, settings = _backup(), _encrypted_settings()
     (backup / MANIFEST_FILE).write_bytes(data)
     data_dir = scratch() / "restored"
@@ -181,7 +181,7 @@ def _moves(data: bytes) -> None:
     for plan in (data, add_checksum(data)):
         (data_dir / STAGE).mkdir(exist_ok=True)
         (data_dir / STAGE / "plan").write_bytes(plan)
-        with suppress(OSError):  # a name that no file can have
+        with suppress(OSError):  # not a valid file name
             refused(finish_moves, data_dir)
     assert [path.name for path in data_dir.parent.iterdir()] == ["data"]
     shutil.rmtree(data_dir.parent)
@@ -206,7 +206,7 @@ def _backup() -> Path:
 
 
 def _manifest() -> tuple[bytes, ...]:
-    """As it was written, with a part twice, and with a time of no zone."""
+    """As written, with a repeated part, and with a time without zone."""
     written = (_backup() / MANIFEST_FILE).read_bytes()
     told = msgspec.json.decode(written)
     twice = {**told, "parts": told["parts"][:1] * 2, "left_out": ["bob"]}

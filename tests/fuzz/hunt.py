@@ -1,7 +1,7 @@
-"""Looks for a failing input of one target, for a while: by mutation, or guided by coverage where atheris is there.
+"""Searches for a failing input of one target: by mutation, or guided by coverage if atheris is installed.
 
-A child process does the looking, so that a crash or a hang costs that target its turn and not the run; what it was
-reading then is the finding. What is found is made smaller, and one of each kind is kept.
+A child process searches, so that a crash or hang costs one target its turn and not the run; its input is then the
+finding. Findings are minimised, and one of each kind is kept.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _EXECUTED = re.compile(r"number_of_executed_units:\s*(\d+)")
 _FOLDER = Path(__file__).parent
 
 Findings = dict[str, tuple[str, bytes]]
-"""By kind: what was raised and where; the message and the smallest input."""
+"""Keyed by what was raised and where: the message and the smallest input."""
 
 
 class Hunt(NamedTuple):
-    """What became of one target's turn."""
+    """The outcome for one target."""
 
     inputs: int
     findings: list[tuple[str, bytes]]
 
 
 def has_atheris() -> bool:
-    """Say whether coverage can guide."""
+    """Return whether coverage guidance is available."""
     return find_spec("atheris") is not None
 
 
 def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
-    """Look for `seconds` in a process of its own."""
+    """Search for `seconds` in a child process."""
     with tempfile.TemporaryDirectory(prefix="hunt-") as folder:
         work = Path(folder)
         command = [sys.executable, str(_FOLDER), "--child", str(work), "--target", name, "--seconds", str(seconds)]
@@ -72,7 +72,7 @@ def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
 
 
 def _left(work: Path) -> list[Path]:
-    """The input that a child ended at: libFuzzer's artifact, else the one under way."""
+    """The input that ended a child: libFuzzer's artifact, else the current one."""
     return sorted(work.glob("artifact-*")) or sorted(work.glob("under-way"))
 
 
@@ -90,7 +90,7 @@ def mutation_child(target: Target, seconds: float, seed: int, work: Path) -> Non
     samples = (*target.samples, *(path.read_bytes() for path in target.corpus))
     under_way = work / "under-way"
     for sample in samples:
-        target.run(sample)  # what is made at first use is not the input's doing
+        target.run(sample)  # initialisation at first use is not counted
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         inputs += 1
@@ -129,7 +129,7 @@ def guided_child(target: Target, seconds: float, seed: int, work: Path) -> None:
 
 
 def failure(target: Target, data: bytes) -> tuple[str, str] | None:
-    """Return the kind and message of what an input raises that it must not."""
+    """Return the kind and message of a foreign error that an input raises."""
     try:
         within_limits(target.run, data)
     except Exception as error:
@@ -140,7 +140,7 @@ def failure(target: Target, data: bytes) -> tuple[str, str] | None:
 
 
 def smaller(target: Target, data: bytes, kind: str) -> bytes:
-    """Cut away what the failure does not need."""
+    """Minimise the failing input."""
 
     def fails(candidate: bytes) -> bool:
         found = failure(target, candidate)

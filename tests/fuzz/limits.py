@@ -1,7 +1,7 @@
-"""Runs one input under limits that do not depend on how fast the machine is: calls made, bytes taken at once.
+"""Runs one input under machine-independent limits: number of calls, and bytes allocated at once.
 
-Both may grow in proportion to the input, and no faster. What these limits do not see, a loop inside one C function, is
-left to the time limit of the test or run.
+Both may grow in proportion to the input, and no faster. A loop inside one C function is left to the time limit of the
+test or run.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from types import FrameType
 
 CALLS, CALLS_A_BYTE = 60_000, 250
-BYTES, BYTES_A_BYTE = 8 << 20, 1_200  # deflate makes 1,032 bytes of one
+BYTES, BYTES_A_BYTE = 8 << 20, 1_200  # deflate expands up to 1,032 times
 
 
 class LimitError(AssertionError):
-    """An input took more than its size explains."""
+    """An input used more than its size allows."""
 
 
 class _Counter:

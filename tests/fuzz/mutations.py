@@ -1,8 +1,8 @@
-"""Turns a valid input into one that is nearly valid: the kind that gets past the first check.
+"""Mutates valid inputs into nearly valid ones, which pass the first checks.
 
-A MessagePack or JSON sample is taken apart, one of its values replaced by an odd one (a lone surrogate, 2^64 - 1, NaN,
-a length of 4 GB, 3,000 levels) and written again; other samples, and these too now and then, have bits flipped, are
-cut, spliced with another, or have a piece repeated. All of it follows from a seed.
+A MessagePack or JSON sample is parsed, one of its values replaced by an odd one (a lone surrogate, 2^64 - 1, NaN, a
+length of 4 GB, 3,000 levels) and encoded again; other samples, and sometimes these too, have bits flipped, are
+truncated, spliced with another, or have a piece repeated. Everything follows from a seed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MSGPACK_ODDITIES = (
     b"\xd3\x80" + b"\0" * 7,  # -2^63
     b"\xcb\x7f\xf8" + b"\0" * 6,  # NaN
     b"\xcb\x7f\xf0" + b"\0" * 6,  # infinity
-    b"\xcb\xff\xef" + b"\xff" * 6,  # the least number
+    b"\xcb\xff\xef" + b"\xff" * 6,  # the smallest number
     b"\xa0",
     b"\xa3\xed\xa0\x80",  # a lone surrogate
     b"\xa1\xff",  # not UTF-8
@@ -41,11 +41,11 @@ MSGPACK_ODDITIES = (
     b"\x90",
     b"\x80",
     b"\x92\x01\xa1a",
-    b"\x81\x01\x01",  # a key that is no text
+    b"\x81\x01\x01",  # a key that is not text
     b"\x81\xa1a\xc0",
     b"\xd6\xff\0\0\0\0",  # a time
-    b"\xc7\x0c\xff" + b"\0" * 4 + b"\x7f" + b"\xff" * 7,  # a time that no calendar has
-    b"\xd4\x05\x00",  # an extension that nobody knows
+    b"\xc7\x0c\xff" + b"\0" * 4 + b"\x7f" + b"\xff" * 7,  # a time outside the calendar
+    b"\xd4\x05\x00",  # an unknown extension
     b"\xc1",  # never used
     b"\xdb\xff\xff\xff\xff",  # 4 GB of text
     b"\xc6\xff\xff\xff\xff",
@@ -113,7 +113,7 @@ def mutate(samples: Sequence[bytes], form: str, seed: int) -> bytes:
 
 
 def _with_oddity(data: bytes, form: str, random: Random) -> bytes:
-    """Return the sample with one or two of its values replaced; as it is where it cannot be read."""
+    """Return the sample with one or two values replaced; unchanged if it cannot be parsed."""
     decode, encode, oddities = _FORMS[form]
     try:
         tree = decode(data)

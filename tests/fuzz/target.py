@@ -1,4 +1,4 @@
-"""What a fuzz target is: a reader of bytes that may raise only our errors, and valid inputs to begin from."""
+"""A fuzz target: a reader of bytes that may raise only our errors, and valid sample inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS: tuple[type[Exception], ...] = (RelayError, MemoryAgentError, SonaError)
 
 @dataclass(frozen=True)
 class Target:
-    """`run` raises for a finding and for nothing else. `samples` are valid; `form` says how they may be taken apart."""
+    """`run` raises only for a finding. `samples` are valid inputs; `form` says how to mutate them."""
 
     name: str
     run: Callable[[bytes], object]
@@ -28,12 +28,12 @@ class Target:
 
     @property
     def corpus(self) -> list[Path]:
-        """The inputs that once failed."""
+        """Inputs that failed once."""
         return sorted(path for path in (CORPUS / self.name).glob("*") if path.is_file())
 
 
 def refused(read: Callable[..., object], *arguments: object) -> bool:
-    """Call `read`; say whether it refused with one of our errors, which must be able to say what they are."""
+    """Call `read`; return whether it refused with one of our errors, whose message must render."""
     try:
         read(*arguments)
     except OURS as error:
@@ -43,7 +43,7 @@ def refused(read: Callable[..., object], *arguments: object) -> bool:
 
 
 def alone(*readers: Callable[[bytes], object]) -> Callable[[bytes], None]:
-    """Return a target's function that hands the input to each of the readers."""
+    """Return a target function that passes the input to each reader."""
 
     def run(data: bytes) -> None:
         for read in readers:

@@ -1,5 +1,5 @@
-"""Junk and half-valid messages at a real relay, a real gateway and a real host: all go on answering, grow no
-more than they must, and tell nobody of another user."""
+"""Junk and half-valid messages to a real relay, gateway and host: all continue to answer, do not grow beyond a
+bound, and reveal nothing of other users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MESSAGES = 900
 METHODS = {name for name, verb in BY_NAME.items() if not verb.is_inner}
 HOST_METHODS = {name for name, verb in BY_NAME.items() if verb.answered_by == "memory"}
 ROOM_BYTES = 150 << 20
-"""What a process may grow by: it has 170 kB for each message, and must not need them."""
+"""How much a process may grow: 170 kB per message, not to be used up."""
 CODES = {b"unauthorized", b"user_not_allowed", b"protocol", b"invalid_input"}
 SECRET_OF_BOB = "the vault code is 4711-zebra"
 
@@ -60,7 +60,7 @@ def connected(endpoint: str, kind: int = zmq.DEALER) -> Iterator[zmq.Socket[byte
 
 
 def frames_of(seed: int, token: bytes) -> list[bytes]:
-    """A correlation, a body and a token; now and then too few or too many of them, or somebody else's."""
+    """A correlation, a body and a token; sometimes too few or too many, or another user's."""
     random = Random(seed)
     frames = [seed.to_bytes(8, "big"), junk(seed, REQUESTS), token]
     change = random.randrange(12)
@@ -73,7 +73,7 @@ def frames_of(seed: int, token: bytes) -> list[bytes]:
     return frames
 
 
-def test_a_relay_that_is_sent_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+def test_a_relay_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
     settings = RelaySettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",)))
     data_dir = folder / "data"
     with (
@@ -113,8 +113,8 @@ def test_a_relay_that_is_sent_junk_goes_on_and_tells_alice_nothing_of_bob(folder
         assert relay.stop() == 0
 
 
-def test_no_producer_can_end_the_relay_by_counting_to_its_end(folder: Path) -> None:
-    """A refusal of a number beyond 64 bits could not be written, and the relay ended for everybody."""
+def test_no_producer_can_end_the_relay_by_exhausting_its_numbers(folder: Path) -> None:
+    """Regression: refusing a number beyond 64 bits could not be encoded, and ended the relay."""
     with RelayProcess(folder / "data") as relay, connected(relay.endpoints.ingest) as asker:
         token = create_key(folder / "data", "a", "alice", frozenset({Scope.PUBLISH})).token.encode()
         publish = {"op": "publish", "producer_id": "q", "attempt": 1, "events": [PACKED[0], PACKED[1]]}
@@ -127,7 +127,7 @@ def test_no_producer_can_end_the_relay_by_counting_to_its_end(folder: Path) -> N
         assert relay.stop() == 0
 
 
-def test_a_host_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
+def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
     methods = sorted(HOST_METHODS)
     internal = []
     with (
@@ -153,7 +153,7 @@ def test_a_host_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder
 
 
 def asked(seed: int, token: str, replayed: bytes) -> bytes:
-    """A request: junk, half of one, of a version that nobody speaks, in bob's name, or bob's with another token."""
+    """A request: junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
     try:
@@ -171,8 +171,8 @@ def asked(seed: int, token: str, replayed: bytes) -> bytes:
     return (whole, whole, whole[: random.randrange(len(whole))], replayed, junk(seed, (whole, replayed)))[seed % 5]
 
 
-def test_a_gateway_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(folder: Path) -> None:
-    """Nor does it to who sends what bob once asked, with a token of alice, of nobody, or that counts no more."""
+def test_a_gateway_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
+    """Nor to a peer that replays bob's request with alice's, an unknown or a revoked token."""
     with absent_embedder(folder) as embedder, gateway_without_ray(folder / "d", embedder) as served:
         tokens = {name: create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("alice", "bob", "gone")}
         revoke_key(served.data_dir, "gone")
@@ -192,7 +192,7 @@ def test_a_gateway_that_is_asked_junk_goes_on_and_tells_alice_nothing_of_bob(fol
                 replayed = encode(Request(method="recall", user_id="bob", params=msgspec.Raw(vault), token=token))
                 body = bytes(4 << 20) if seed % 100 == 0 else asked(seed, token, replayed)
                 correlation = seed.to_bytes(4, "big")
-                asker.send_multipart([correlation])  # that nobody could answer
+                asker.send_multipart([correlation])  # cannot be answered
                 asker.send_multipart([correlation, body, *[b"more"] * (seed % 40 == 0) * 100])
                 replies.append(asker.recv_multipart())
                 assert replies[-1][0] == correlation

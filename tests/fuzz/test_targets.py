@@ -1,5 +1,5 @@
-"""Hostile bytes at everything that reads bytes: our errors or none, and no more calls and memory than their size
-explains. What failed once is read first. `make fuzz` looks for longer."""
+"""Hostile bytes to everything that reads bytes: only our errors, with calls and memory in proportion to size. Inputs
+that failed once come first. `make fuzz` searches for longer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FEW |= {"record-marker": 12, "journal-marker": 6}
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Target:
-    """Each target, after its samples: what is made at first use is not an input's doing."""
+    """Each target, after its samples: initialisation at first use is not counted."""
     found = TARGETS[request.param]
     for sample in found.samples:
         found.run(sample)
     return found
 
 
-def test_what_failed_once_is_read_or_refused(target: Target) -> None:
+def test_inputs_that_failed_once_are_read_or_refused(target: Target) -> None:
     for path in target.corpus:
         within_limits(target.run, path.read_bytes())
 

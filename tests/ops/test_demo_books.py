@@ -1,4 +1,4 @@
-"""The demo's accounts: nothing is lost, and what is lost would be seen; a broken promise is remembered."""
+"""The demo's ledger: nothing is lost, a loss would be visible, and broken promises are collected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stats(kept: int, dropped: dict[str, int], again: int = 0) -> MemoryStats:
 
 
 @given(kept=COUNT, other=COUNT, noise=COUNT, repeats=COUNT, torn=COUNT, again=COUNT, missing=COUNT)
-def test_what_is_in_no_place_is_lost_and_nothing_else_is(
+def test_only_an_event_in_no_place_is_lost(
     kept: int, other: int, noise: int, repeats: int, torn: int, again: int, missing: int
 ) -> None:
     published = kept + other + noise + repeats + torn + missing
@@ -77,7 +77,7 @@ def screen() -> tuple[Screen, io.StringIO]:
     return Screen(Console(file=output, width=100, highlight=False)), output
 
 
-def test_a_broken_promise_is_shown_and_remembered() -> None:
+def test_a_broken_promise_is_shown_and_collected() -> None:
     shown, output = screen()
     shown.promise("the sun rises", holds=True)
     shown.promise("it never rains", holds=False)
@@ -86,7 +86,7 @@ def test_a_broken_promise_is_shown_and_remembered() -> None:
     assert "BROKEN it never rains" in output.getvalue()
 
 
-def test_a_memory_cannot_speak_in_the_markup_of_the_screen() -> None:
+def test_a_memory_cannot_use_the_markup_of_the_screen() -> None:
     shown, output = screen()
     record = MemoryRecord(
         id="1", text="[bold red]lost[/] everything", source="user_input", kind="episode", timestamp=NOW

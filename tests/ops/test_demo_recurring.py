@@ -1,4 +1,4 @@
-"""What comes again in the demo is told honestly: in other words, with nothing cited that was not shown."""
+"""Recurring incidents in the demo are reworded, and only shown memories are cited."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def memory_of(
     )
 
 
-def test_every_event_passes_the_checks_of_the_relay_and_has_an_id_of_its_own() -> None:
+def test_every_event_is_valid_for_the_relay_and_has_a_unique_id() -> None:
     events = every_event()
     for event in events:
         assert event_from_mapping(event, EventLimits(), NOW).event_id == event["event_id"]
     assert len({event["event_id"] for event in events}) == len(events)
 
 
-def test_nothing_of_it_belongs_to_the_other_users() -> None:
+def test_no_event_belongs_to_the_other_users() -> None:
     assert STORY.user not in Story.load().users
     assert {event["user_id"] for event in every_event()} == {STORY.user}
 
@@ -71,7 +71,7 @@ def test_pages_come_in_order_of_time_as_many_a_week_as_the_story_says_after_the_
     assert min(days) > STORY.final.run.days_ago > 0
 
 
-def test_every_kind_of_trouble_comes_as_often_as_any_other() -> None:
+def test_every_kind_of_incident_is_equally_frequent() -> None:
     counts = Counter(page.kind.name for page in PAGES).values()
     assert max(counts) - min(counts) <= 1
 
@@ -102,7 +102,7 @@ def test_standings_count_only_pages_whose_looks_deceive() -> None:
     assert standings.rows() == [("week 1", "3", "1", "2", "1")]
 
 
-def test_without_learning_the_order_is_that_of_what_is_left_of_the_scores() -> None:
+def test_without_learning_the_order_follows_the_remaining_scores() -> None:
     worked, closest = memory_of("worked", 1.1, 0.6), memory_of("closest", 1.0, -0.1)
     assert without_learning([worked, closest]) == [closest, worked]
     assert rank_of("closest", [worked, closest]) == 2
@@ -117,7 +117,7 @@ def status(state: GateState, won: int = 0, lost: int = 0) -> SonaStatus:
     )  # fmt: skip
 
 
-def test_progress_tells_what_the_gate_goes_by() -> None:
+def test_progress_shows_the_evidence_of_the_gate() -> None:
     assert "shadow: 31 of 50 lessons" in progress(1, 10, status("shadow"))
     assert "won 5 of 6 decided, wealth 7 of 20" in progress(5, 10, status("trial", 5, 1))
     assert "no help" in progress(5, 10, status("off", 1, 9))
@@ -134,7 +134,7 @@ def test_reasons_name_the_past_run_what_it_was_asked_and_how_it_ended() -> None:
 
 @dataclass
 class Told:
-    """Carol's memory after all pages; `first` is what was answered to the last page before the first lesson."""
+    """Carol's memory after all pages; `first` is the answer to the last page before the first lesson."""
 
     memory: Memory
     first: RecallResult

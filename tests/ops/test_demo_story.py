@@ -1,4 +1,4 @@
-"""The demo's story is made of valid events, and tells what the demo says that it tells."""
+"""The demo's story consists of valid events and supports what the demo shows."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_every_event_passes_the_checks_of_the_relay() -> None:
         assert event_from_mapping(event, EventLimits(), NOW).event_id == event["event_id"]
 
 
-def test_no_two_events_share_an_id_and_telling_it_again_gives_the_same_ids() -> None:
+def test_event_ids_are_unique_and_reproducible() -> None:
     ids = [event["event_id"] for event in told() + STORY.plain_events(NOW)]
     assert len(set(ids)) == len(ids)
     assert ids == [event["event_id"] for event in told() + STORY.plain_events(NOW)]
 
 
-def test_the_torn_message_is_no_event() -> None:
+def test_the_torn_message_is_not_an_event() -> None:
     with pytest.raises(MalformedEventError):
         decode_event(STORY.plain_pub.torn.encode(), EventLimits(), NOW)
 
@@ -59,7 +59,7 @@ def test_each_user_has_runs_that_were_approved_and_runs_that_failed() -> None:
         assert any(payload.get("approved") for _, payload in endings)
 
 
-def test_what_is_published_as_system_belongs_to_a_run_that_its_owner_speaks_of() -> None:
+def test_system_events_belong_to_runs_that_their_owner_mentions() -> None:
     owners: dict[str, set[str]] = {}
     system: list[tuple[str, ...]] = []
     for event in told():

@@ -1,4 +1,4 @@
-"""Documents say what the code does: every setting, error code and command is in them, and their examples work."""
+"""The documents match the code: every setting, error code and command is documented, and the examples work."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def example_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("page", list(make_pages()), ids=lambda page: page.name)
-def test_the_pages_that_are_made_are_as_they_would_be_made_now(page: Path) -> None:
+def test_the_generated_pages_are_current(page: Path) -> None:
     assert page.read_text(encoding="utf-8") == make_pages()[page], REMAKE
 
 
@@ -82,7 +82,7 @@ def test_every_error_code_is_documented(codes: dict[str, Any]) -> None:
     assert [code for code in codes if f"| `{code}` |" not in section] == [], REMAKE
 
 
-def test_no_words_are_kept_for_what_is_no_more() -> None:
+def test_meanings_exist_only_for_existing_names() -> None:
     meanings = tomllib.loads((ROOT / "ops/documents/meanings.toml").read_text(encoding="utf-8"))
     assert set(meanings["errors"]["memory_agent"]) == set(memory_agent.errors.ERRORS)
     assert set(meanings["errors"]["relay"]) == set(relay.errors.ERRORS)
@@ -112,7 +112,7 @@ def test_every_command_that_is_shown_can_be_typed(line: str, monkeypatch: pytest
         command, words = found, words[1:]
     for parameter in command.params:
         if isinstance(parameter.type, click.File | click.Path):
-            monkeypatch.setattr(parameter, "type", click.STRING)  # the files of an example are not there
+            monkeypatch.setattr(parameter, "type", click.STRING)  # the example's files do not exist
     command.make_context(command.name, words, parent=context)
 
 

@@ -25,7 +25,7 @@ OTHERS = [snippet for snippet in SNIPPETS if "Memory.open" not in snippet]
 
 
 def environment(home: str) -> dict[str, str]:
-    """Ours, with user data in `home` and the model cache where it is."""
+    """Our environment, with user data in `home` and the same model cache."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("MEMORY_AGENT_", "RAY_"))}
     cache = os.environ.get("MEMORY_AGENT_MODEL_CACHE")
     return kept | {"XDG_DATA_HOME": home} | ({"MEMORY_AGENT_MODEL_CACHE": cache} if cache else {})
@@ -40,7 +40,7 @@ def run(snippet: str, home: str) -> str:
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[tuple[str, dict[str, Any]]]:
-    """A daemon on the default data folder, which is in a temporary home, with an endpoint for plain PUB."""
+    """A daemon on the default data folder, in a temporary home, with a plain PUB endpoint."""
     with TemporaryDirectory(prefix="r-") as home:
         setting = 'relay.broker.pub_bind=["tcp://127.0.0.1:*"]'
         command = [sys.executable, "-m", "memory_agent", "serve", "--set", setting]
