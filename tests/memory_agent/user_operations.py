@@ -58,7 +58,7 @@ class User:
     def ask_relay(self, request: wire.Request) -> bytes:
         """Send a request to the relay; return its result, or its error, as bytes."""
         try:
-            return msgspec.msgpack.encode({"result": self.relay._ask(request, Any)})
+            return msgspec.msgpack.encode({"result": self.relay._request(request, Any)})
         except RelayError as error:
             return msgspec.msgpack.encode({"fault": {"code": error.code, "message": str(error)}})
 
