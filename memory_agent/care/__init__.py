@@ -1,5 +1,4 @@
-"""Looks after a data folder: checks, rebuilds, compacts, encrypts, copies and exports it.
+"""Maintenance of a data folder: verify, back up, restore, encrypt, export, and erase while no daemon runs.
 
-Parts that only read work on snapshots of the files while their owner writes: LMDB lets other processes read, so they do
-not need the daemon.
+What only reads takes LMDB snapshots, which other processes may do while the owner writes, so no daemon has to be asked.
 """

@@ -21,7 +21,7 @@ from relay import SYSTEM_USER, journal_folder
 from relay.crypto import KeyRing
 
 if TYPE_CHECKING:
-    from memory_agent.care.encryption import EncryptedUser
+    from memory_agent.care.encrypting import EncryptedUser
 
 
 @click.command(short_help="Encrypt a data folder that is not encrypted.")
@@ -60,7 +60,7 @@ def encrypt(target: Target) -> None:
 
 
 def _encrypt_users(target: Target, keys: KeyRing) -> list[EncryptedUser]:
-    from memory_agent.care.encryption import encrypt_user, remove_plain_caches  # engines
+    from memory_agent.care.encrypting import encrypt_user, remove_plain_caches  # engines
     from memory_agent.storage.environment import has_records
 
     named = [target.user_id] if target.user_named else list(known_users(target.data_dir))
@@ -78,7 +78,7 @@ def _encrypt_users(target: Target, keys: KeyRing) -> list[EncryptedUser]:
 
 def encrypt_staged(target: Target, stage: Path) -> None:
     """Encrypt what is plain of what a restore has staged, and let the data folder's ring be that of what is not."""
-    from memory_agent.care.encryption import (
+    from memory_agent.care.encrypting import (
         encrypt_user,  # engines
         store_encryptions,
     )
@@ -104,7 +104,7 @@ def encrypt_staged(target: Target, stage: Path) -> None:
 
 def _encrypt_shared(target: Target, keys: KeyRing) -> None:
     """Encrypt what is not one user's alone, and remove what is nobody's any more."""
-    from memory_agent.care.encryption import remove_leftovers  # engines
+    from memory_agent.care.encrypting import remove_leftovers  # engines
     from memory_agent.daemon.owners import encrypt_owners
     from relay import encrypt_journal
 

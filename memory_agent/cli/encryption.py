@@ -51,7 +51,7 @@ def status(target: Target) -> None:
       memory-agent encryption status
       memory-agent encryption status --json
     """
-    from memory_agent.care.encryption import store_encryptions  # engines
+    from memory_agent.care.encrypting import store_encryptions  # engines
 
     keys = target.keys
     users = [] if keys is None else keys.users()

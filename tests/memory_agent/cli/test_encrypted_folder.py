@@ -257,13 +257,13 @@ def test_what_nobody_can_read_any_more_is_removed(encrypted: Path, keys: Path, l
 
 KILLED = """
 import os, sys, signal
-from memory_agent.care import encryption
+from memory_agent.care import encrypting
 from memory_agent.cli.group import cli
 from relay.disk import environment
 step, words = sys.argv[1], sys.argv[2:]
 places = {"room_for_copy": sys.modules["relay.crypto.encrypt_in_place"]}
 places |= dict.fromkeys(("flush_copy", "replace_by_copy"), environment)
-place = places.get(step, encryption)
+place = places.get(step, encrypting)
 before = getattr(place, step)
 def dying(*arguments, **more):
     if step == "encrypt_intent":
