@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.care.folder_encryption import store_encryptions
+from memory_agent.care.encryption import store_encryptions
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status

@@ -45,10 +45,10 @@ def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False
 
     Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`.
     """
-    if readonly:
-        with opening(folder, WriterLock):
-            return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, readonly=True)
     try:
+        if readonly:
+            with opening(folder, WriterLock):
+                return Environment.open(folder, settings.map_size_bytes, DATABASES, _ERRORS, readonly=True)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = WriterLock.take(folder, _ERRORS)
     except OSError as error:

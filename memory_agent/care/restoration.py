@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
-from memory_agent.care.folder_encryption import encrypt_staged
+from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events_of, erase_user, erased_events, open_memory
 from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memory_agent.care.backup import MANIFEST_FILE, Manifest, read_manifest
 from memory_agent.care.checkup import PartReport, check_events, check_owners, check_user
-from memory_agent.care.folder_encryption import OnMissingKey
+from memory_agent.care.encryption import OnMissingKey
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings

@@ -24,7 +24,7 @@ from memory_agent.storage.folders import known_users, user_folder
 from relay import Credentials, Principal
 
 if TYPE_CHECKING:
-    from memory_agent.care.folder_encryption import OnMissingKey
+    from memory_agent.care.encryption import OnMissingKey
     from memory_agent.memory import Memory
 
 Answer = TypeVar("Answer")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.folder_encryption import encrypt_user
+from memory_agent.care.encryption import encrypt_user
 from memory_agent.config import EmbedderSettings, StoreSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory

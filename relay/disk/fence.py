@@ -53,9 +53,8 @@ class WriterLock:
         if descriptor is None:
             owner = path.read_bytes()[:32].decode(errors="replace").strip() or "another process"
             raise errors.in_use(str(folder), owner)
-        (folder / cls.swap_file).touch(mode=0o600)
         lock = cls(folder, descriptor, errors)
-        lock._write(f"process {os.getpid()}\n".encode())
+        lock._begin(f"process {os.getpid()}\n".encode())
         return lock
 
     @contextmanager
@@ -75,6 +74,14 @@ class WriterLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _begin(self, owner: bytes) -> None:
+        try:
+            (self.folder / self.swap_file).touch(mode=0o600)
+            self._write(owner)
+        except BaseException:
+            self.release()
+            raise
 
     def _write(self, content: bytes) -> None:
         os.pwrite(self._descriptor, content, 0)
@@ -128,9 +135,8 @@ class OwnerLock(WriterLock):
                 return lock
             time.sleep(_POLL_S)
         last = _decode_owner(os.pread(descriptor, _OWNER_BYTES, 0))
-        (folder / cls.swap_file).touch(mode=0o600)
         lock = cls(folder, role, descriptor, last.epoch if last else 0, errors)
-        lock._write_owner()
+        lock._begin(lock._owner())
         return lock
 
     @classmethod
@@ -144,7 +150,7 @@ class OwnerLock(WriterLock):
             descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock = cls(path.parent, "host", descriptor, owner.epoch, errors)
-            lock._write_owner()
+            lock._write(lock._owner())
             own.replace(path)
             return lock
 
@@ -161,7 +167,7 @@ class OwnerLock(WriterLock):
             self.epoch = current + 1
             transaction.put(database, _EPOCH_KEY, self.epoch.to_bytes(8, "big"))
         with _system_errors(self.folder, self._errors):
-            self._write_owner()
+            self._write(self._owner())
         return self.epoch
 
     def check(self, transaction: Transaction, database: str) -> None:
@@ -185,8 +191,8 @@ class OwnerLock(WriterLock):
                 raise self._errors.fenced(str(self.folder), self.epoch, self.epoch + 1)
             yield
 
-    def _write_owner(self) -> None:
-        self._write(msgspec.json.encode(Owner(self.role, os.getpid(), self.epoch or self._last_epoch)))
+    def _owner(self) -> bytes:
+        return msgspec.json.encode(Owner(self.role, os.getpid(), self.epoch or self._last_epoch))
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""The one environment, below journals and stores: its typed transactions, its lock, and its file replaced in use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from relays import NOW, event
+
+from relay import Journal, JournalDamagedError, JournalError, JournalFullError, JournalInUseError
+from relay.crypto import encrypt_in_place
+from relay.disk import Environment, ErrorFamily, WriterLock
+
+SIZE = 1 << 20
+
+
+class DamagedError(Exception):
+    """The caller's own error for damage."""
+
+
+ERRORS = ErrorFamily(
+    failed=JournalError,
+    full=JournalFullError,
+    damaged=DamagedError,
+    in_use=JournalInUseError,
+    fenced=lambda path, own, current: JournalError(path),
+    is_encrypted=JournalError,
+    not_encrypted=JournalError,
+)
+
+
+def opened(folder: Path) -> Environment:
+    return Environment.open(folder, SIZE, ("one", "two"), ERRORS)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[Environment]:
+    environment = opened(tmp_path / "environment")
+    yield environment
+    environment.close()
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def fill(environment: Environment, count: int) -> None:
+    with environment.write() as transaction:
+        for number in range(count):
+            transaction.append("one", key(number), b"value %d" % number)
+
+
+def numbers(environment: Environment) -> list[int]:
+    with environment.read() as transaction:
+        return [int.from_bytes(key, "big") for key, _ in transaction.scan("one")]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_key_that_is_not_the_greatest_is_not_appended_and_replaces_nothing(
+    environment: Environment, number: int
+) -> None:
+    fill(environment, 3)
+    with pytest.raises(DamagedError, match="one already holds"), environment.write() as transaction:
+        transaction.append("one", key(number), b"another")
+    with environment.read() as transaction:
+        assert transaction.get("one", key(number)) == b"value %d" % number
+
+
+def test_a_journal_whose_last_number_was_damaged_takes_no_event_instead_of_losing_it(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal") as journal:
+        journal.append([event(number) for number in range(5)], NOW)
+        with journal._environment.write() as transaction:
+            transaction.put("counters", b"last_seq", key(2))
+        with pytest.raises(JournalDamagedError):
+            journal.append([event(7)], NOW)
+        assert [entry.seq for entry in journal.read(0, 10)] == [1, 2, 3, 4, 5]
+
+
+def test_what_was_consumed_is_gone_and_the_pair_at_which_it_stopped_stays(environment: Environment) -> None:
+    fill(environment, 5)
+    taken = []
+    with environment.write() as transaction:
+        for found, value in transaction.consume("one"):
+            if found == key(3):
+                break
+            transaction.put("two", found, value)  # other databases may be written meanwhile
+            taken.append(value)
+        assert transaction.first_key("one") == key(3)
+    assert taken == [b"value 0", b"value 1", b"value 2"]
+    assert numbers(environment) == [3, 4]
+    with environment.write() as transaction:
+        assert len(list(transaction.consume("one"))) == 2
+        assert transaction.first_key("one") is None
+        assert transaction.count("two") == 3
+
+
+def test_no_write_is_lost_while_a_file_is_compacted(environment: Environment) -> None:
+    fill(environment, 50)
+    done, written = threading.Event(), []
+
+    def write() -> None:
+        while not done.is_set():
+            number = 50 + len(written)
+            with environment.write() as transaction:
+                transaction.append("one", key(number), b"meanwhile")
+            written.append(number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    for _ in range(5):
+        environment.compact()
+    done.set()
+    thread.join()
+    assert numbers(environment) == [*range(50), *written]
+
+
+def test_a_writer_lock_names_its_owner_and_is_free_again_after_release(tmp_path: Path) -> None:
+    lock = WriterLock.take(tmp_path, ERRORS)
+    with pytest.raises(JournalInUseError, match="process") as caught:
+        WriterLock.take(tmp_path, ERRORS)
+    assert caught.value.path == str(tmp_path)
+    lock.release()
+    lock.release()
+    WriterLock.take(tmp_path, ERRORS).release()
+
+
+def test_a_rewritten_copy_that_lacks_a_pair_is_not_put_in_place(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(environment, 3)
+    from relay.disk.transaction import Transaction
+
+    put = Transaction.put
+
+    def forgetful(self: Transaction, database: str, found: bytes, value: bytes, *, append: bool = False) -> None:
+        if found != key(1):
+            put(self, database, found, value, append=append)
+
+    monkeypatch.setattr(Transaction, "put", forgetful)
+    with pytest.raises(DamagedError, match="the copy of one is not equal"):
+        encrypt_in_place(environment, opened, lambda ours: (("one", *pair) for pair in ours.scan("one")))
+    assert numbers(environment) == [0, 1, 2]
+
+
+def test_an_environment_is_rewritten_whole(environment: Environment) -> None:
+    fill(environment, 3)
+    encrypt_in_place(environment, opened, lambda ours: (("two", found, found) for found, _ in ours.scan("one")))
+    again = opened(environment.path)
+    with again.read() as transaction:
+        assert (transaction.count("one"), dict(transaction.scan("two"))) == (0, {key(n): key(n) for n in range(3)})
+    again.close()
