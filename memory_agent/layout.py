@@ -5,7 +5,7 @@ DATA/token                  the key `local`, for clients on this machine (0600)
 DATA/keys.json curve.json   the other keys, and the key pair that identifies the daemon to remote clients (0600)
 DATA/encryption             identifies the key folder: the id of the key of `system`
 DATA/journal/ owners/ users/
-DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock
+DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock; absent-users/
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Layout:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.expanduser().absolute()
         self.run = self.data_dir / "run"
+        self.absent_users = self.run / "absent-users"
         self.owners = self.data_dir / "owners"
         self.journal = self.data_dir / "journal"
         self._lock = self.data_dir / "daemon.lock"

@@ -63,7 +63,7 @@ class Runs:
         """Begin a run, under a new id unless one is given. Of two begins the earlier counts. Durable on return."""
         check_words("objective", objective)
         moment = check_now(now)
-        given = event_id if run_id is None else run_id  # said again, it is the same run
+        given = event_id if run_id is None else run_id  # a repeat begins the same run
         name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
         session = None if session_id is None else check_name("session_id", session_id)
         payload = {"objective": objective, "run_id": name, "recall_ids": check_names("recall_ids", recall_ids)}

@@ -7,7 +7,7 @@ this process, so they are those of a user who has nothing, and wrong requests ar
 from __future__ import annotations
 
 import asyncio
-import tempfile
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ import msgspec
 
 from memory_agent.config import LearningSettings, RecallSettings
 from memory_agent.embedders import EmbedderInfo, Embeddings, Progress
-from memory_agent.errors import ModelMissingError
+from memory_agent.errors import ModelMissingError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.params import FeedbackParams, Params, RecallParams
 from memory_agent.protocol import Request, decode, encode_result
@@ -37,14 +37,17 @@ class AbsentUsers:
     Recalls, which leave a note behind, have an empty memory of their own, so that no other answer shows them.
     """
 
-    def __init__(self, data_dir: Path, recall: RecallSettings, learning: LearningSettings) -> None:
-        """Look for folders below `data_dir`; the settings are those of the daemon's memories."""
+    def __init__(self, data_dir: Path, folder: Path, recall: RecallSettings, learning: LearningSettings) -> None:
+        """Look for users below `data_dir`; keep the empty memories in `folder`, which is replaced.
+
+        The settings are those of the daemon's memories.
+        """
         self._data_dir = data_dir
+        self._folder = folder
         self._recall_settings = recall
         self._learning_settings = learning
         self._recalls: OrderedDict[str, str] = OrderedDict()
         self._opening = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._memories: dict[str, Memory] = {}
 
     async def answer(self, user_id: str, verb: Verb, request: Request) -> bytes | None:
@@ -68,12 +71,16 @@ class AbsentUsers:
         with self._opening:
             while self._memories:
                 self._memories.popitem()[1].abandon()
-            if self._folder is not None:
-                self._folder.cleanup()
-                self._folder = None
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read(self, verb: Verb, params: Params, remaining_ms: float) -> object:
-        return verb.answer(self._memory("recalls" if verb.name == "recall" else "reads"), params, remaining_ms)
+        name: Literal["recalls", "reads"] = "recalls" if verb.name == "recall" else "reads"
+        memory = self._memory(name)
+        try:
+            return verb.answer(memory, params, remaining_ms)
+        except StoreError:
+            self._drop(name, memory)
+            return verb.answer(self._memory(name), params, remaining_ms)
 
     def _for_user(self, user_id: str, result: object) -> object:
         if isinstance(result, RecallResult):
@@ -95,16 +102,22 @@ class AbsentUsers:
 
     def _memory(self, name: Literal["recalls", "reads"]) -> Memory:
         with self._opening:
-            if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="memory-agent-absent-")
             if name not in self._memories:
+                folder = self._folder / name
+                shutil.rmtree(folder, ignore_errors=True)  # left by a daemon that was killed, or damaged
                 self._memories[name] = Memory.open(
-                    Path(self._folder.name) / name,
+                    folder,
                     embedder=_NoModel(),
                     recall_settings=self._recall_settings,
                     learning_settings=self._learning_settings,
                 )
             return self._memories[name]
+
+    def _drop(self, name: str, memory: Memory) -> None:
+        """Close a memory that failed, unless another thread replaced it already."""
+        with self._opening:
+            if self._memories.get(name) is memory:
+                self._memories.pop(name).abandon()
 
 
 class _NoModel:

@@ -149,7 +149,9 @@ class Daemon:
         self._eraser = DaemonEraser(
             self._hosts, self._dispatcher, self._journal, self._layout.data_dir, self._settings.encryption
         )
-        absent = AbsentUsers(self._layout.data_dir, self._settings.recall, self._settings.learning)
+        absent = AbsentUsers(
+            self._layout.data_dir, self._layout.absent_users, self._settings.recall, self._settings.learning
+        )
         stack.callback(absent.close)
         self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status)
         await self._eraser.resume()

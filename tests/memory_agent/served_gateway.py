@@ -140,7 +140,7 @@ async def _serve(
             )
 
         eraser = DaemonEraser(hosts, dispatcher, journal, layout.data_dir, settings.encryption)
-        absent = AbsentUsers(layout.data_dir, settings.recall, settings.learning)
+        absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning)
         service = Service(hosts, dispatcher, journal, eraser, absent, describe)
         await eraser.resume()
         gateway = Gateway(Reception(service, credentials, 64), sockets, 64, settings.daemon.requests_bytes)

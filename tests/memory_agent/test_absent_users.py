@@ -14,6 +14,9 @@ from served_host import absent_embedder
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.export import read_export
+from memory_agent import Memory, MemoryClient, MemoryStats
+from memory_agent.errors import InvalidInputError, StoreError
+from memory_agent.learning.transfer import unpack
 from memory_agent.storage.folders import known_users
 
 
@@ -74,7 +77,7 @@ def test_wrong_requests_are_refused_as_for_a_known_user(
     served: Served, absent: MemoryClient, wrong: Callable[[MemoryClient], Any]
 ) -> None:
     with MemoryClient("known", data_dir=served.data_dir, endpoint=served.gateway) as known:
-        known.remember("so that there is somebody")
+        known.remember("so that this user exists")
         with pytest.raises(InvalidInputError) as of_known:
             wrong(known)
     with pytest.raises(InvalidInputError) as of_absent:
@@ -83,7 +86,7 @@ def test_wrong_requests_are_refused_as_for_a_known_user(
 
 
 def test_a_first_recall_takes_feedback_and_starts_a_run(served: Served) -> None:
-    """A planner asks before there is anything, and goes on as if there were."""
+    """A planner recalls before anything is stored, and goes on as usual."""
     with MemoryClient("newcomer", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy").recall_id
         assert client.feedback(recall_id, quality=0.5).credited == ()
@@ -123,3 +126,21 @@ def test_feedback_of_an_absent_user_is_validated(served: Served) -> None:
             with pytest.raises(InvalidInputError):
                 client.feedback(recall_id, **wrong)  # type: ignore[arg-type]
         assert "third" not in known_users(served.data_dir)
+
+
+def test_a_failed_empty_memory_is_replaced(
+    served: Served, absent: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Memory] = []
+    answer = Memory.stats
+
+    def fail_once(self: Memory) -> MemoryStats:
+        asked.append(self)
+        if len(asked) == 1:
+            raise StoreError("EIO")
+        return answer(self)
+
+    absent.stats()
+    monkeypatch.setattr(Memory, "stats", fail_once)
+    assert absent.stats().memories == 0
+    assert len({id(memory) for memory in asked}) == 2
