@@ -11,12 +11,9 @@ import pytest
 from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 
-from memory_agent import MemoryClient
-from memory_agent.errors import InvalidInputError
-from memory_agent.learning.export import read_export
 from memory_agent import Memory, MemoryClient, MemoryStats
 from memory_agent.errors import InvalidInputError, StoreError
-from memory_agent.learning.transfer import unpack
+from memory_agent.learning.export import read_export
 from memory_agent.storage.folders import known_users
 
 
