@@ -23,7 +23,7 @@ from memory_agent.transport import ReplySocket
 def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
     """Give the client of an embedder that is not there, for whom nobody waits the 4 s that each `remember` would."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest, "_PATIENCE_S", 0.01)
+        patch.setattr(ingest, "_EMBED_TIMEOUT_S", 0.01)
         embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
         yield embedder
         embedder.close()
