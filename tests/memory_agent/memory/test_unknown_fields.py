@@ -166,12 +166,12 @@ def test_secrets_in_unknown_fields_are_masked(tmp_path: Path) -> None:
     payload = {"result_summary": f"The worker used the token {secret} to push the branch"}
     event = {"event_type": "conductor.worker.result", "timestamp": "2026-02-16T10:00:00Z", "user_id": "a"}
     with open_without_model(tmp_path / "a") as memory:
-        for shape in (payload, {"blob": json.dumps(payload)}, {"notes": [{"remark": payload["result_summary"]}]}):
-            [record_id] = memory.ingest([event | {"payload": shape}]).record_ids
-            record = memory.get(record_id)
-            assert record is not None
-            assert record.text.startswith("The worker used the token ")
-            assert secret not in record.text
+        shapes = (payload, {"blob": json.dumps(payload)}, {"notes": [{"remark": payload["result_summary"]}]})
+        assert memory.ingest([event | {"payload": shape} for shape in shapes]).kept == len(shapes)
+        [found] = memory.recall("worker used the token", mode="lexical").memories
+        assert found.count == len(shapes)
+        assert found.record.text.startswith("The worker used the token ")
+        assert secret not in found.record.text
 
 
 unquoted = st.characters(exclude_characters="\"'")
