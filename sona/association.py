@@ -1,6 +1,6 @@
 """Reaches a memory through past requests that used it, however little its own text resembles the new request.
 
-SONA.md 2: memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. How much
+Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. How much
 the gain counts in a ranking is decided elsewhere: where use does not recur it harms, so its weight is learned behind
 the gate. Rejected: a sum over lessons, by which frequently used memories would win from afar.
 

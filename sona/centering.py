@@ -1,6 +1,6 @@
 """Subtracts the running mean of a user's queries from each query, so that what all queries share stops deciding.
 
-SONA.md 1: mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Needs no labels. Only queries are
+mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Needs no labels. Only queries are
 centred: centring the memories alone costs recall (measured there). Saving and locking are the caller's. Rejected: a
 mean over the memories, which moves with every ingest and reorders unrelated answers.
 

@@ -1,6 +1,6 @@
 """EWC++: penalises changes of parameters that earlier lessons needed, against forgetting.
 
-SONA.md 4; Kirkpatrick et al. 2017, running as in Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
+Kirkpatrick et al. 2017, running as in Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
 with F <- .95 F + mean of the squared gradients of single samples. The square of the mean gradient would not do: where
 samples disagree it is zero although the parameter matters.
 

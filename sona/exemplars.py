@@ -56,7 +56,7 @@ def worth(quality: float) -> float:
 def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: QueryCentering) -> Exemplar:
     """Return a credited lesson as an exemplar, centred by `queries` and `targets`.
 
-    SONA.md 2: y = unit(mean of the used memories, each unit(m - mu_m)), here weighted by their credits.
+    y = unit(mean of the used memories, each unit(m - mu_m)), here weighted by their credits.
     """
     centred = np.array([targets.centre(vector) for vector in lesson.vectors], dtype=np.float64)
     mean = np.asarray(lesson.credits, dtype=np.float64) @ centred

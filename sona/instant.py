@@ -1,7 +1,7 @@
 """The instant layer: chooses the examples a MicroLoRA is trained on, and when it acts.
 
 It acts while the bank is nearly empty, and again once the bank cannot hold every lesson; in between the bank alone is
-better (SONA.md 4). Exemplars are its training set: each request should find its own answer among those of the others.
+better. Exemplars are its training set: each request should find its own answer among those of the others.
 A full training goes over them in order, in stretches of 128, each with the EWC penalty of the stretches before and a
 replay of some of their examples. Gradients are in `micro_lora`.
 

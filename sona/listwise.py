@@ -1,6 +1,6 @@
 """The training examples and the listwise loss of the adapter.
 
-SONA.md 3: the loss is the cross-entropy of softmax(C u / tau) against a target distribution. Negatives are chosen
+The loss is the cross-entropy of softmax(C u / tau) against a target distribution. Negatives are chosen
 here too, reproducibly by seed.
 
 Shapes: s = samples, c = candidates of one sample, n = memories, d = dimensions of an embedding.

@@ -1,6 +1,6 @@
 """MicroLoRA: a rank-2 adapter that moves every request, trained online as runs end.
 
-SONA.md 3: v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA
+v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA
 = x'(gB'). A starts as the first two directions, among the requests, of the closed-form gradient X'g of the product
 AB, and B at zero: so the adapter is the identity at birth, and the first step on B is exactly that gradient truncated
 to rank two. (With both at zero it would never learn; a random A learns worse.) The spectral norm of AB is kept at

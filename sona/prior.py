@@ -1,9 +1,9 @@
 """The expected quality of runs that use a memory, independent of the query: an empirical-Bayes mean.
 
-SONA.md 5: theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and
+theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and
 kappa is 1. A memory may be used by several kinds of run, and is not bad because one kind is hard, so each quality is
 compared with the theta_0 of its own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one
-kind. The weight of the lift is the caller's (SONA.md 6).
+kind. The weight of the lift is the caller's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The weight of a run's quality: its advantage over a baseline for runs of its kind.
 
-SONA.md 5: b = (6*.6 + sum q)/(6 + n) per kind, clipped to [.5, .8]; advantage q - b; the weight of a trajectory is
+b = (6*.6 + sum q)/(6 + n) per kind, clipped to [.5, .8]; advantage q - b; the weight of a trajectory is
 clip((q - b)/(1 - b), 0, 1) * credit. Failures weigh nothing: moving queries away from them gained nothing (measured
 there). Rejected: quality itself as the weight; a kind of run that nearly always succeeds would drown the others.
 """

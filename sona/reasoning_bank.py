@@ -1,7 +1,7 @@
 """The ReasoningBank: kernel ridge regression over past requests and their answers, which moves a new request towards
 what helped near it.
 
-SONA.md 2. Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)'
+Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)'
 P (Y - X), P = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P;
 `solve` computes it directly. `solve` also keeps P (Y - X) in float32, which quarters the memory read per request; an
 update drops it, since maintaining it would double the cost of an update. Weights, the cap on the shift and condensing

@@ -72,7 +72,7 @@ def age(timestamp: datetime, now: datetime) -> str:
 
 
 def ending(quality: float) -> str:
-    """Return the word for how an episode of this quality ended (DESIGN 7)."""
+    """Return the word for how an episode of this quality ended."""
     return next((word for least, word in _ENDINGS if quality >= least), "failed")
 
 

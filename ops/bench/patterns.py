@@ -34,7 +34,7 @@ _TASKS: dict[str, Callable[[int], bool]] = {
     "odd": lambda task: task % 2 == 1,
     "all": lambda task: True,
 }
-_COMPLETED = 0.8  # DESIGN 7
+_COMPLETED = 0.8  # a completed run (decision 0018)
 
 
 def past_runs(runs: Sequence[Mapping[str, Any]], request_of: Callable[[Mapping[str, Any]], str]) -> list[PastRun]:

@@ -1,4 +1,4 @@
-"""Events as real emitters nest them become the memories of DESIGN 4."""
+"""Events as real emitters nest them become memories, with their text, kind and source."""
 
 from __future__ import annotations
 
