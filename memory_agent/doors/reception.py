@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from memory_agent import errors
 from memory_agent.doors.request_quota import RequestQuota
+from memory_agent.errors import MemoryAgentError, ScopeMissingError
 from memory_agent.protocol import DEFAULT_USER, Request, decode, encode_fault
 from memory_agent.verbs import BY_NAME
-from relay import Credentials, Principal, RelayError, Scope, ScopeMissingError, UserNotAllowedError
+from relay import Credentials, Principal, Scope
 
 log = structlog.get_logger()
 
@@ -52,19 +52,16 @@ class Reception:
             principal = self._principal(credential)
             with self._quota.slot(principal):
                 return await self._service.handle(permitted(request, principal), principal)
-        except errors.MemoryAgentError as error:
+        except MemoryAgentError as error:
             return encode_fault(error)
         except Exception:
             log.exception("request.failed")
-            return encode_fault(errors.MemoryAgentError("internal error; the daemon's log has the traceback"))
+            return encode_fault(MemoryAgentError("internal error; the daemon's log has the traceback"))
 
     def _principal(self, credential: Credential) -> Principal:
-        try:
-            if credential.curve_key is not None:
-                return self._credentials.of_curve(credential.curve_key)
-            return self._credentials.of_token(credential.token.encode())
-        except RelayError as error:
-            raise errors.UnauthorizedError(str(error)) from error
+        if credential.curve_key is not None:
+            return self._credentials.of_curve(credential.curve_key)
+        return self._credentials.of_token(credential.token.encode())
 
 
 def scope_of(name: str) -> Scope:
@@ -80,12 +77,7 @@ def permitted(request: Request, principal: Principal) -> Request:
     `InvalidInputError`.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
-    try:
-        _check(request, principal, user_id)
-    except ScopeMissingError as error:
-        raise errors.ScopeMissingError(error.scope, error.key_id) from error
-    except UserNotAllowedError as error:
-        raise errors.UserNotAllowedError(error.field, error.reason) from error
+    _check(request, principal, user_id)
     return msgspec.structs.replace(request, user_id=user_id)
 
 

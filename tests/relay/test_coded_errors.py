@@ -10,7 +10,10 @@ import memory_agent.errors
 import relay.errors
 from relay.errors import CodedError, MemoryAgentError, RelayError
 
-EVERY = sorted({*memory_agent.errors.ERRORS.values(), *relay.errors.ERRORS.values()}, key=lambda kind: kind.__name__)
+EVERY = sorted(
+    {*memory_agent.errors.ERRORS.values(), *relay.errors.ERRORS.values()},
+    key=lambda kind: (kind.__name__, kind.__module__),
+)
 
 
 def made(kind: type[CodedError]) -> CodedError:
