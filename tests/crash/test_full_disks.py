@@ -122,8 +122,12 @@ def _ingest(host: MemoryHost, first: int, end: int) -> str:
 
 
 def _found(host: MemoryHost) -> tuple[RetrievedMemory, ...]:
+    """Return the answer, once the graph, which is rebuilt in the background after waking, takes part in it."""
     asked = encode(RecallParams(query="look after lamp7", top_k=3))
-    return decode_reply(host.call("alice", "recall", asked, 30_000.0), RecallResult).memories
+    while True:
+        result = decode_reply(host.call("alice", "recall", asked, 30_000.0), RecallResult)
+        if "index_rebuilding" not in result.degraded:
+            return result.memories
 
 
 def _event(number: int, text: str) -> Event:
