@@ -265,7 +265,7 @@ from relay.disk import environment
 step, words = sys.argv[1], sys.argv[2:]
 places = {"room_for_copy": sys.modules["relay.crypto.encrypt_in_place"]}
 places |= dict.fromkeys(("flush_copy", "replace_by_copy"), environment)
-place = places.get(step, encrypting)
+place = places.get(step, encryption)
 before = getattr(place, step)
 def dying(*arguments, **more):
     if step == "encrypt_intent":
