@@ -141,9 +141,7 @@ def test_without_a_daemon_a_key_is_obeyed_as_with_one(run: Run, run_json: RunJso
         )
 
 
-def test_without_a_daemon_a_key_that_is_none_answers_nothing(
-    run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_daemon_an_unknown_key_is_refused(run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, nonsense = data_dir.parent / "bob.key", data_dir.parent / "nonsense.key"
     run("keys", "create", "bob", "--user", "bob", "--out", str(key))
     run("keys", "revoke", "bob")
