@@ -61,7 +61,7 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
         (["create", "a", "--user", "alice", "--all-users"], "not both"),
         (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is not a scope"),
         (["create", "a", "--all-users", "--scope", ""], "not a scope"),
-        (["create", "a", "--user", "system"], "only a key for all users"),
+        (["create", "a", "--user", "system"], "need a key for all users"),
         (["create", "local", "--all-users"], "a key of this name exists"),
         (["revoke", "a"], "there is no such key"),
         (["revoke", "local"], "keys rotate local"),
