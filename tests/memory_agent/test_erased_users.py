@@ -96,7 +96,7 @@ def test_a_user_is_erased_completely_and_starts_empty(data_dir: Path) -> None:
     require_gone(data_dir)
 
 
-def test_a_user_whose_records_are_damaged_is_erased_unread(data_dir: Path) -> None:
+def test_a_user_with_damaged_records_is_erased_unread(data_dir: Path) -> None:
     file = user_folder(data_dir, "alice") / "records" / "data.mdb"
     file.write_bytes(file.read_bytes()[: -4 * 4_096] + bytes(4 * 4_096))
     with Journal.open(journal_folder(data_dir)) as journal:

@@ -12,7 +12,7 @@ from served_host import client_of_host
 from memory_agent.embedders import Embedder
 
 
-def test_a_client_has_its_memory_rebuilt_and_compacted(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_client_rebuilds_and_compacts_its_memory(tmp_path: Path, embedder: Embedder) -> None:
     with client_of_host(tmp_path, embedder) as client:
         made = [client.remember(f"the deploy {number} needs the VPN") for number in range(20)]
         client.forget([record.id for record in made[2:]])

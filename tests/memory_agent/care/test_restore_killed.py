@@ -64,7 +64,7 @@ def data_dir(tmp_path: Path, embedder: Embedder) -> Path:
 
 
 @pytest.mark.parametrize("part", ["all", "alice"])
-def test_killed_at_any_move_it_is_finished_by_the_next_start(
+def test_a_restore_killed_at_any_move_is_finished_by_the_next_start(
     data_dir: Path, tmp_path: Path, embedder: Embedder, part: str
 ) -> None:
     killed = finished = 0

@@ -112,7 +112,7 @@ def test_status_shows_a_missing_key_as_locked(
     assert run_json("encryption", "status", *on)["stores"] == locked
 
 
-def test_a_destroyed_key_takes_all_of_its_user_and_nothing_of_others(
+def test_destroying_a_key_makes_its_users_data_unreadable_and_no_others(
     run: Run, run_json: RunJson, on: tuple[str, str], filled: Path, keys: KeyRing
 ) -> None:
     user_folder(filled, "alice").mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_a_destroyed_key_takes_all_of_its_user_and_nothing_of_others(
     assert json.loads(again.stderr)["error"]["code"] == "encryption_key_missing"
 
 
-def test_what_is_left_of_a_destroyed_key_is_forgotten_without_it(
+def test_a_user_is_erased_after_the_key_was_destroyed(
     run_json: RunJson, on: tuple[str, str], filled: Path, keys: KeyRing
 ) -> None:
     run_json("encryption", "destroy", "--user", "alice", "--yes", *on)

@@ -61,7 +61,7 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
         (["create", "a", "--user", "alice", "--all-users"], "not both"),
         (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is not a scope"),
         (["create", "a", "--all-users", "--scope", ""], "not a scope"),
-        (["create", "a", "--user", "system"], "only a key for all users"),
+        (["create", "a", "--user", "system"], "need a key for all users"),
         (["create", "local", "--all-users"], "a key of this name exists"),
         (["revoke", "a"], "there is no such key"),
         (["revoke", "local"], "keys rotate local"),
@@ -141,9 +141,7 @@ def test_without_a_daemon_a_key_is_obeyed_as_with_one(run: Run, run_json: RunJso
         )
 
 
-def test_without_a_daemon_a_key_that_is_none_answers_nothing(
-    run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_daemon_an_unknown_key_is_refused(run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, nonsense = data_dir.parent / "bob.key", data_dir.parent / "nonsense.key"
     run("keys", "create", "bob", "--user", "bob", "--out", str(key))
     run("keys", "revoke", "bob")

@@ -59,7 +59,7 @@ def ages_of(memory: Memory) -> list[int]:
     return sorted((NOW - record.timestamp).days for _, record in memory._archive.store.scan())
 
 
-def test_what_has_reached_its_age_is_in_no_byte_of_any_file_after_opening(tmp_path: Path, embedder: Embedder) -> None:
+def test_expired_memories_are_in_no_byte_of_any_file_after_opening(tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, told(1, 31 * DAY), told(2, 90 * DAY), told(3, 2 * DAY, text="harmless"))
     with opened(tmp_path, embedder, USUAL) as memory:
         assert ages_of(memory) == [2]
@@ -79,7 +79,7 @@ def test_nothing_expires_without_a_rule(tmp_path: Path, embedder: Embedder) -> N
     assert not (tmp_path / RETENTION_FILE).exists()
 
 
-def test_the_age_is_reached_at_its_very_moment_and_not_before(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_memory_expires_at_its_moment_and_not_before(tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, told(1, 30 * DAY))
     just = timedelta(microseconds=1)
     with opened(tmp_path, embedder, USUAL, now=NOW - just) as memory:
@@ -130,9 +130,7 @@ def test_a_rule_matches_when_all_its_conditions_hold(
         assert sorted({text for id_, text in before.items() if id_ not in left}) == gone
 
 
-def test_the_first_rule_that_fits_decides_and_one_without_age_keeps_for_ever(
-    tmp_path: Path, embedder: Embedder
-) -> None:
+def test_the_first_matching_rule_decides_and_one_without_age_keeps_for_ever(tmp_path: Path, embedder: Embedder) -> None:
     kept = RetentionRule(name="kept", events=("chat.*",))
     short = RetentionRule(name="short", signals=("task-progress",), age_s=DAY_S)
     rest = RetentionRule(name="rest", age_s=10 * DAY_S)
@@ -150,7 +148,7 @@ def test_the_first_rule_that_fits_decides_and_one_without_age_keeps_for_ever(
         assert memory.stats().expired == {"short": 1, "rest": 1}
 
 
-def test_a_dry_run_says_what_would_go_by_rule_and_changes_nothing(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_dry_run_counts_by_rule_and_changes_nothing(tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, told(1, 31 * DAY), told(2, 90 * DAY), told(3, DAY))
     with opened(tmp_path, embedder, USUAL, now=NOW - 80 * DAY) as memory:
         before = files_and_bytes(tmp_path)
@@ -248,7 +246,7 @@ def test_a_memory_whose_process_was_killed_is_due(tmp_path: Path, embedder: Embe
 
 
 @pytest.mark.parametrize("step", ["write_intent", "first part", "second part", "purge", "close_intent"])
-def test_killed_half_way_it_goes_on(step: str, tmp_path: Path, embedder: Embedder) -> None:
+def test_expiry_killed_half_way_is_finished(step: str, tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(6)), told(9, DAY, text="harmless"))
     killed = subprocess.run([sys.executable, __file__, str(tmp_path), step], timeout=120)
     assert killed.returncode == -signal.SIGKILL
