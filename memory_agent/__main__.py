@@ -8,7 +8,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it with 130, wherever it is."""
+    """Run the command line; Ctrl-C ends it with exit code 130."""
     try:
         from memory_agent.cli.group import cli  # inside, so that Ctrl-C while the imports run is clean too
 

@@ -1,4 +1,4 @@
-"""Checks of arguments, the same before a request is sent and where it is answered.
+"""Checks of arguments, in the client before a request is sent and again where it is answered.
 
 None means the default; anything else is checked, `0` and `""` too. The checks raise `InvalidInputError` (with the
 argument's name).
@@ -26,12 +26,12 @@ Word = TypeVar("Word", bound=str)
 class RecallOptions(TypedDict, total=False):
     """Further options of a recall.
 
-    `profile`: the planner's situation; it sets how many memories of which kinds, where the caller does not.
-    `dates`: what a time named in the query does: `boost` memories of that time, `filter` by it, or `ignore` it.
-    `reference_time`: what "last week" is relative to, with a time zone, which decides where days begin; default: now.
-    `context_tokens`: also render a block for a prompt, in at most so many tokens of the embedding model.
-    `with_embedding`: include each record's vector. `by_run`: the run that asks; its outcome is credited to the memories
-    it was shown. (A filter by run is `filter.run_id`.)
+    `profile`: the planner's situation; it sets the default number and kinds of memories.
+    `dates`: how a time in the query is used: `boost` memories of that time, `filter` by it, or `ignore` it.
+    `reference_time`: what "last week" is relative to (default: now); its time zone decides when days begin.
+    `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
+    `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
+    it used. (A filter by run is `filter.run_id`.)
     """
 
     profile: Profile | None

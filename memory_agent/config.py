@@ -1,7 +1,6 @@
-"""The settings of each part: a struct each, with bounds, so that each part receives only its own.
+"""The settings of each part: one struct per part, with bounds.
 
-Sizes are bytes, durations seconds or milliseconds, as the field's name says. Where the values come from is
-`settings`'s business.
+Field names carry the unit (`_s`, `_ms`, `_bytes`). `settings` reads the values.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which model turns text into vectors. `folder` names a folder with the weights; empty: find them."""
+    """The embedding model. `folder` holds the weights; empty: search the usual places."""
 
     folder: str = ""
     scheme: Literal["auto", "int8", "float32"] = "auto"  # auto: int8 where the processor has VNNI
@@ -40,7 +39,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes a memory. `signals` is a TOML file with rows added to, or taken from, the default table."""
+    """Which events become memories. `signals` is a TOML file that adds rows to the default table, or removes some."""
 
     signals: str = ""
     min_text_chars: NonNegative = 4
@@ -50,10 +49,10 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How memories are ranked.
 
-    `vector_weight` is the weight of the vector side in the fusion, the words have the rest; `contiguity` the share of
-    their score that the best matches lend to their neighbours in the session; `context_words` the weight of the query's
-    words that a memory and its neighbours hold between them; `dates` says what a time in the query does, `date_weight`
-    how much a memory of that time gains; `diversity` how much a memory loses by being like a better one. 0 is off.
+    `vector_weight`: the weight of cosine similarity in the fusion; BM25 has the rest. `contiguity`: the share of their
+    score that the best matches add to their neighbours in the session. `context_words`: the weight of the query words
+    that a memory and its neighbours contain together. `dates`: how a time in the query is used; `date_weight`: the
+    boost for a memory of that time. `diversity`: the penalty for resembling a better result (MMR). 0 is off.
     """
 
     mode: Mode = "hybrid"
@@ -71,15 +70,15 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How runs are followed and learnt from.
+    """How runs are followed and learned from.
 
-    `mode`: `auto`, the learned ranking acts once contests have shown that it helps; `on`, it always acts; `off`,
-    nothing is learnt. What it adds to a score: `association` for a memory that was used for requests like this one,
-    in shares of its own score; `recurrence` besides where the request itself comes again; `shift` for lying where the
-    query is moved to; `outcome` between a run that failed and one that was approved, about equally close ones; `prior`
-    for what helped whatever was asked. 0 is off. `retry_similarity` is the cosine of two requests from which the later
-    one is the earlier one in other words, `request_similarity` that of a recall and a request from which they are the
-    same."""
+    `mode`: `auto` applies the learned ranking once interleaved comparisons have shown that it helps, `on` always, `off`
+    learns nothing. Weights, 0 is off: `association` for memories used in similar requests, as a share of their own
+    score; `recurrence` on top when the same request recurs; `shift` for the similarity to the adapted query; `outcome`
+    for approved over failed runs at about equal similarity; `prior` for memories that helped, regardless of the query.
+    From a cosine of `retry_similarity`, the later of two requests is a rewording of the earlier; from
+    `request_similarity`, a recall and a request are the same.
+    """
 
     mode: Literal["auto", "on", "off"] = "auto"
     association: Fraction = 0.5
@@ -98,10 +97,11 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories that go when they are `age_s` old; 0 keeps them for ever.
+    """Memories that expire at the age of `age_s`; 0 keeps them for ever.
 
-    What is named must all hold. `events` are patterns of event types as in the table of signals, `signals` names of its
-    rows; neither fits a memory that comes from no event."""
+    All conditions must hold. `events` are patterns of event types as in the signal table, `signals` names of its rows;
+    neither matches a memory that comes from no event.
+    """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
     kinds: tuple[Kind, ...] = ()
@@ -113,20 +113,24 @@ class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long memories are kept: the first rule that fits decides, and without one they stay. No rule is off.
+    """How long memories are kept: the first matching rule decides; memories without one are kept. No rules: off.
 
-    A user is looked at once in `interval_s` at most, and only when something has reached its age."""
+    A user is checked at most once per `interval_s`, and only when a memory is due.
+    """
 
     rules: tuple[RetentionRule, ...] = ()
     interval_s: Positive = 86_400.0
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The daemon. `listen` adds endpoints to the socket file, beyond loopback with CURVE alone; `dedicated_hosts` users
-    at a time get a process of their own, the others share `shared_hosts`; `spare_hosts` whose users sleep are kept for
-    the next to wake. At most `most_awake` users are awake at a time. `owner_claims`: whose word makes a user
-    the owner of a run or session, to whom events of `system` then go: `vouched`, that of keys for all users alone;
-    `any`, that of users' own keys too, who can name another's run first."""
+    """The daemon.
+
+    `listen` adds endpoints to the socket file; beyond loopback only with CURVE. At most `dedicated_hosts` users at a
+    time have a process of their own, the others share `shared_hosts`; `spare_hosts` idle processes are kept for the
+    next user. At most `most_awake` users are awake at a time. `owner_claims` decides which keys may assign a run or
+    session, and with it the events of `system`, to a user: `vouched`, only keys for all users; `any`, users' own keys
+    too, which could claim another user's run first.
+    """
 
     listen: tuple[str, ...] = ()
     dedicated_hosts: NonNegative = 8

@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose; how errors are declared and travel is said in `relay.errors`."""
+"""The errors of this package; `relay.errors` says how errors are declared and sent."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class StoreOwnedElsewhereError(StoreError):
 
 @dataclass(eq=False, repr=False)
 class FencedError(StoreError):
-    """A newer owner has taken this store over; this one must not write any more."""
+    """A newer owner has taken over this store; the former one must not write any more."""
 
     code = "fenced"
     template = "{path}: owner epoch {own_epoch} was superseded by {current_epoch}"

@@ -1,5 +1,4 @@
-"""Events and stated memories in, stored memories out: mapped, deduplicated, embedded, and committed with the journal
-cursor.
+"""Turn events and stated memories into stored memories: map, deduplicate, embed, and commit with the journal cursor.
 
 Delivery is at least once, the effect exactly once: a known event id adds nothing, and an event that made no memory is
 counted only above the cursor. Both are decided inside the transaction that writes. Text is embedded before it,

@@ -1,8 +1,8 @@
-"""One user's memory: open a folder, ingest, recall, remember, forget, close. Synchronous; knows no Ray and no daemon.
+"""One user's memory: open a folder, ingest, recall, remember, forget, close. Synchronous, without Ray or a daemon.
 
-This is the whole system for somebody who wants it inside a program of their own; the daemon wraps it and adds nothing
-to what it means. One thread may ingest while several recall. What this does not do: find out whose event it is
-(`dispatcher`), keep a journal (`relay`). Rejected: an async class: an event loop would only wait for the disk.
+Embed it in a program of your own, or let the daemon serve it; both behave alike. One thread may ingest while several
+recall. Events are assigned to users by `daemon.dispatcher` and journalled by `relay`. Rejected: an async class, whose
+event loop would only wait for the disk.
 """
 
 from __future__ import annotations
@@ -158,12 +158,12 @@ class Memory:
         seqs: Sequence[int] | None = None,
         now: datetime | None = None,
     ) -> IngestReport:
-        """Make memories of events. Durable on return, all of it or nothing.
+        """Store the memories that events contain. Atomic, and durable on return.
 
-        With `seqs`, their numbers in a journal, the store's cursor moves along, and what lies at or below it and made
-        no memory is not counted again. Repeats are recognised by their `event_id`. What can never become a
-        memory is in `rejected`, and disturbs nothing else: what is no event, is too large, lies in the future. Whose
-        event it is is not looked at. Raises `InvalidInputError` when `events` is no list, or `seqs` do not fit.
+        `seqs` are the events' numbers in a journal: they advance the store's cursor, and events at or below it that
+        made no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never become a
+        memory (malformed, too large, in the future) are listed in `rejected` and do not affect the others. The events'
+        `user_id` is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not match it.
         """
         if isinstance(events, Mapping | Event | str | bytes):
             raise InvalidInputError("events", f"must be a list of events, is {type(events).__name__}")
@@ -171,7 +171,7 @@ class Memory:
         return self._ingest([partial(self._checked, event, moment) for event in events], seqs)
 
     def ingest_encoded(self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None) -> IngestReport:
-        """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), checked when they came in."""
+        """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), which validated them."""
         return self._ingest([partial(read_event, event) for event in events], seqs)
 
     @property
@@ -192,8 +192,8 @@ class Memory:
     ) -> RecallResult:
         """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded` and is
-        no error. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded`; that is
+        not an error. Raises `InvalidInputError` (with the argument's name).
         """
         moment = check_now(now)
         asked = make_query(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
@@ -285,14 +285,14 @@ class Memory:
         return self.runs.judge(recall_id, used, quality, comment, event_id=event_id, now=now)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Give up runs silent for too long, and recalls that no run asked for; return how many runs."""
+        """Abandon runs without events for too long, and delete old recalls outside runs; return the number of runs."""
         with self._call():
             return self._forgetting.silent_runs(check_now(now))
 
     def fill_vectors(self, limit: int | None = None) -> int:
-        """Embed at most `limit` memories that were stored while no model was there; return how many.
+        """Embed at most `limit` memories that were stored without a vector, for want of a model; return how many.
 
-        Interrupted, it goes on where it was. Returns 0 when there is still no model, or another one than before.
+        Resumes where it was interrupted. Returns 0 while there is no model, or if the model changed.
         """
         with self._call():
             filled = self._intake.fill_vectors(limit)
@@ -300,10 +300,9 @@ class Memory:
             return filled
 
     def reembed(self, progress: Progress | None = None) -> int:
-        """Make all vectors anew with the present model, after `model_changed`; return how many.
+        """Recompute all vectors with the current model, after `model_changed`; return how many.
 
-        Meanwhile recalls are served by words. `progress` is called with (done, total). Raises `ModelError` when there
-        is no model.
+        Meanwhile recalls are lexical. `progress` is called with (done, total). Raises `ModelError` without a model.
         """
         with self._call():
             made = self._intake.reembed(progress)
@@ -320,7 +319,7 @@ class Memory:
                 return _stats(self.user_id, self._archive)
 
     def close(self) -> None:
-        """Wait for running calls, write what waits, save the caches and release the folder. Idempotent."""
+        """Wait for running calls, write pending data, save the caches and release the folder. Idempotent."""
         if self._call.shut():
             self._consolidation.close()
             with self.erasure.noting_age():
@@ -328,7 +327,7 @@ class Memory:
             self._embedder.close()
 
     def abandon(self) -> None:
-        """Close without writing, after `FencedError`: another owner works on the folder by now."""
+        """Close without writing, after `FencedError`: the folder has a new owner."""
         if self._call.shut():
             self._archive.abandon()
             self._embedder.close()
@@ -375,7 +374,7 @@ class Memory:
         return self._masker.event(checked)
 
     def _log(self, event: str, **fields: Any) -> None:
-        """Log where an entry point has set logging up; unasked, structlog would print to somebody's standard output."""
+        """Log if an entry point configured logging; otherwise structlog would print to the caller's standard output."""
         if structlog.is_configured():
             log.info(event, user_id=self.user_id, **fields)
 

@@ -86,9 +86,9 @@ class Sona:
             )
 
     def reset(self) -> int:
-        """Discard what was learned. The runs stay, but ended ones are left out from now on; return how many those are.
+        """Discard what was learned; return the number of ended runs, from which nothing is learned any more.
 
-        The outcomes stay with their memories. Durable on return.
+        Runs and the outcomes of memories are kept. Durable on return.
         """
         with self._in_use():
             with self._archive.batch() as batch:
@@ -100,15 +100,15 @@ class Sona:
             return len(runs)
 
     def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. As private as the queries they were made of."""
+        """Return the ended runs with their recalls, for `load`. As private as the queries."""
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             return export_runs(snapshot)
 
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by their ids; those that are not stored here are left out. Raises `InvalidInputError` for
-        damaged data, and changes nothing then.
+        Memories are matched by id; unknown ones are left out. Raises `InvalidInputError` for damaged data, before any
+        change.
         """
         with self._in_use():
             with self._archive.batch() as batch:
@@ -135,8 +135,7 @@ class Care:
     def rebuild(self) -> int:
         """Rebuild the vector index and the lexicon from the records; return how many memories there are.
 
-        Meanwhile recalls are answered by the other side, with the reason in `degraded`. What is ingested meanwhile is
-        in both afterwards.
+        Meanwhile recalls use the other index and say so in `degraded`. Both include what is ingested meanwhile.
         """
         with self._in_use():
             self._archive.rebuild("index")
@@ -145,9 +144,9 @@ class Care:
             return self._archive.store.count
 
     def compact(self) -> Compacted:
-        """Return the disk space, and remove the bytes, of deleted records. Recalls go on; writes wait.
+        """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.
 
-        Raises `DeadlineExceededError` when reads never pause, `StoreFullError` without room for a copy.
+        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without room for a copy.
         """
         with self._in_use():
             before, after = self._archive.compact()
@@ -182,21 +181,20 @@ class Erasure:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Takes what is named by id, belongs to the session or passes the filter. Slower than `forget`: the lexicon is
-        rebuilt (.15 s per 1,000 memories) and the file of the records is copied. After a crash, the next opening
-        finishes it. With `dry_run`, only the receipt is made. A daemon erases the events from its journal too; an
-        embedded memory in a daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises
-        `InvalidInputError`.
+        Selects memories by id, by session or by filter. Slower than `forget`: the lexicon is rebuilt (.15 s per 1,000
+        memories) and the record file is copied. An erasure that a crash interrupts is finished at the next opening.
+        `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
+        daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises `InvalidInputError`.
         """
         moment = check_now(now)
         return self._erase(Selection.of(record_ids, session_id, filter), moment, dry_run=dry_run)
 
     def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
-        """Erase what reached the age of a retention rule, as `erase` does. The receipt's `by_rule` has the counts."""
+        """Erase memories that expired by a retention rule, as `erase` does; the receipt counts them in `by_rule`."""
         return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
 
     def age(self, now: datetime | None = None, limit: int | None = None) -> int:
-        """Forget what reached its age, at most `limit`, if a check is due; return how many memories."""
+        """Forget expired memories, at most `limit`, if a check is due; return how many."""
         with self._in_use():
             return self._eraser.expire(check_now(now), limit)
 

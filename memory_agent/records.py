@@ -70,7 +70,7 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which memories an answer may contain. Every field that is set must match; an empty one is no condition.
+    """Which memories an answer may contain. Every field that is set must match; an empty field matches all.
 
     `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
     quality; `min_score`, a floor on the raw cosine, those without a vector.

@@ -1,7 +1,7 @@
-"""`Memory.runs`: begin, step, end and rate runs by hand, and read them.
+"""`Memory.runs`: begin, step, end and rate runs, and read them.
 
-Each change is ingested as an event like those of a conductor, so there is one path and one meaning. A repeated
-`event_id` is ignored. What a run means for learning is decided in `learning`.
+Each change is ingested as an event, like those of a conductor. A repeated `event_id` is ignored. `learning` derives
+quality and credit from the events.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Runs:
     """The runs of one user. Every method raises `InvalidInputError` (with the argument's name) and `StoreError`."""
 
     def __init__(self, user_id: str, archive: Archive, run_records: RunRecords, take_in: TakeIn, in_use: InUse) -> None:
-        """Write through `take_in`, as events are."""
+        """`take_in` ingests an event."""
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records
@@ -60,7 +60,7 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. Of two begins the earlier counts. Durable on return."""
+        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return."""
         check_words("objective", objective)
         moment = check_now(now)
         given = event_id if run_id is None else run_id  # a repeat begins the same run

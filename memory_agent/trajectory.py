@@ -80,8 +80,11 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence of the gate. `won` and `lost` count contests of the learned arm; `evidence` and `harm` are the
-    wealth of the bets for and against it, each compared with `threshold`."""
+    """The evidence of the gate.
+
+    `won` and `lost` count contests of the learned arm; `evidence` and `harm` are the wealth of the bets for and against
+    it, each compared with `threshold`.
+    """
 
     state: GateState
     won: int

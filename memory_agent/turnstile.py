@@ -1,4 +1,4 @@
-"""Calls into an open memory; closing it waits for those under way and refuses later ones."""
+"""Count the calls into an open memory, so that closing waits for them and refuses later ones."""
 
 from __future__ import annotations
 

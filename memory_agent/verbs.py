@@ -1,7 +1,7 @@
 """The verbs of a memory and of its daemon: one row each, from which everything else about a verb follows.
 
 The clients' methods (`ops/documents/clients.py` writes them), the gateway's permissions, what is repeated after a lost
-answer, the dispatch in the daemon and in its hosts, and the answers for users without a store are all read off this
+answer, the dispatch in the daemon and in its hosts, and the answers for users without a store all follow from this
 table. To add a verb, add a row here and the method that it names, and run `python -m ops.documents`.
 """
 
@@ -66,9 +66,9 @@ class Verb:
     """One verb.
 
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client.
-    `scope` is the scope that a key needs; None for steps that only the daemon itself takes. `repeat` says whether a
-    request whose answer was lost may be sent again. `about` says for whom the key must be: for the request's user, for
-    each user that the parameters name, or for all users. `answered_by` says who answers in a daemon; an embedded
+    `scope` is the scope that a key needs; None for verbs that only the daemon itself calls. `repeat` says whether a
+    request whose answer was lost may be sent again. `about` says which users the key must cover: the request's user,
+    each user that the parameters name, or all users. `answered_by` is the part of a daemon that answers; an embedded
     `Memory` has the methods that a memory answers, alone or with the journal.
     """
 
@@ -91,7 +91,7 @@ class Verb:
 
     @property
     def is_inner(self) -> bool:
-        """Whether only the daemon itself asks for it."""
+        """Whether only the daemon itself calls it."""
         return self.scope is None
 
     @property
@@ -106,21 +106,21 @@ class Verb:
         return Call(self, params, self.patience_ms if patience_ms is None else patience_ms)
 
     def answer(self, memory: Any, params: Params, remaining_ms: float) -> object:
-        """Answer from a `Memory`, within what remains of the caller's patience."""
+        """Answer from a `Memory`, within the remaining deadline."""
         arguments = params.arguments(remaining_ms, memory.usual_deadline_ms)
         return attrgetter(self.method)(memory)(**arguments)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One verb with its parameters and the caller's patience, ready to be sent."""
+    """One verb with its parameters and its deadline, ready to be sent."""
 
     verb: Verb
     params: Params
     patience_ms: float
 
     def encode(self, user_id: str, token: str) -> bytes:
-        """Return the bytes of the request. Raises `InvalidInputError` naming what has no form on the wire."""
+        """Return the bytes of the request. Raises `InvalidInputError` (with the argument's name)."""
         request = Request(
             method=self.verb.name,
             user_id=user_id,

@@ -173,8 +173,8 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     Stop the daemon first. A damaged or incomplete backup is refused, and nothing changes. What is in the data folder
     already is moved aside with --replace, to a folder that is named, and never deleted. Events after the backup that
     the journal here still holds are ingested at the daemon's next start. What was forgotten here after the backup stays
-    forgotten. The journal has no memories that were remembered by hand or imported, no recalls, and no runs begun by
-    hand: --from-journal does not restore those.
+    forgotten. The journal has no memories from `remember` or `import`, no recalls, and no runs from `trajectory`:
+    --from-journal does not restore those.
 
     \b
     Examples:

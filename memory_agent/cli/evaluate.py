@@ -1,4 +1,4 @@
-"""`eval …`: measures how much of what it should find a memory finds, how fast, and whether another run is better.
+"""`eval …`: measure recall quality and speed, and compare two runs.
 
 The commands that run a trial differ in the format they read; what they share is in `evaluate_trial`.
 """
@@ -33,7 +33,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
         try:
             return tuple(number for part in value.split(",") for number in _range(part))
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers and ranges such as 3,4 or 0-2", param, ctx)
+            self.fail(f"{value!r} is not a list of numbers and ranges such as 3,4 or 0-2", param, ctx)
 
 
 class EvaluationGroup(click.Group):

@@ -38,7 +38,7 @@ class Trial:
     compared: tuple[Path, Path] | None
 
     def run(self, dataset: str, metavar: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
-        """Measure on the dataset that `read` makes of `source`, or compare two files of its results; print either."""
+        """Measure on the dataset that `read` reads from `source`, or compare two result files; print either."""
         if self.compared is not None:
             self._compare(dataset, source)
         elif source is None:

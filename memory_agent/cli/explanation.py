@@ -1,4 +1,4 @@
-"""`recall --explain`: why each memory was found, as a table, and how the query was understood.
+"""`recall --explain`: a table of why each memory was found, and how the query was understood.
 
 The parts of a row add up to its score. Details that need more width follow: the matching passage, neighbours that
 boosted the memory, and duplicates.

@@ -43,7 +43,7 @@ def forget(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Erase memories and the events they were made of from every file, and print a receipt.
+    """Erase memories, and the events they came from, from every file, and print a receipt.
 
     Of --kind, --source, --tag, --since and --until, all that are given must match. This cannot be undone. Backups, and
     events that publishers have not sent yet, are not covered. Unknown ids are listed. Exit code 1: the erasure is not

@@ -1,4 +1,4 @@
-"""Progress bars on standard error, so that standard output stays what was asked for."""
+"""Progress bars on standard error; standard output is for results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`remember` and `recall`: store a memory by hand, and find memories that resemble a text."""
+"""`remember` and `recall`: store a memory, and find memories that resemble a text."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def recall(
 ) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
-    Uses the daemon of the data folder, or the files if none runs. What could not take part (no model, a deadline) is
-    listed as degraded. Finding no memories is not an error.
+    Uses the daemon of the data folder, or the files if none runs. Parts that were unavailable (no model, a deadline)
+    are listed as degraded. Finding no memories is not an error.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
         note(f"degraded: {', '.join(result.degraded)}")
 
 
-@click.command(short_help="Store one memory by hand.")
+@click.command(short_help="Store one memory.")
 @click.argument("text")
 @click.option("--kind", type=click.Choice(KINDS), default="finding", show_default=True, help="The kind of memory.")
 @click.option("--source", type=click.Choice(SOURCES), default="user_input", show_default=True, help="Its origin.")

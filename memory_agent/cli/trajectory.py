@@ -1,4 +1,4 @@
-"""`trajectory …` and `feedback`: record runs by hand, show runs, and report which memories helped."""
+"""`trajectory …` and `feedback`: record runs, show runs, and report which memories helped."""
 
 from __future__ import annotations
 

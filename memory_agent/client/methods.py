@@ -47,7 +47,7 @@ class RunsMethods:
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. Of two begins the earlier counts. Durable on return."""
+        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return."""
         return self._ask(
             "runs.begin",
             objective=objective,
@@ -104,21 +104,21 @@ class SonaMethods:
         return self._ask("sona.status")
 
     def reset(self) -> int:
-        """Discard what was learned. The runs stay, but ended ones are left out from now on; return how many those are.
+        """Discard what was learned; return the number of ended runs, from which nothing is learned any more.
 
-        The outcomes stay with their memories. Durable on return.
+        Runs and the outcomes of memories are kept. Durable on return.
         """
         return self._ask("sona.reset")
 
     def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. As private as the queries they were made of."""
+        """Return the ended runs with their recalls, for `load`. As private as the queries."""
         return self._ask("sona.export")
 
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by their ids; those that are not stored here are left out. Raises `InvalidInputError` for
-        damaged data, and changes nothing then.
+        Memories are matched by id; unknown ones are left out. Raises `InvalidInputError` for damaged data, before any
+        change.
         """
         return self._ask("sona.load", data=data)
 
@@ -132,15 +132,14 @@ class CareMethods:
     def rebuild(self) -> int:
         """Rebuild the vector index and the lexicon from the records; return how many memories there are.
 
-        Meanwhile recalls are answered by the other side, with the reason in `degraded`. What is ingested meanwhile is
-        in both afterwards.
+        Meanwhile recalls use the other index and say so in `degraded`. Both include what is ingested meanwhile.
         """
         return self._ask("care.rebuild")
 
     def compact(self) -> Compacted:
-        """Return the disk space, and remove the bytes, of deleted records. Recalls go on; writes wait.
+        """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.
 
-        Raises `DeadlineExceededError` when reads never pause, `StoreFullError` without room for a copy.
+        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without room for a copy.
         """
         return self._ask("care.compact")
 
@@ -161,16 +160,15 @@ class ErasureMethods:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Takes what is named by id, belongs to the session or passes the filter. Slower than `forget`: the lexicon is
-        rebuilt (.15 s per 1,000 memories) and the file of the records is copied. After a crash, the next opening
-        finishes it. With `dry_run`, only the receipt is made. A daemon erases the events from its journal too; an
-        embedded memory in a daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises
-        `InvalidInputError`.
+        Selects memories by id, by session or by filter. Slower than `forget`: the lexicon is rebuilt (.15 s per 1,000
+        memories) and the record file is copied. An erasure that a crash interrupts is finished at the next opening.
+        `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
+        daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises `InvalidInputError`.
         """
         return self._ask("erasure.erase", record_ids=record_ids, session_id=session_id, filter=filter, dry_run=dry_run)
 
     def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase what reached the age of a retention rule, as `erase` does. The receipt's `by_rule` has the counts."""
+        """Erase memories that expired by a retention rule, as `erase` does; the receipt counts them in `by_rule`."""
         return self._ask("erasure.erase_expired", dry_run=dry_run)
 
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
@@ -202,8 +200,8 @@ class MemoryMethods:
     ) -> RecallResult:
         """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded` and is
-        no error. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded`; that is
+        not an error. Raises `InvalidInputError` (with the argument's name).
         """
         return self._ask(
             "recall", query=query, top_k=top_k, filter=filter, mode=mode, deadline_ms=deadline_ms, **options

@@ -1,4 +1,4 @@
-"""The learner (`sona`) of one user between its store and its recalls: trained on ended runs, asked for advice, saved.
+"""The learner (`sona`) of one user: trained on ended runs, asked for advice by recalls, saved.
 
 What is learned is a function of the runs in the store (`lessons`). After each batch the changed runs are learned
 incrementally; on upkeep, and before saving, everything is relearned, which is exact and also replaces a lost or
@@ -173,7 +173,7 @@ class UserLearner:
         return learner
 
     def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
-        """Learn the changed runs; return False when only a relearn will do: a run is gone or unknown."""
+        """Learn the changed runs; return False if everything must be relearned: a run is gone or unknown."""
         learner = self._learner
         if learner is None:
             return False

@@ -107,7 +107,7 @@ def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, 
 
 
 def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
-    """Return the uses by the recall that showed them; a memory that none showed goes to the first."""
+    """Return the uses by the recall that showed them; a memory that none showed is credited to the first."""
     places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
     shares: list[list[StoredUse]] = [[] for _ in notes]
     for use in used:

@@ -130,7 +130,7 @@ class Vectors(Protocol):
 
     @property
     def by_text(self) -> Mapping[str, Embedding]:
-        """Return them."""
+        """Return the vectors."""
         ...
 
     def admitted(self, batch: Batch) -> Mapping[str, Embedding]:

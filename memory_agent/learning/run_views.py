@@ -1,4 +1,4 @@
-"""A stored run as callers see it: its request, and its public form (`Trajectory`).
+"""The request of a stored run, and the run's public form (`Trajectory`).
 
 A request is read from the memory that the begin event became, so forgetting that memory forgets it. Without comparable
 vectors two requests are compared by their words.

@@ -1,6 +1,6 @@
 """One user's records, and what is derived from them.
 
-`environment` and `fence` are LMDB under our rules and who may write; `codec`, `snapshot`, `batch` and `store` are the
-truth; `index` (vectors) and `lexicon` (words, and the columns of filters) are derived, and `derived` keeps them in
-step. `archive` is the three together, as the layers above use them.
+`environment` opens LMDB; `codec`, `snapshot`, `batch` and `store` hold the records. `vector_index` and `lexicon` (words
+and the columns of filters) are derived from them, and `derived` keeps these current. The layers above use `archive`,
+which combines all three.
 """

@@ -68,8 +68,9 @@ def open_lexicon(store: Store) -> Lexicon:
 
 
 def begin_lexicon(store: Store) -> tuple[Lexicon, bool]:
-    """Return the lexicon and whether it is up to date; a long build, or one on a full disk, is left to
-    `catch_up_lexicon`. A damaged file is set aside.
+    """Return the lexicon and whether it is up to date. A damaged file is set aside.
+
+    A long build, or one on a full disk, is left to `catch_up_lexicon`.
     """
     path, secret = store.folder / LEXICON_FILE, lexicon_secret(store.key)
     lexicon = Lexicon(path, secret)

@@ -1,4 +1,4 @@
-"""The LMDB environments of the memory: opened with its errors, and where a user's records lie."""
+"""Open the LMDB environments of the memory, with its errors, and locate a user's records."""
 
 from __future__ import annotations
 

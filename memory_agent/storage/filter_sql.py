@@ -27,8 +27,11 @@ _NAMED = "(SELECT id FROM names WHERE name IN ({places}))"
 
 
 class Narrowed(MemoryFilter, frozen=True, kw_only=True):
-    """A filter narrowed further: to any of `spans`, each (since, until) as in the filter, where there are some; without
-    memories whose fingerprint (`lexicon_schema.record_fingerprint`) is among `unlike`."""
+    """A filter narrowed further.
+
+    To any of `spans`, if there are some, each (since, until) as in the filter; without memories whose fingerprint
+    (`lexicon_schema.record_fingerprint`) is in `unlike`.
+    """
 
     spans: tuple[tuple[datetime | None, datetime | None], ...] = ()
     unlike: tuple[int, ...] = ()

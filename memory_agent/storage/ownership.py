@@ -1,7 +1,7 @@
-"""Whose a run or a session is, as checked bytes: one pair of key and user. Pure.
+"""The stored form of the owner of a run or session: a pair of key and user, with a checksum. Pure.
 
-In an encrypted map a key is a digest made with the system's key: it recognises an id but does not reveal it. A damaged
-pair belongs to nobody: one flipped bit must not give a user's work to another.
+In an encrypted map a key is a digest made with the system's key: it recognises an id without revealing it. A damaged
+pair has no owner, so that a flipped bit never gives a user's work to another.
 """
 
 from __future__ import annotations

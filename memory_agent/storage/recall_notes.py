@@ -1,4 +1,4 @@
-"""What is stored of a recall: the query's vector, and the memories that were shown, by which arm. Pure.
+"""The stored form of a recall: the query's vector, and the memories that were shown, by which arm. Pure.
 
 Most recalls never matter again; the store prunes those that belong to no run. Of the query's text only a digest is
 stored, which tells whether a run began with the same request.

@@ -59,6 +59,6 @@ def said_words(text: str) -> list[str]:
 
 
 def fingerprint(*texts: str) -> int:
-    """Return 63 bits of XXH3 over what the texts say, equal where `said_words` of each is."""
+    """Return 63 bits of XXH3 over the texts, equal where `said_words` of each are."""
     said = "\0".join(" ".join(said_words(text)) for text in texts)
     return xxhash.xxh3_64_intdigest(said.encode("utf-8", "surrogatepass")) >> 1

@@ -1,8 +1,8 @@
-"""The stored form of a run: what its events say, what other runs say of it, and what follows from both. Pure.
+"""The stored form of a run: facts from its events and from other runs, and the fields derived from them. Pure.
 
-The facts (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so that a run does not depend on the order of its
-events or their repetition. What follows from them (`learning`) is stored beside them, so that readers need not derive
-it. No text is stored: the request is read from the memory of the begin event.
+The facts (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so that neither the order of events nor their
+repetition matters. `learning` derives the other fields, which are stored for readers. No text is stored: the request is
+read from the memory of the begin event.
 
 Index entries tell where a run lies in time and which runs used a memory; keys are a letter, eight bytes, the run's key.
 """
@@ -26,9 +26,9 @@ _USE = struct.Struct(">dqq")
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """What one event says of its run. `row` is its memory; `named` are the rows that it says were used, and
-    `named_count` their number before any was forgotten.
+    """What one event says about its run.
 
+    `row` is its memory; `named` are the rows it names as used, `named_count` their number before any was forgotten.
     `is_judged`: the memory carries a verdict of its own. `objective_chars`: the length of the request in its text.
     """
 
@@ -51,7 +51,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """What a later run says of this one: it succeeded, `hop` links later; 0: it is a retry of this one."""
+    """What a later run says about this one: it succeeded, `hop` links later; 0: it is a retry of this one."""
 
     run_id: str
     hop: int
@@ -84,7 +84,7 @@ class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
-    """A run: facts first, then what follows from them. `number` orders runs by when they first ended.
+    """A run: facts first, then derived fields. `number` orders runs by when they first ended.
 
     `read` is the `output` from which `inferred` was derived. A forgotten run keeps its id alone, so that no repeated
     event brings it back.

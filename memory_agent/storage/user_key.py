@@ -68,7 +68,7 @@ def open_user_key(
 
 
 def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> UserKey | None:
-    """Return the key of the memory in `folder`, which lies in a data folder or by itself (`open_user_key`)."""
+    """Return the key of the memory in `folder`, in a data folder or standalone (`open_user_key`)."""
     data_dir = data_dir_of(folder)
     return open_user_key(settings, data_dir or folder, user_id, is_shared=data_dir is not None)
 

@@ -1,9 +1,9 @@
 """Dates in a query: "last week", "on Monday", "in March 2023" become spans of time, without a language model.
 
-Recall is about the past: an ambiguous phrase ("in March", "on Monday") means the latest that has begun, and today is
-not "Monday"; an explicit future ("next week") stays in the future. Days begin in the time zone of the reference time. A
-false alarm costs more than a miss, so what may be something else is left alone. English, and dates in figures. The
-modules behind it (`contexts`, `phrases`, `windows`) are loaded by the first query that has a word of time.
+Recall is about the past: an ambiguous phrase ("in March", "on Monday") means the latest occurrence that has begun, and
+"Monday" never means today; an explicit future ("next week") stays in the future. Days begin in the time zone of the
+reference time. A false positive costs more than a miss, so doubtful phrases are ignored. Supports English, and numeric
+dates. The modules behind it (`contexts`, `phrases`, `windows`) are imported by the first query with a time word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DAY = timedelta(days=1)
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time that a query names. At least one side is not open, and `since` lies before `until`."""
+    """A span of time that a query names: `since` inclusive, `until` exclusive. At most one side is open (None)."""
 
     phrase: str
     """The words as written, preposition included: `query[start:end]`."""
@@ -36,11 +36,11 @@ class DateSpan(msgspec.Struct, frozen=True):
 
 
 def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ...]:
-    """Return the spans of time that a query names, in its order.
+    """Return the spans of time that a query names, in text order.
 
-    They do not overlap in the text, save that one phrase with two readings ("05/07/2023") gives two spans with the same
-    offsets; each span stands for itself, and a memory in any of them is meant. Raises `InvalidInputError` when the
-    reference time has no time zone, and nothing else.
+    A memory matches if it lies in any of them. They do not overlap in the text, except that an ambiguous phrase
+    ("05/07/2023") yields two spans with the same offsets. Raises `InvalidInputError` if the reference time has no time
+    zone.
     """
     if reference_time.tzinfo is None:
         raise InvalidInputError("reference_time", "must be a time with a time zone")
@@ -58,8 +58,10 @@ def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ..
 
 
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
-    """Return a line such as `last week = 2026-11-09 … 2026-11-15`: whole days with the last one, else times to the
-    minute, in `zone`; an open side is left out."""
+    """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`.
+
+    Whole days are shown as dates, the last one included; other times to the minute. An open side is left out.
+    """
     since, until = (None if time is None else time.astimezone(zone) for time in (span.since, span.until))
     in_days = all(time is None or (time.hour, time.minute, time.second) == (0, 0, 0) for time in (since, until))
     shown = "%Y-%m-%d" if in_days else "%Y-%m-%d %H:%M"
@@ -70,7 +72,7 @@ def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
 
 
 def _span(text: str, start: int, end: int, since: datetime | None, until: datetime | None) -> DateSpan | None:
-    """Return the span in UTC, None where it is empty or outside the calendar."""
+    """Return the span in UTC, or None if it is empty or outside the calendar."""
     with suppress(OverflowError, ValueError):
         since, until = (None if time is None else time.astimezone(UTC) for time in (since, until))
         if since is None or until is None or since < until:

@@ -1,6 +1,6 @@
-"""A phrase with the words around it that belong to it: "since early March", "3pm on Monday", "the week before 7 May".
+"""Time phrases with their modifiers: "since early March", "3pm on Monday", "the week before 7 May".
 
-`phrases` reads a phrase by itself; `readings` decides whether it is a time at all.
+`phrases` parses a bare phrase; `readings` decides whether it is a time at all.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _AFTER = compiled(
 
 
 class Phrase(NamedTuple):
-    """A phrase with what belongs to it: `groups` before it, nearest first, and a time of day `after` it.
+    """A phrase with its modifiers: `groups` before it, nearest first, and a time of day `after` it.
 
-    `lead` is the preposition before all that. `inner_start` is where the groups begin, `start` where the lead does.
+    `lead` is the preposition before the groups. The groups begin at `inner_start`, the lead at `start`.
     """
 
     rule: Rule
@@ -83,23 +83,23 @@ class Phrase(NamedTuple):
 
     @property
     def preposition(self) -> str:
-        """The lead in small letters with single blanks; empty without one."""
+        """The lead in lower case with single spaces; empty without one."""
         return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
 
     @property
     def is_weak(self) -> bool:
-        """Whether it still needs a context that makes it a time."""
+        """Whether it is a time only in a suitable context."""
         return not self.groups and is_weak(self.rule.kind, self.match)
 
     def spans(self, calendar: Calendar) -> list[Span]:
-        """Return what the phrase may mean, its groups applied. Raises `ValueError` where there is no such date."""
+        """Return the possible spans, with the groups applied. Raises `ValueError` for a date that does not exist."""
         spans = self.rule.read(self.match, calendar)
         for group in filter(None, (self.after, *self.groups)):
             spans = [_applied(group, span) for span in spans]
         return spans
 
     def windows(self, calendar: Calendar) -> tuple[Window, ...]:
-        """Return the span extended by its preposition: all time since it, or before it."""
+        """Return the spans as its preposition extends them: all time since, or all time before."""
         return tuple(self._directed(span) for span in self.spans(calendar))
 
     def _directed(self, span: Span) -> Window:
@@ -118,7 +118,7 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases of the text in its order: of those that overlap the first, and of those the longest."""
+    """Return the phrases in text order; of overlapping ones the first, and of those that begin alike the longest."""
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
     phrases: list[Phrase] = []
@@ -145,7 +145,7 @@ def _phrase(text: str, rule: Rule, match: Match) -> Phrase:
 
 
 def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
-    """Return whether the words before can mean this kind of phrase: "early March", not "early yesterday"."""
+    """Whether the modifier fits this kind of phrase: "early March", not "early yesterday"."""
     if group["way"]:
         return True
     kinds = _ONE_DAY if group["part"] or group["clock"] else _LONG
@@ -153,7 +153,7 @@ def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
 
 
 def _applied(group: Match, span: Span) -> Span:
-    """Return the part of the span, or the span beside it, that a group of words says."""
+    """Return the part of the span, or the span next to it, that a modifier selects."""
     said = {name: " ".join(value.lower().split()) for name, value in group.groupdict().items() if value}
     if "part" in said:
         return windows.part_of_day(span, said["part"])
@@ -169,7 +169,7 @@ def _applied(group: Match, span: Span) -> Span:
 
 
 def _beside(said: dict[str, str], span: Span) -> Span:
-    """Return "the week before", "two days after", "the Sunday before" a span."""
+    """Return the span of "the week before", "two days after" or "the Sunday before" the given one."""
     sign = _SIGNS[said["way"]]
     seen = Calendar(span.since if sign <= 0 else span.until - timedelta(days=1))
     if "number" in said:

@@ -1,8 +1,8 @@
-"""The phrases by which English text names a time, and the span of each: "three days ago", "7 May 2023".
+"""English time phrases and the span of each: "three days ago", "7 May 2023".
 
-Tuned for few false alarms: "may" is a verb and "2000" a number unless the words around say otherwise, so a month, year,
-weekday, season, quarter or weekend alone is weak and counts only in a context that makes it a time (`contexts`). Dates
-in figures are read in any language.
+Tuned for few false positives: "may" is a verb and "2000" a number unless the context says otherwise. So a bare month,
+year, weekday, season, quarter or weekend is weak: it counts only in a suitable context (`readings`). Numeric dates are
+read in any language.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLOATING = frozenset({"weekday", "month", "season", "quarter", "day", "days"})
 
 
 class Rule(NamedTuple):
-    """One kind of phrase. What it reads may be two spans: "05/07/2023"."""
+    """One kind of phrase. An ambiguous one reads as two spans: "05/07/2023"."""
 
     kind: str
     pattern: re.Pattern[str]
@@ -45,17 +45,17 @@ class Rule(NamedTuple):
 
 
 def is_weak(kind: str, match: Match) -> bool:
-    """Return whether the phrase names a time only in a context that says so."""
+    """Whether the phrase is a time only in a suitable context."""
     return kind in _WEAK and not _is_fixed(match)
 
 
 def floats(kind: str, match: Match) -> bool:
-    """Return whether the end of a range decides which one its begin is: "from March to May 2023"."""
+    """Whether its year follows from the end of a range that it begins: "from March to May 2023"."""
     return kind in _FLOATING and not _is_fixed(match)
 
 
 def is_dated(match: Match) -> bool:
-    """Return whether the phrase names the year, or the week, in which it lies: "May 2025", "Monday last week"."""
+    """Whether the phrase names its year or week: "May 2025", "Monday last week"."""
     groups = match.groupdict()
     return any(groups.get(name) for name in ("year", "of_week"))
 
@@ -104,7 +104,7 @@ def _tonight(_: Match, calendar: Calendar) -> list[Span]:
 
 
 def _weekend(_: Match, calendar: Calendar) -> list[Span]:
-    """Read "the weekend" as the latest that has begun."""
+    """Return the latest weekend that has begun."""
     present = calendar.unit("weekend")
     return [present if present.since <= calendar.now else calendar.unit("weekend", -1)]
 
@@ -156,14 +156,14 @@ def _iso(match: Match, calendar: Calendar) -> list[Span]:
 
 
 def _figures(match: Match, calendar: Calendar) -> list[Span]:
-    """Read either order, where both are dates and not the same one; a future one gives way to a past one."""
+    """Return the readings as day/month and month/day that exist and differ; past ones are preferred."""
     orders = (False, True) if match["separator"] else (True,)
     spans = sorted({calendar.date(match["text"], day_first) for day_first in orders})
     return [span for span in spans if span.since <= calendar.now] or spans
 
 
 def _yearly(match: Match, calendar: Calendar, in_year: Callable[[int], Span]) -> list[Span]:
-    """Return what comes once a year, in the year that the phrase gives, if it does."""
+    """Return a yearly span, in the phrase's year if it has one."""
     groups = match.groupdict()
     text = (groups.get("year") or "").lower()
     which = words.which_of(groups.get("which"))

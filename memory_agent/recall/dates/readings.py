@@ -1,8 +1,8 @@
-"""Which phrases of a text are times, and what they mean together: "from March to May 2023".
+"""Decide which phrases of a text are times, and combine them: "from March to May 2023".
 
-A phrase that is weak by itself ("March", "2022", "Monday") counts only after a preposition that makes it a time, and a
-month only where the next words do not make it a verb, name or number. What "and", "or" or a comma joins to such a time
-counts too: "in March, April and May 2025". An excluded time ("not last week") is ignored, since all others are meant.
+A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition, and a month only if the next words
+do not make it a verb, name or number. Phrases joined to a time by "and", "or" or a comma count too: "in March, April
+and May 2025". An excluded time ("not last week") is ignored: the query is about all other times.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GOES_ON = compiled(
     r"\s+(?:and|or|but|when|what|who|where|how|which|why|we|i|you|he|she|they|it|the|our|my|your|his|her|their|did|was|"
     r"were|is|are|has|had|does|with|for|by|at|on|about|because|as|already|again|then|so|too)\b"
 )
-"""Words that may follow a time, and neither a verb nor something counted."""
+"""Words that may follow a time, but not a verb or a number."""
 _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
 _SPOKEN_OF = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
@@ -58,7 +58,7 @@ _JOINT = compiled(r"\s?[-–—]\s?| (?P<word>to|and|until|till|through|thru) (?
 
 
 class Reading(NamedTuple):
-    """A phrase from `start` to `end` in the text, and what it may mean."""
+    """The possible windows of the phrase from `start` to `end` in the text."""
 
     start: int
     end: int
@@ -68,7 +68,7 @@ class Reading(NamedTuple):
 
 
 def read(text: str, now: datetime) -> list[Reading]:
-    """Return the times that a text names, seen from `now`, in the order of the text and without overlap."""
+    """Return the times that a text names, relative to `now`, in text order and without overlap."""
     calendar = Calendar(now)
     phrases = find_phrases(text)
     readings: list[Reading] = []
@@ -85,7 +85,7 @@ def read(text: str, now: datetime) -> list[Reading]:
 
 
 def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int, list[Reading]]:
-    """Return how many of the first phrases belong together, one at least, and the times that they name."""
+    """Return how many of the first phrases form one list or range, at least one, and the times they name."""
     if reading := _range(text, phrases[:2], calendar):
         return 2, [reading]
     listed = _listed(text, phrases)
@@ -93,7 +93,7 @@ def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int
 
 
 def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
-    """Return the first phrase, and those of its kind that are named after it without words of their own."""
+    """Return the first phrase and the phrases that continue its list: of the same kind, without modifiers."""
     lead, count = phrases[0].lead, 1
     if lead is not None and lead["direction"]:  # since one of two is no list
         return phrases[:1]
@@ -115,9 +115,9 @@ def _is_range_ahead(text: str, pair: list[Phrase]) -> bool:
 
 
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
-    """Return the times of a list: one that counts makes the next one count, and a year at its end is that of all.
+    """Return the times of a list: a phrase after one that counts does too, and a year at the end applies to all.
 
-    A year on the way is not that of what follows, so nobody can tell which one that has.
+    A year in the middle does not: the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -140,7 +140,7 @@ def _begin(reading: Reading) -> datetime:
 
 
 def _may_follow(text: str, phrase: Phrase, following: Phrase | None) -> bool:
-    """Return whether the phrase reads on as a list: not as in "in April, may I ask" and "on Monday and sat down"."""
+    """Whether the phrase can continue a list, unlike in "in April, may I ask" and "on Monday and sat down"."""
     goes_on = following is not None or _ends_clause(text, phrase)
     if _is_homonym(phrase):
         return goes_on
@@ -155,7 +155,7 @@ def _is_homonym(phrase: Phrase) -> bool:
 
 
 def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
-    """Return whether the time is named as one that is not meant, or joined to the one `before` that is not."""
+    """Whether the time is excluded ("not last week"), or joined to the excluded one `before` it."""
     if before is not None and _AND.fullmatch(text, before.end, reading.start):
         return True
     words = _LEFT_OUT.search(text, max(0, reading.start - REACH), reading.start)
@@ -163,7 +163,7 @@ def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
 
 
 def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
-    """Return the time that one phrase names; `counts` when others make a time of a weak one."""
+    """Return the time that one phrase names. `counts`: a list makes it a time even if it is weak."""
     if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
     with suppress(ValueError, OverflowError):
@@ -172,7 +172,7 @@ def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False)
 
 
 def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
-    """Return what two phrases say together; a begin without a year is the latest before the end."""
+    """Return the range from one phrase to the other; a start without a year is the latest before the end."""
     if len(pair) < 2 or not _is_range(text, *pair) or _is_doubtful(text, pair[1]):
         return None
     first, last = pair
@@ -195,7 +195,7 @@ def _is_range(text: str, first: Phrase, last: Phrase) -> bool:
 
 
 def _is_backed(text: str, phrase: Phrase) -> bool:
-    """Return whether the words around make a time of a phrase that is weak by itself."""
+    """Whether the context makes a weak phrase a time."""
     kind = phrase.rule.kind
     if phrase.preposition.rpartition(" ")[2] in _MAKES_TIME[kind]:
         return kind != "season" or text[: phrase.inner_start].rstrip().lower().endswith("the")
@@ -205,7 +205,7 @@ def _is_backed(text: str, phrase: Phrase) -> bool:
 
 
 def _is_adverb(text: str, phrase: Phrase) -> bool:
-    """Return whether a bare weekday says when: "what did we decide Monday?", "Monday's run"."""
+    """Whether a bare weekday is a time: "what did we decide Monday?", "Monday's run"."""
     if phrase.preposition or len(phrase.match["weekday"]) < _WEEKDAY_CHARS:
         return False
     if not _ends_clause(text, phrase) and not _OWNS.match(text, phrase.end):
@@ -215,7 +215,7 @@ def _is_adverb(text: str, phrase: Phrase) -> bool:
 
 
 def _is_doubtful(text: str, phrase: Phrase) -> bool:
-    """Return whether the phrase may be a verb, a name or a number: "it may 10 times", "in 2000 rows"."""
+    """Whether the phrase may be a verb, a name or a number: "it may 10 times", "in 2000 rows"."""
     if not _may_be_other(text, phrase):
         return False
     if _is_other(phrase):
@@ -224,7 +224,7 @@ def _is_doubtful(text: str, phrase: Phrase) -> bool:
 
 
 def _may_be_other(text: str, phrase: Phrase) -> bool:
-    """Return whether what follows has to show that the phrase is a time."""
+    """Whether the phrase is a time only if the next words confirm it."""
     kind, word = phrase.rule.kind, _word(phrase)
     if kind == "year":
         return phrase.is_weak
@@ -240,7 +240,7 @@ def _may_be_other(text: str, phrase: Phrase) -> bool:
 
 
 def _is_other(phrase: Phrase) -> bool:
-    """Return whether the phrase is no time whatever follows: "this may", "dec 10"."""
+    """Whether the phrase is not a time, regardless of the next words: "this may", "dec 10"."""
     groups = phrase.match.groupdict()
     if groups.get("year") or _word(phrase).lower() not in _HOMONYMS:
         return False
@@ -250,7 +250,7 @@ def _is_other(phrase: Phrase) -> bool:
 
 
 def _word(phrase: Phrase) -> str:
-    """Return the month or season as written; empty where there is none."""
+    """Return the month or season as written, or an empty string."""
     groups = phrase.match.groupdict()
     return groups.get("month") or groups.get("season") or ""
 

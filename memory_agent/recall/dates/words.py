@@ -1,7 +1,7 @@
-"""The English words of time, and a quick check whether a text has any. Pure; imports no engine.
+"""English time words, and a quick check whether a text has any. Imports no engine.
 
-Patterns are written with a plain space where one to three blanks of any kind may stand (`compiled`); bounded, so that
-no run of blanks is scanned twice.
+A plain space in a pattern matches one to three whitespace characters (`compiled`); the bound keeps long runs of
+whitespace from being scanned twice.
 """
 
 from __future__ import annotations
@@ -76,23 +76,25 @@ _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 
 
 def mentions_time(text: str) -> bool:
-    """Return whether there may be a phrase of time: every phrase has one of these words, or a year."""
+    """Whether the text may name a time: every phrase has one of these words, or a year."""
     return not _TRIGGERS.isdisjoint(_WORDS.findall(text.lower())) or _YEARS.search(text) is not None
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return the pattern, blind to case, with its spaces widened."""
+    """Compile the pattern, ignoring case, with its spaces widened."""
     return re.compile(pattern.replace(" ", r"\s{1,3}"), re.IGNORECASE)
 
 
 def plain(text: str) -> str:
-    """Return the text, as long as before, without the letters that case folding takes for ASCII ones (the Kelvin sign):
-    the patterns would find words in it that no table knows."""
+    """Replace letters that case folding equates with ASCII ones (the Kelvin sign); the length stays the same.
+
+    Otherwise patterns would match words that are missing in the tables.
+    """
     return text.translate(_FOLDED)
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the least and the most that a number in figures or words may mean."""
+    """Return the smallest and the largest value that a number in figures or words may mean."""
     if text.isdigit():
         return int(text), int(text)
     words = text.lower().split()
@@ -114,6 +116,6 @@ def weekday_of(text: str) -> int:
 
 
 def which_of(text: str | None) -> str:
-    """Return `last`, `this` or `next`, whichever the words mean; empty where nothing is said."""
+    """Return `last`, `this` or `next`, as the words mean; empty without such a word."""
     word = text.lower().split()[-1] if text else ""
     return {"past": LAST, "previous": LAST, "current": THIS, "coming": THIS}.get(word, word)
