@@ -135,6 +135,7 @@ class Environment:
         Durable when the block ends, undone when it raises. Raises `full` (undone, the environment stays usable) and
         `failed` (undone; close and reopen).
         """
+        self._refuse_fork()  # before the lock: a child never gets one that another thread of its parent held
         try:
             with self._writing, self._begin(write=True) as transaction:
                 yield transaction
@@ -144,8 +145,7 @@ class Environment:
 
     @contextmanager
     def _begin(self, *, write: bool) -> Iterator[Transaction]:
-        if os.getpid() != self._pid:
-            raise self.errors.failed(f"{self.path} was opened before a fork; open it again in the child")
+        self._refuse_fork()
         cipher = None if self._encryption is None else self._encryption.begin(self.errors)
         try:
             with self._transactions.shared(), self._engine.begin(write=write) as engine:
@@ -155,6 +155,10 @@ class Environment:
                     yield EncryptedTransaction(engine, self._databases, self._failures, cipher)
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise self.errors.failed(f"{self.path} was opened before a fork; open it again in the child")
 
     def _reopen_if_unusable(self) -> None:
         """Reopen after a meta page found no room: LMDB then refuses everything, reads too."""

@@ -118,6 +118,37 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_child_made_by_fork_is_refused_while_another_thread_of_its_parent_writes(tmp_path: Path) -> None:
+    code = f"""
+import os, signal, sys, threading
+from pathlib import Path
+from memory_agent.storage.environment import open_environment
+from memory_agent.errors import StoreError
+environment = open_environment(Path({str(tmp_path)!r}), {SIZE}, ("one",))
+began, may_end = threading.Event(), threading.Event()
+def write():
+    with environment.write():
+        began.set()
+        may_end.wait(60.0)
+thread = threading.Thread(target=write)
+thread.start()
+began.wait(60.0)
+child = os.fork()
+if not child:
+    signal.alarm(10)  # ends a child that waits for the lock of a thread it does not have
+    try:
+        with environment.write():
+            os._exit(1)
+    except StoreError:
+        os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+may_end.set()
+thread.join()
+sys.exit(status)
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
+
+
 def test_the_slots_of_dead_readers_are_freed(tmp_path: Path, environment: Environment) -> None:
     code = f"""
 import os
