@@ -8,8 +8,10 @@ event loop would only wait for the disk.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -20,13 +22,10 @@ import msgspec
 import structlog
 
 from memory_agent.arguments import RecallOptions
-from memory_agent.config import (
-    EmbedderSettings,
-)
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.errors import IndexDamagedError, InvalidInputError
+from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
 from memory_agent.ingest import Arrival, Intake, Progress, make_record, masked_record
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
@@ -46,14 +45,18 @@ from memory_agent.records import (
     Source,
 )
 from memory_agent.runs import Runs
-from memory_agent.settings import Settings, SettingsKeywords, with_keywords
+from memory_agent.settings import (
+    EmbedderSettings,
+    Settings,
+    SettingsKeywords,
+    with_keywords,
+)
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport
-from memory_agent.turnstile import Turnstile
 from relay import (
     Event,
     Masker,
@@ -63,6 +66,7 @@ from relay import (
 )
 from relay.disk import Role
 from relay.errors import EventTooLargeError
+from relay.rwlock import ReadWriteLock
 
 __all__ = ["Memory", "user_folder"]
 
@@ -95,7 +99,7 @@ class Memory:
         self._intake = Intake(archive, embedder, reader, run_records)
         self._forgetting = Forgetting(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
-        self._call = Turnstile(f"the memory of {user_id}")
+        self._call = _OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = Care(archive, self._call)
@@ -417,3 +421,32 @@ def _stats(user_id: str, archive: Archive) -> MemoryStats:
 def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
     found = ((counter, number) for counter, number in sorted(counters.items()) if counter.startswith(prefix))
     return {counter.removeprefix(prefix): number for counter, number in found}
+
+
+class _OpenCalls:
+    """The calls into an open memory, so that closing waits for them and refuses later ones. Calls may nest."""
+
+    def __init__(self, name: str) -> None:
+        """`name` begins the message of the error that calls get once it is shut."""
+        self._name = name
+        self._calls = ReadWriteLock()
+        self._shut = threading.Lock()  # taken once, for good
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Keep everything open for one call. Raises `StoreError` once it is shut, without waiting."""
+        self._require_open()
+        with self._calls.shared():
+            self._require_open()
+            yield
+
+    def shut(self) -> bool:
+        """Refuse new calls, wait for those under way; return whether this was the first call of `shut`."""
+        if not self._shut.acquire(blocking=False):
+            return False
+        with self._calls.exclusive():
+            return True
+
+    def _require_open(self) -> None:
+        if self._shut.locked():
+            raise StoreError(f"{self._name} is closed")

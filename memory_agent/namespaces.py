@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.config import RetentionSettings
 from memory_agent.erasure.eraser import Eraser
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History
@@ -28,6 +27,7 @@ from memory_agent.learning.learner_file import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
 from memory_agent.recall.query import check_now
 from memory_agent.records import Compacted, MemoryFilter
+from memory_agent.settings import RetentionSettings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import GateEvidence, SonaStatus

@@ -1,6 +1,7 @@
-"""All settings, and where they come from: defaults, then TOML, then environment, then flags.
+"""All settings: a struct with bounds for each part, read from defaults, then TOML, then environment, then flags.
 
-Read once, in an entry point. Unknown names and values out of bounds are refused by name.
+Read once, in an entry point; each part receives only its own struct. Unknown names and values out of bounds are refused
+by name. Sizes are bytes, durations seconds or milliseconds, as the field's name says.
 """
 
 from __future__ import annotations
@@ -10,22 +11,153 @@ import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from memory_agent.config import (
-    DaemonSettings,
-    EmbedderSettings,
-    IngestSettings,
-    LearningSettings,
-    RecallSettings,
-    RetentionSettings,
-    StoreSettings,
-)
 from memory_agent.errors import SettingsError
 from memory_agent.log import Level
+from memory_agent.records import Dates, Kind, Mode, Source
 from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
+
+Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The embedding model. `folder` holds the weights; empty: search the usual places."""
+
+    folder: str = ""
+    scheme: Literal["auto", "int8", "float32"] = "auto"  # auto: int8 where the processor has VNNI
+    max_tokens: Annotated[int, msgspec.Meta(ge=8, le=512)] = 256
+    bulk_niceness: Annotated[int, msgspec.Meta(ge=0, le=19)] = 10
+    query_cache: NonNegative = 1024
+    allow_download: bool = True
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One user's records. The map is sparse: it bounds the store and reserves no disk."""
+
+    map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 16 << 30
+    reserve_bytes: NonNegative = 4 << 20
+    exact_search_limit: Count = 20_000
+    expansion_search: Count = 128
+    takeover_after_s: Positive = 5.0
+
+
+class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which events become memories. `signals` is a TOML file that adds rows to the default table, or removes some."""
+
+    signals: str = ""
+    min_text_chars: NonNegative = 4
+    max_text_chars: Count = 8_000
+
+
+class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How memories are ranked.
+
+    `vector_weight`: the weight of cosine similarity in the fusion; BM25 has the rest. `contiguity`: the share of their
+    score that the best matches add to their neighbours in the session. `context_words`: the weight of the query words
+    that a memory and its neighbours contain together. `dates`: how a time in the query is used; `date_weight`: the
+    boost for a memory of that time. `diversity`: the penalty for resembling a better result (MMR). 0 is off.
+    """
+
+    mode: Mode = "hybrid"
+    vector_weight: Fraction = 0.6
+    min_score: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = -1.0
+    centering: bool = True
+    candidates: Count = 200
+    max_query_chars: Count = 100_000
+    deadline_ms: Positive = 2_000.0
+    contiguity: Fraction = 0.6
+    context_words: Fraction = 0.2
+    dates: Dates = "boost"
+    date_weight: Fraction = 0.3
+    diversity: Fraction = 0.5
+
+
+class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How runs are followed and learned from.
+
+    `mode`: `auto` applies the learned ranking once interleaved comparisons have shown that it helps, `on` always, `off`
+    learns nothing. Weights, 0 is off: `association` for memories used in similar requests, as a share of their own
+    score; `recurrence` on top when the same request recurs; `shift` for the similarity to the adapted query; `outcome`
+    for approved over failed runs at about equal similarity; `prior` for memories that helped, regardless of the query.
+    From a cosine of `retry_similarity`, the later of two requests is a rewording of the earlier; from
+    `request_similarity`, a recall and a request are the same.
+    """
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    association: Fraction = 0.5
+    recurrence: Fraction = 0.4
+    shift: Fraction = 0.3
+    outcome: Fraction = 0.1
+    prior: Fraction = 0.0
+    retry_window_s: Positive = 1_800.0
+    retry_similarity: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = 0.8
+    request_window_s: Positive = 600.0
+    request_similarity: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = 0.9
+    expire_after_s: Positive = 604_800.0
+    keep_recalls: NonNegative = 2_000
+    keep_recalls_s: Positive = 604_800.0
+    patterns: bool = True
+
+
+class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Memories that expire at the age of `age_s`; 0 keeps them for ever.
+
+    All conditions must hold. `events` are patterns of event types as in the signal table, `signals` names of its rows;
+    neither matches a memory that comes from no event.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    kinds: tuple[Kind, ...] = ()
+    sources: tuple[Source, ...] = ()
+    events: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    age_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e10)] = 0.0
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long memories are kept: the first matching rule decides; memories without one are kept. No rules: off.
+
+    A user is checked at most once per `interval_s`, and only when a memory is due.
+    """
+
+    rules: tuple[RetentionRule, ...] = ()
+    interval_s: Positive = 86_400.0
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The daemon.
+
+    `listen` adds endpoints to the socket file; beyond loopback only with CURVE. At most `dedicated_hosts` users at a
+    time have a process of their own, the others share `shared_hosts`; `spare_hosts` idle processes are kept for the
+    next user. At most `most_awake` users are awake at a time. `owner_claims` decides which keys may assign a run or
+    session, and with it the events of `system`, to a user: `vouched`, only keys for all users; `any`, users' own keys
+    too, which could claim another user's run first.
+    """
+
+    listen: tuple[str, ...] = ()
+    dedicated_hosts: NonNegative = 8
+    shared_hosts: Count = 2
+    spare_hosts: NonNegative = 1
+    most_awake: Count = 1_000
+    idle_sleep_s: Positive = 900.0
+    batch_events: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
+    batch_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1 << 20)] = 90_000
+    lane_events: Count = 1_000
+    owner_wait_s: Positive = 60.0
+    owner_claims: Literal["vouched", "any"] = "vouched"
+    parked_events: Count = 10_000
+    ingest_timeout_s: Positive = 120.0
+    crashes_before_quarantine: Count = 3
+    requests_in_flight: Count = 512
+    requests_bytes: Count = 256 << 20
+    upkeep_interval_s: Positive = 15.0
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,8 +12,8 @@ import msgspec
 
 from memory_agent.care.derived_check import check_index, check_learner, check_lexicon
 from memory_agent.care.records_check import RecordsCheckup
-from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE, index_cipher, lexicon_secret
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
 from memory_agent.storage.lexicon import LexiconContents, read_contents

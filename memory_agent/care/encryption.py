@@ -18,13 +18,12 @@ from typing import Literal
 import msgspec
 
 from memory_agent.care.offline import erase_events
-from memory_agent.config import StoreSettings
 from memory_agent.erasure.intent_log import encrypt_intent
 from memory_agent.erasure.user_removal import finish_removals
 from memory_agent.errors import EncryptionKeyMissingError, SettingsError, StoreEncryptedError
 from memory_agent.layout import Layout
 from memory_agent.learning.learner_file import discard_learner
-from memory_agent.settings import Settings
+from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import remove_files
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment, own, own_records, records_at

@@ -26,12 +26,11 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from memory_agent.config import StoreSettings
 from memory_agent.erasure.eraser import note_reimported
 from memory_agent.errors import DaemonRunningError, InvalidInputError
 from memory_agent.layout import Layout
 from memory_agent.records import MemoryRecord
-from memory_agent.settings import Settings
+from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import encode_record, name_key, row_key, row_number, usage_of, vector_body

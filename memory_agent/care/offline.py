@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from memory_agent.config import RetentionSettings
 from memory_agent.erasure.history import History, fingerprint
 from memory_agent.erasure.intent_log import Intent, erasable
 from memory_agent.erasure.receipt import ErasureReceipt, with_journal
@@ -24,7 +23,7 @@ from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import QuarantinedEvent
-from memory_agent.settings import Settings
+from memory_agent.settings import RetentionSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
 from memory_agent.storage.user_key import open_user_key

@@ -13,8 +13,8 @@ from rich.text import Text
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import emit, plain, print_document, print_figures, size
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders.cache import ModelStatus, advise, fetch_model, model_status
+from memory_agent.settings import EmbedderSettings
 
 _USABLE = ("ready", "unbuilt")
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.config import LearningSettings, RecallSettings
 from memory_agent.embedders import EmbedderInfo, Embeddings, Progress
 from memory_agent.errors import ModelMissingError, StoreError
 from memory_agent.memory import Memory
@@ -24,6 +23,7 @@ from memory_agent.params import FeedbackParams, Params, RecallParams
 from memory_agent.protocol import Request, decode, encode_result
 from memory_agent.records import Embedding, RecallResult
 from memory_agent.runs import feedback_payload
+from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.verbs import Verb

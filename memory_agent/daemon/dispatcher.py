@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from memory_agent.config import DaemonSettings
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
 from memory_agent.daemon.parking import Parked, Parking
@@ -25,6 +24,7 @@ from memory_agent.errors import DeadlineExceededError, MemoryAgentError, Unavail
 from memory_agent.params import NoParams
 from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
+from memory_agent.settings import DaemonSettings
 from memory_agent.storage.owners import Owners, named_owner, ownership_keys, quarantined_traces, run_keys
 from relay import SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from memory_agent.config import DaemonSettings
 from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
 from memory_agent.daemon.placement import Directory
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
 from memory_agent.params import NoParams
 from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
+from memory_agent.settings import DaemonSettings
 from memory_agent.verbs import BY_NAME
 
 log = structlog.get_logger()

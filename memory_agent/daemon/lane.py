@@ -17,7 +17,6 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from memory_agent.config import DaemonSettings
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     HostDiedError,
@@ -27,6 +26,7 @@ from memory_agent.errors import (
 )
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
+from memory_agent.settings import DaemonSettings
 
 log = structlog.get_logger()
 

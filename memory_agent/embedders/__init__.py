@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import Embedding
+from memory_agent.settings import EmbedderSettings
 
 Embeddings = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders.server import EmbedderServer, ModelKeeper, fetch_in_background
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import MemoryAgentError, ModelMissingError
 from memory_agent.log import configure_logging
+from memory_agent.settings import EmbedderSettings
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 

@@ -13,12 +13,12 @@ from typing import Literal
 
 import msgspec
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import ByteProgress, weights
 from memory_agent.embedders.checksums import is_whole, replacing
 from memory_agent.embedders.schemes import Scheme, choose_scheme
 from memory_agent.embedders.weights import Model
 from memory_agent.errors import ModelError, ModelMissingError
+from memory_agent.settings import EmbedderSettings
 
 GRAPH_REVISION = 2
 """Increment whenever the exporter's results change: part of the stamp and of a cached graph's name."""

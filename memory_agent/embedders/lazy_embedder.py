@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import EmbedderUnavailableError, ModelError
+from memory_agent.settings import EmbedderSettings
 
 _TRY_AGAIN_AFTER_S = 30.0
 _CLOSE_WAIT_S = 10.0

@@ -16,13 +16,13 @@ import numpy as np
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import; telemetry leaves a session file in TMPDIR
 import onnxruntime
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import EmbedderInfo, Embeddings
 from memory_agent.embedders.cache import GRAPH_REVISION, Artifacts, obtain
 from memory_agent.embedders.weights import WEIGHTS
 from memory_agent.embedders.wordpiece import Ids, WordPiece
 from memory_agent.errors import ModelError
 from memory_agent.records import Embedding
+from memory_agent.settings import EmbedderSettings
 
 _ERRORS_ONLY = 3
 

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 import structlog
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, wire
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.records import Embedding
+from memory_agent.settings import EmbedderSettings
 from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5

@@ -19,10 +19,10 @@ from typing import Literal, TypeVar
 import msgspec
 import platformdirs
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import ByteProgress
 from memory_agent.embedders.checksums import VerifiedFiles, verify_file
 from memory_agent.errors import ModelError, ModelMissingError
+from memory_agent.settings import EmbedderSettings
 
 Origin = Literal["folder", "cache", "package", "hub"]
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ulid import ULID
 
-from memory_agent.config import StoreSettings
 from memory_agent.erasure.history import note_erasure, note_user_erased
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import StoreError
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import own
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
 from relay import Erased, journal_folder

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memory_agent.client import MemoryClient
-from memory_agent.config import RetentionSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
@@ -20,7 +19,7 @@ from memory_agent.evaluation.trial import Answer, Examiner, Plan, Run
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryStats
-from memory_agent.settings import Settings
+from memory_agent.settings import RetentionSettings, Settings
 from memory_agent.storage.folders import user_folder
 
 Progress = Callable[[str, int, int], None]

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from memory_agent.config import LearningSettings
 from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.learning.learner_file import (
     Moment,
@@ -28,6 +27,7 @@ from memory_agent.learning.learner_file import (
 )
 from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
 from memory_agent.records import Embedding
+from memory_agent.settings import LearningSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import RecalledRun

@@ -18,10 +18,10 @@ from itertools import islice
 
 import msgspec
 
-from memory_agent.config import LearningSettings
 from memory_agent.learning.outcomes import succeeded
 from memory_agent.learning.run_views import Request, asks_for, is_in_other_words
 from memory_agent.learning.run_writer import RunWriter
+from memory_agent.settings import LearningSettings
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import BEGUN, ENDED, Echo, Effect, StoredTrajectory, trajectory_key
 

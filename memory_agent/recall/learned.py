@@ -22,10 +22,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.config import LearningSettings
 from memory_agent.recall import fusion
 from memory_agent.recall.fusion import Rows, Scores
 from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.settings import LearningSettings
 from sona.association import Reached
 from sona.learner import Adaptation
 

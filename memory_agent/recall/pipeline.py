@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from ulid import ULID
 
-from memory_agent.config import RecallSettings
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answering import Answering
@@ -32,6 +31,7 @@ from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice, Leader, fold, mmr
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory, UnderstoodDate
+from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.filter_sql import spanned
 from sona.learner import Adaptation

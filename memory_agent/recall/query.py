@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from memory_agent.arguments import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
-from memory_agent.config import RecallSettings
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile
+from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000

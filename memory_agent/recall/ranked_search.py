@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from memory_agent.config import LearningSettings, RecallSettings
 from memory_agent.recall import boosts
 from memory_agent.recall.boosts import Window, coverage, nearness
 from memory_agent.recall.candidates import Candidates, CandidateSearch, merge
@@ -23,6 +22,7 @@ from memory_agent.recall.query_echoes import QueryEchoes
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.scoring import Scored, joined, score, with_association, with_context, with_loans
 from memory_agent.records import MemoryFilter, MemoryRecord, UnderstoodDate
+from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.filter_sql import spanned, unlike
 from memory_agent.storage.lexicon_schema import record_fingerprint

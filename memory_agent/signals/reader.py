@@ -14,9 +14,9 @@ from unicodedata import combining
 import msgspec
 from ulid import ULID
 
-from memory_agent.config import IngestSettings
 from memory_agent.errors import UnhandledEventError
 from memory_agent.records import PROVENANCES, MemoryRecord, Provenance
+from memory_agent.settings import IngestSettings
 from memory_agent.signals.payloads import (
     NotTextError,
     clean,

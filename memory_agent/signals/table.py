@@ -15,9 +15,9 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from memory_agent.config import Fraction
 from memory_agent.errors import SettingsError
 from memory_agent.records import Kind, Provenance, Source
+from memory_agent.settings import Fraction
 from memory_agent.signals.payloads import Part, parse_part
 from memory_agent.trajectory import RunRole
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, Self
 
-from memory_agent.config import StoreSettings
 from memory_agent.errors import MemoryAgentError
+from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.lexicon import Lexicon

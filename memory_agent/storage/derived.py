@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from memory_agent.config import StoreSettings
 from memory_agent.errors import IndexDamagedError, StoreFullError
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.snapshot import Snapshot

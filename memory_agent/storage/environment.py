@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from memory_agent.config import StoreSettings
 from memory_agent.errors import (
     DeadlineExceededError,
     FencedError,
@@ -16,6 +15,7 @@ from memory_agent.errors import (
     StoreNotEncryptedError,
     StoreOwnedElsewhereError,
 )
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
 from memory_agent.storage.user_key import UserKey, require_plain

@@ -20,7 +20,6 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from memory_agent.config import RecallSettings
 from memory_agent.evaluation.compare import MetricDifference, compare
 from memory_agent.evaluation.locomo import read_locomo
 from memory_agent.evaluation.report import Figures, summarise
@@ -28,7 +27,7 @@ from memory_agent.evaluation.results import Results, read_results, write_results
 from memory_agent.evaluation.runs import Prepared, ingested
 from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.records import Mode
-from memory_agent.settings import Settings
+from memory_agent.settings import RecallSettings, Settings
 from ops.bench.machine import describe_machine
 
 PAGE = Path(__file__).with_name("ablation.md")

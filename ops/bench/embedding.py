@@ -22,11 +22,11 @@ import msgspec
 import numpy as np
 import onnxruntime
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders.cache import obtain
 from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.weights import cache_folder
+from memory_agent.settings import EmbedderSettings
 
 _TURNS = 4
 _TEXTS = 64

@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.care.encryption import encrypt_user
-from memory_agent.config import EmbedderSettings, StoreSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord
+from memory_agent.settings import EmbedderSettings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
 from memory_agent.storage.user_key import UserKey

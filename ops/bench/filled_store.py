@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memory_agent import Memory
-from memory_agent.config import EmbedderSettings
+from memory_agent.settings import EmbedderSettings
 from ops.bench.texts import events, passages
 
 MEMORIES = 10_000

@@ -24,11 +24,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from memory_agent.config import RecallSettings, StoreSettings
 from memory_agent.recall.deadline import Deadline, Indexes
 from memory_agent.recall.filter_plan import STRATEGIES, Strategy
 from memory_agent.recall.filtered_search import FilteredSearch
 from memory_agent.records import Embedding, MemoryFilter
+from memory_agent.settings import RecallSettings, StoreSettings
 from memory_agent.storage.archive import Archive
 from ops.bench.synthetic import START, SyntheticTexts, SyntheticVectors, synthetic_record
 

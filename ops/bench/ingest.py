@@ -16,10 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, Settings
 from ops.bench.spread import spread
 from ops.bench.texts import events, passages
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from memory_agent import Memory
-from memory_agent.config import EmbedderSettings, LearningSettings
 from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.settings import EmbedderSettings, LearningSettings
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent import Memory, MemoryClient, RecallResult
-from memory_agent.config import EmbedderSettings
 from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.records import Mode
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from memory_agent import Memory
-from memory_agent.config import EmbedderSettings, LearningSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.records import MemoryRecord, RecallResult
+from memory_agent.settings import EmbedderSettings, LearningSettings
 from ops.bench.texts import events, passages
 
 RUNS = 60

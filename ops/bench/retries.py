@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.settings import EmbedderSettings
 
 _COSINES = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 _ADVERSARIAL = 5  # LoCoMo's category of questions without an answer

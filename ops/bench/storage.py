@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from memory_agent.config import StoreSettings
 from memory_agent.records import Embedding, MemoryFilter
+from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.lexicon import Lexicon
 from memory_agent.storage.store import Store

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from memory_agent.config import DaemonSettings
 from memory_agent.errors import MemoryAgentError
 from memory_agent.evaluation.daemon_process import temporary_daemon
-from memory_agent.settings import Settings
+from memory_agent.settings import DaemonSettings, Settings
 from ops.demo import scenes
 from ops.demo.books import close_the_books
 from ops.demo.on_call import learn_for_three_weeks

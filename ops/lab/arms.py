@@ -23,10 +23,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from memory_agent.config import LearningSettings
 from memory_agent.evaluation.metrics import Place
 from memory_agent.records import Mode
-from memory_agent.settings import Settings
+from memory_agent.settings import LearningSettings, Settings
 from ops.lab.histories import SplitName
 
 Learning = Literal["auto", "on", "off"]

@@ -17,8 +17,8 @@ from typing import Self
 import psutil
 
 from memory_agent import MemoryClient
-from memory_agent.config import StoreSettings
 from memory_agent.errors import MemoryAgentError
+from memory_agent.settings import StoreSettings
 from ops.process_memory import process_tree, role_of
 from relay import Journal, RelayError, journal_folder
 

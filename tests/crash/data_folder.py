@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from memory_agent.config import LearningSettings
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.erasure.history import note_erasure
 from memory_agent.erasure.intent_log import Intent, write_intent
@@ -13,7 +12,7 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
-from memory_agent.settings import Settings
+from memory_agent.settings import LearningSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, run_keys
 from memory_agent.storage.user_key import open_user_key

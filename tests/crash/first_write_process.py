@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from memory_agent.config import StoreSettings
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import records_at
 from memory_agent.storage.snapshot import META
 from memory_agent.storage.user_key import UserKey

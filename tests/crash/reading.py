@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from memory_agent.config import StoreSettings
 from memory_agent.embedders import Embedder
 from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.store import Store as RecordStore

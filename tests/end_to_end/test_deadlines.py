@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from memory_agent import Memory, MemoryClient, RecallResult
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import DeadlineExceededError
+from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
 from relay import Publisher, relay_endpoints
 

@@ -35,9 +35,9 @@ from questions import (
 )
 
 from memory_agent import Memory
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import ModelMissingError
+from memory_agent.settings import EmbedderSettings
 from relay import EncryptionSettings, Publisher, Subscriber
 
 FORMER: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))

@@ -19,10 +19,10 @@ from bus_targets import SETTINGS, scratch
 from file_targets import HEADER, INTENTS, Read, _in_file, _kept_file, _StoreOfNow
 from target import OURS, Target, refused
 
-from memory_agent.config import StoreSettings
 from memory_agent.erasure import intent_log
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning import learner_file
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records, own_records
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey

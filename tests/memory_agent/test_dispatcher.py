@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from memory_agent.config import DaemonSettings
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
+from memory_agent.settings import DaemonSettings
 from memory_agent.storage.owners import Owners
 from relay import (
     AsyncSubscriber,

@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.config import DaemonSettings, EmbedderSettings
 from memory_agent.doctor import Check, examine
 from memory_agent.layout import Layout
-from memory_agent.settings import Settings
+from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from relay import EncryptionSettings
 
 NAMES = [

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.config import DaemonSettings
 from memory_agent.daemon import lane as lane_module
 from memory_agent.daemon.lane import Budget, Lane, Pending
 from memory_agent.errors import (
@@ -23,6 +22,7 @@ from memory_agent.errors import (
 )
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport, RejectedEvent
+from memory_agent.settings import DaemonSettings
 
 EVENT = b"x" * 100
 _HICCUPS = {

@@ -10,13 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from memory_agent.config import DaemonSettings
 from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError
-from memory_agent.settings import Settings
+from memory_agent.settings import DaemonSettings, Settings
 
 USERS = [f"user-{number}" for number in range(5_000)]
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.config import IngestSettings
 from memory_agent.daemon.process import serve
 from memory_agent.errors import SettingsError
-from memory_agent.settings import Settings
+from memory_agent.settings import IngestSettings, Settings
 
 
 def test_a_table_of_signals_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:

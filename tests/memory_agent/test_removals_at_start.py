@@ -7,8 +7,8 @@ from pathlib import Path
 
 from served_gateway import gateway_without_ray
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
+from memory_agent.settings import EmbedderSettings
 
 
 def test_a_half_removed_user_is_removed_at_the_start() -> None:

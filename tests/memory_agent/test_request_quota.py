@@ -13,12 +13,11 @@ import msgspec
 import pytest
 from served_gateway import Served, gateway_without_ray
 
-from memory_agent.config import DaemonSettings, EmbedderSettings
 from memory_agent.doors.request_quota import RequestQuota
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
-from memory_agent.settings import Settings
+from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from relay import ALL_SCOPES, Principal, create_key, identity_of
 from relay.net import AsyncRequestSocket
 

@@ -13,14 +13,13 @@ import pytest
 from served_gateway import Served, gateway_without_ray
 
 from memory_agent import AsyncMemoryClient, MemoryClient
-from memory_agent.config import EmbedderSettings, RetentionRule, RetentionSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.intent_log import INTENT_FILE
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.retention import RETENTION_FILE
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings
 from memory_agent.storage.folders import user_folder
 from relay import BrokerSettings, Event, EventLimits, Journal, RelaySettings, event_from_mapping, journal_folder
 

@@ -13,12 +13,12 @@ import pytest
 from served_gateway import Served, gateway_without_ray
 
 from memory_agent import MemoryClient
-from memory_agent.config import DaemonSettings, EmbedderSettings
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders import open_embedder
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
+from memory_agent.settings import DaemonSettings, EmbedderSettings
 from memory_agent.storage.owners import Owners
 from relay import ALL_SCOPES, AsyncSubscriber, Broker, Identity, Publisher, create_key, identity_of, local_identity
 

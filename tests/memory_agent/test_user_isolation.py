@@ -27,7 +27,6 @@ from user_operations import (
 )
 
 from memory_agent import MemoryClient
-from memory_agent.config import EmbedderSettings
 from memory_agent.doors.reception import permitted, scope_of
 from memory_agent.embedders import open_embedder
 from memory_agent.erasure.intent_log import read_intent
@@ -39,6 +38,7 @@ from memory_agent.errors import (
     UserNotAllowedError,
 )
 from memory_agent.protocol import Request, encode_fields
+from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs import BY_NAME
 from relay import (

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
+from memory_agent.settings import EmbedderSettings
 from ops.bench import filters, recall, resident
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.filled_store import filled_store

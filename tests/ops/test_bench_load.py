@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import ModelMissingError
+from memory_agent.settings import EmbedderSettings
 from ops.bench.rows import load_rows
 from tests.end_to_end.test_deadlines import load
 

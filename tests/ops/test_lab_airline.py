@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from memory_agent.config import IngestSettings
 from memory_agent.errors import InvalidInputError
+from memory_agent.settings import IngestSettings
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
 from ops.lab.airline import AirlineRun, events_of, read_airline

@@ -10,10 +10,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
 from memory_agent.evaluation.dataset import History, Item, Question
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, Settings
 from ops.lab import forgetting, rocchio, trials
 from ops.lab.arms import ARMS, CITE, LIST, OFF, ORACLE, ROCCHIO
 from ops.lab.course import Setup, course

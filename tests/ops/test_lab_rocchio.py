@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_agent.config import EmbedderSettings, LearningSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
 from memory_agent.records import Embedding
+from memory_agent.settings import EmbedderSettings, LearningSettings
 from ops.lab.rocchio import BETA, MovedQueries, Rocchio
 from sona.centering import WARM_UP, QueryCentering
 from sona.lesson import Array

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from memory_agent.config import StoreSettings
 from memory_agent.memory import Memory
+from memory_agent.settings import StoreSettings
 
 NOW = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
 GRAPH = StoreSettings(exact_search_limit=10)

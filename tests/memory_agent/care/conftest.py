@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from care_samples import GRAPH, fill
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, Settings
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,7 @@ import sys
 from pathlib import Path
 from datetime import UTC, datetime
 from memory_agent.memory import Memory
-from memory_agent.config import EmbedderSettings
+from memory_agent.settings import EmbedderSettings
 from relay import Journal, EventLimits, event_from_mapping, encode_event
 data_dir = Path(sys.argv[1])
 now = datetime(2026, 3, 1, tzinfo=UTC)

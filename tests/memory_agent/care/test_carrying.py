@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from memory_agent.care.checkup import check_user
 from memory_agent.care.export import Imported, export_lines, import_lines
-from memory_agent.config import StoreSettings
 from memory_agent.errors import InvalidInputError, StoreFullError
 from memory_agent.records import MemoryRecord, Utility
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import EVENTS, RECORDS, USAGE, VECTORS
 

@@ -16,9 +16,9 @@ import pytest
 from care_samples import GRAPH
 
 from memory_agent.care.checkup import PartReport, check_user
-from memory_agent.config import StoreSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.sqlite_file import write_clean_mark
 from memory_agent.storage.trajectories import StoredUse
@@ -55,7 +55,7 @@ _CHECKING = """
 import sys
 from pathlib import Path
 from memory_agent.care.checkup import check_user
-from memory_agent.config import StoreSettings
+from memory_agent.settings import StoreSettings
 print(check_user(Path(sys.argv[1]), "alice", StoreSettings(exact_search_limit=10), lambda *_: None).findings)
 """
 

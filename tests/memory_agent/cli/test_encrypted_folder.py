@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
-from memory_agent.config import StoreSettings
 from memory_agent.erasure.selection import Selection
 from memory_agent.memory import Memory
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import open_records
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from embedder_inputs import FLOAT32, INT8, ServerProcess, StartServer
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders.cache import fetch_model, obtain
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, Model, find_default
+from memory_agent.settings import EmbedderSettings
 
 
 @pytest.fixture(scope="session")

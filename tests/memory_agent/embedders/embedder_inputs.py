@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from memory_agent.config import EmbedderSettings
+from memory_agent.settings import EmbedderSettings
 
 OFFLINE = EmbedderSettings(allow_download=False)
 INT8 = msgspec.structs.replace(OFFLINE, scheme="int8")

@@ -127,7 +127,7 @@ def test_a_closed_embedder_is_unavailable(embedder: Embedder) -> None:
 def test_the_bits_are_the_same_in_another_process(int8_model: MiniLM, model_cache: Path) -> None:
     program = (
         "import hashlib, sys; from pathlib import Path\n"
-        "from memory_agent.config import EmbedderSettings\n"
+        "from memory_agent.settings import EmbedderSettings\n"
         "from memory_agent.embedders import open_embedder\n"
         "e = open_embedder(EmbedderSettings(scheme='int8', allow_download=False), cache=Path(sys.argv[1]))\n"
         "print(e.info.stamp); print(hashlib.sha256(e.embed_texts(sys.argv[2:]).tobytes()).hexdigest()); e.close()"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders.cache import GRAPH_REVISION, fetch_model
+from memory_agent.settings import EmbedderSettings
 
 REVISION = 2
 ONNX = "1.23.2"

@@ -89,7 +89,7 @@ def test_a_cache_that_is_not_writable_is_no_obstacle(tmp_path: Path, int8_model:
 def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from memory_agent.config import EmbedderSettings\n"
+        "from memory_agent.settings import EmbedderSettings\n"
         "from memory_agent.embedders.cache import fetch_model\n"
         "s = fetch_model(EmbedderSettings(scheme='int8', allow_download=False), cache=Path(sys.argv[1]))\n"
         "print(s.state, s.graph)"
@@ -104,7 +104,7 @@ def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
 def test_a_warm_start_loads_neither_the_exporter_nor_the_hub(model_cache: Path) -> None:
     program = (
         "import json, sys; from pathlib import Path\n"
-        "from memory_agent.config import EmbedderSettings\n"
+        "from memory_agent.settings import EmbedderSettings\n"
         "from memory_agent.embedders import open_embedder\n"
         "e = open_embedder(EmbedderSettings(scheme='int8'), cache=Path(sys.argv[1])); e.embed_query('x'); e.close()\n"
         "print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"

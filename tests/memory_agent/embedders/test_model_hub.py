@@ -20,7 +20,7 @@ pytest.importorskip("huggingface_hub", reason="the optional library of the model
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from memory_agent.config import EmbedderSettings
+from memory_agent.settings import EmbedderSettings
 from memory_agent.embedders.cache import fetch_model
 from memory_agent.errors import ModelError
 steps = []

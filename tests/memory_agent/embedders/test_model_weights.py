@@ -12,7 +12,6 @@ import pytest
 from bert_reference import list_checksums, write_random_model
 from embedder_inputs import INT8, OFFLINE
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import fetch_model, model_status
 from memory_agent.embedders.schemes import choose_scheme
@@ -27,6 +26,7 @@ from memory_agent.embedders.weights import (
     weights_folder,
 )
 from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingError, SettingsError
+from memory_agent.settings import EmbedderSettings
 
 
 def named(folder: Path) -> EmbedderSettings:

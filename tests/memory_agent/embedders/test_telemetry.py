@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = """
-from memory_agent.config import EmbedderSettings
+from memory_agent.settings import EmbedderSettings
 from memory_agent.embedders import open_embedder
 open_embedder(EmbedderSettings(allow_download=False)).embed_query("anything")
 """

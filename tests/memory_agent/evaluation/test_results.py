@@ -7,12 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question
 from memory_agent.evaluation.results import ranking_settings, read_results, results_file, write_results
 from memory_agent.evaluation.trial import Answer, Plan, Run
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, IngestSettings, RecallSettings, Settings
 from memory_agent.version import VERSION
 
 ASKED = Question(id="q1", text="secret question", category="1", relevant={"a": 2})

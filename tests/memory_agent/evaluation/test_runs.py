@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.config import EmbedderSettings, RecallSettings
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question
 from memory_agent.evaluation.report import summarise
 from memory_agent.evaluation.runs import Prepared, ingested, run_embedded
 from memory_agent.evaluation.trial import Plan, Run
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, RecallSettings, Settings
 from sona.centering import WARM_UP
 
 DAY = datetime(2026, 2, 16, tzinfo=UTC)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from recurring_requests import copied, open_company, set_up
 
-from memory_agent.config import EmbedderSettings, LearningSettings
 from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.settings import EmbedderSettings, LearningSettings
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from memory_agent.config import LearningSettings, StoreSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord, RecallResult
-from memory_agent.settings import Settings
+from memory_agent.settings import LearningSettings, Settings, StoreSettings
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)

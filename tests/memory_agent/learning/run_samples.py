@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from memory_agent.config import EmbedderSettings, LearningSettings, StoreSettings
 from memory_agent.memory import Memory
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, LearningSettings, Settings, StoreSettings
 from memory_agent.storage.recall_notes import RecallNote, Shown, request_digest
 
 START = datetime(2026, 2, 16, 10, tzinfo=UTC)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from run_samples import LATER, at, begin, end, event, note, step, things_to_use, whole, without_model
 
-from memory_agent.config import EmbedderSettings, StoreSettings
 from memory_agent.errors import InvalidInputError, StoreFullError
 from memory_agent.memory import Memory
 from memory_agent.records import Utility
+from memory_agent.settings import EmbedderSettings, StoreSettings
 from memory_agent.storage.snapshot import RECALL_INDEX, RECALLS, RUN_INDEX, RUN_RECALLS, RUNS
 
 RECALL = "01KHJY9080NWG22H9Q8BBD7B80"

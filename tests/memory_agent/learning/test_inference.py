@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from run_samples import SMALL, at, begin, end, event, failure, step, without_model
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.learning.consolidation import MOST_RUNS
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryFilter, RecallResult, Utility
+from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.trajectories import UNREAD
 from memory_agent.trajectory import Trajectory
 

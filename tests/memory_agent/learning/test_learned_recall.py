@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from recurring_requests import THINGS, copied, open_company
 
-from memory_agent.config import LearningSettings
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.learned import lifts
 from memory_agent.records import MemoryRecord, RecallResult
+from memory_agent.settings import LearningSettings
 from sona.association import NOTHING
 from sona.learner import Adaptation
 from sona.prior import MemoryPrior

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from recurring_requests import copied, open_company
 
-from memory_agent.config import LearningSettings
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
+from memory_agent.settings import LearningSettings
 
 ON, AUTO, OFF = (LearningSettings(mode=mode) for mode in ("on", "auto", "off"))
 TAUGHT = range(40)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from run_samples import SMALL, at, begin, end, event, failure, step
 
-from memory_agent.config import EmbedderSettings, LearningSettings
 from memory_agent.embedders import Embedder, EmbedderInfo, Progress, open_embedder
 from memory_agent.learning import pattern_store, patterns
 from memory_agent.memory import Memory
 from memory_agent.records import Embedding, MemoryRecord, Utility
+from memory_agent.settings import EmbedderSettings, LearningSettings
 
 DAY = 24 * 60
 LATER = at(400 * DAY)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from run_samples import LATER, OBJECTIVE, SMALL, approval, begin, end, failure, things_to_use, whole, without_model
 
-from memory_agent.config import EmbedderSettings, LearningSettings
 from memory_agent.memory import Memory
+from memory_agent.settings import EmbedderSettings, LearningSettings
 
 SAME_WORDS = "fix the RACE in the auth module!"
 

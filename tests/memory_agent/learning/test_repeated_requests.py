@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from run_samples import LATER, SMALL
 
-from memory_agent.config import LearningSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
+from memory_agent.settings import LearningSettings
 
 FINDINGS = (
     "pg_dump stops when the disk of the replica is full: prune snapshots older than a week, then resume",

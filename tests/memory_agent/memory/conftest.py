@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
+from memory_agent.settings import EmbedderSettings
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.memory import Memory
 from memory_agent.records import RecallResult
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, Settings
 
 START = datetime(2026, 2, 1, 9, tzinfo=UTC)
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from filter_worlds import NDIM, START, World, open_world
 
-from memory_agent.config import RecallSettings
 from memory_agent.recall.candidates import Candidates, CandidateSearch
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.filter_plan import STRATEGIES, Strategy
 from memory_agent.recall.query import make_query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.records import Embedding, MemoryFilter, Mode
+from memory_agent.settings import RecallSettings
 from memory_agent.storage.filter_sql import spanned
 
 COUNT = 3_000

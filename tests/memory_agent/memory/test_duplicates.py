@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_samples import NOW, START, message, texts
 
-from memory_agent.config import RecallSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.recall.selection import LIKE_COSINE, Leader, fold, mmr
+from memory_agent.settings import RecallSettings
 from memory_agent.storage.terms import fingerprint
 
 FIX = "Restarted the billing worker and the queue drained"

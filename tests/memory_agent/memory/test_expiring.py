@@ -14,13 +14,12 @@ import pytest
 from test_erasure import SECRET, files_with
 
 from memory_agent import namespaces
-from memory_agent.config import RetentionRule, RetentionSettings
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
 from memory_agent.erasure.retention import RETENTION_FILE, RetentionRules, is_due_while_closed
 from memory_agent.errors import InvalidInputError, SettingsError
 from memory_agent.memory import Memory
-from memory_agent.settings import load_settings
+from memory_agent.settings import RetentionRule, RetentionSettings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, START, SUBJECTS
 
-from memory_agent.config import RecallSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryFilter, MemoryRecord, Mode
+from memory_agent.settings import RecallSettings
 
 COUNT = 600
 MODES: tuple[Mode, ...] = get_args(Mode)

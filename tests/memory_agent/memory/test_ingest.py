@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, SUBJECTS, message, open_without_model, progress, texts
 
-from memory_agent.config import IngestSettings
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, SettingsError
 from memory_agent.memory import Memory
 from memory_agent.records import IngestReport
+from memory_agent.settings import IngestSettings
 from relay.config import EventLimits
 from relay.event import encode_event, event_from_mapping
 

@@ -14,10 +14,10 @@ import structlog
 from memory_samples import NOW, START, SUBJECTS, message, texts
 
 import memory_agent
-from memory_agent.config import IngestSettings
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, StoreError, StoreOwnedElsewhereError
 from memory_agent.memory import Memory
+from memory_agent.settings import IngestSettings
 
 
 def test_a_folder_is_all_that_is_needed(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

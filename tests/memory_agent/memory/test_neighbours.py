@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_samples import NOW, message, texts
 
-from memory_agent.config import RecallSettings
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.recall import boosts
 from memory_agent.recall.boosts import REACH, Window
+from memory_agent.settings import RecallSettings
 
 QUESTION = "Which paint did the landlord choose for the hallway?"
 ANSWER = "The warm grey one, two coats of it"

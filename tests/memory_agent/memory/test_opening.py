@@ -8,10 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.config import EmbedderSettings, IngestSettings, RecallSettings, RetentionRule, RetentionSettings
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.settings import Settings, SettingsKeywords, with_keywords
+from memory_agent.settings import (
+    EmbedderSettings,
+    IngestSettings,
+    RecallSettings,
+    RetentionRule,
+    RetentionSettings,
+    Settings,
+    SettingsKeywords,
+    with_keywords,
+)
 from relay.config import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
 
 NOW = datetime(2026, 2, 16, tzinfo=UTC)

@@ -17,7 +17,6 @@ from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
 from ulid import ULID
 
 from memory_agent import MemoryProvider
-from memory_agent.config import EmbedderSettings, RecallSettings
 from memory_agent.embedders import Embedder, EmbedderInfo
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, find_default
@@ -25,6 +24,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.deadline import REASONS
 from memory_agent.records import Embedding, Mode
+from memory_agent.settings import EmbedderSettings, RecallSettings
 
 
 @pytest.fixture(scope="module")

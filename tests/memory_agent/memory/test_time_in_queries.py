@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_samples import message
 
-from memory_agent.config import RecallSettings
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.boosts import nearness
 from memory_agent.records import UnderstoodDate
+from memory_agent.settings import RecallSettings
 from memory_agent.storage.codec import microseconds
 
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)  # a Monday

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, open_without_model
 
-from memory_agent.config import EmbedderSettings
 from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, Progress
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError
@@ -19,6 +18,7 @@ from memory_agent.recall.context import context_block
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
 from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.settings import EmbedderSettings
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 letters = st.text(string.ascii_letters + "aeiouqxwvz'-09", max_size=200)

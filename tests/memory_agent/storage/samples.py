@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.config import StoreSettings
 from memory_agent.records import MemoryRecord
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.user_key import UserKey
 from relay.crypto import KeyRing
 

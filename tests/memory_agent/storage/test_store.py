@@ -10,8 +10,8 @@ import pytest
 from hammering import hammered
 from samples import NDIM, NOW, SMALL, memory, unit_vectors
 
-from memory_agent.config import StoreSettings
 from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError, StoreFullError
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.changes import indexed_text
 from memory_agent.storage.codec import row_key
 from memory_agent.storage.environment import own_records

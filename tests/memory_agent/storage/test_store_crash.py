@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from samples import SMALL, memory, new_key, unit_vectors
 
-from memory_agent.config import StoreSettings
 from memory_agent.errors import StoreFullError
+from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.store import Store
