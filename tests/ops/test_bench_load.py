@@ -9,8 +9,8 @@ from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import ModelMissingError
 from memory_agent.settings import EmbedderSettings
+from ops.bench import load
 from ops.bench.rows import load_rows
-from tests.end_to_end.test_deadlines import load
 
 
 @pytest.mark.parametrize(("p50", "p99", "reached"), [(0.2, 1.0, True), (0.2, 1.01, False), (-0.1, 0.4, True)])

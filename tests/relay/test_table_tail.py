@@ -104,8 +104,8 @@ def test_a_bad_row_goes_to_quarantine_and_the_next_one_in(data_dir: Path, tmp_pa
         "user_id: is missing": row(5, user_id=None),
         "user_id: '../x' is unsafe": row(6, user_id="../x"),
         "event_type: is missing": row(7, event_type=None),
-        "timestamp: 'yesterday' is no": row(8, timestamp="yesterday"),
-        "timestamp: lies": row(9, timestamp="2999-01-01T00:00:00Z"),
+        "timestamp: 'yesterday' is neither": row(8, timestamp="yesterday"),
+        "timestamp: is ": row(9, timestamp="2999-01-01T00:00:00Z"),
         "session_id: expected text, got float": row(10, session_id=None, actor_id=None) | {"session_id": 1.5},
     }
     with closing(sqlite3.connect(file)) as connection:

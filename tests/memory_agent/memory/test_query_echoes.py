@@ -70,8 +70,8 @@ def test_the_explanation_says_what_was_folded_and_why_and_of_other_memories_that
     repeats = standing.explanation["repeats"]
     assert repeats["count"] == 2 * len(REQUESTS) - 1
     assert repeats["because"] == "asks what the query asks"
-    folded = [asked.get(id_) for id_ in repeats["ids"]]
-    assert {record.text for record in folded if record is not None} == set(REQUESTS)
+    folded = asked.get(repeats["ids"])
+    assert {record.text for record in folded} == set(REQUESTS)
     assert sorted(quality for quality in repeats["qualities"] if quality is not None) == [0.0, 0.4, 0.8, 0.8]
     assert [found.explanation["repeats"] for found in result.memories if found is not standing] == [None] * 4
 
