@@ -82,7 +82,7 @@ def _settings(options: argparse.Namespace) -> RelaySettings:
 
 
 class _StandardError:
-    """Standard error. It may be a file on a full disk, and a line that cannot be written must not end the relay."""
+    """Standard error, ignoring write errors: a log file on a full disk must not end the relay."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):

@@ -82,7 +82,7 @@ _OF_USER = "@"
 
 
 def source_name(kind: str, name: str, principal: Principal) -> str:
-    """Return the source to note in quarantine. It holds the key's user, whom a retry publishes for."""
+    """Return the source to note in quarantine. It names the key's user, for whom a retry publishes."""
     if principal.user_id is not None:
         return f"{kind}{_OF_USER}{principal.user_id}/{name}"
     return f"{kind}:{name}" if name else kind

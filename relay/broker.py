@@ -282,10 +282,10 @@ class _Upkeep:
         return self._interval_s
 
     def finish(self) -> None:
-        """Nothing is open between steps."""
+        """Do nothing: nothing is open between steps."""
 
     def _compact(self) -> None:
-        """Remove erased bytes from the file, or try later where there is no room or no pause between reads.
+        """Remove erased bytes from the file; retry later without room or without a pause between reads.
 
         It copies the whole file while writers wait, so the next pause is a multiple of the time it took.
         """

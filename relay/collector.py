@@ -1,9 +1,9 @@
 """Intake from plain PUB emitters, best effort and counted; an emitter that needs an acknowledgement uses a publisher.
 
-ZeroMQ drops what a PUB socket sends before it is connected, and what exceeds its queue, uncounted. Whatever arrives is
-journaled or quarantined; while a consumer is too far behind it is dropped and counted, since these emitters cannot be
-slowed down. Emitters show no key: their events are of any user, or of `broker.pub_user` alone, and events that name
-another user are then counted and dropped.
+ZeroMQ drops messages sent before the connection is up, or beyond its queue, without counting them. Every message that
+arrives is journaled or quarantined; while a consumer is too far behind, messages are dropped and counted, since these
+emitters cannot be slowed down. Emitters present no key: with `broker.pub_user` set, events that name another user are
+dropped and counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a publisher has sent, what is waiting for an ack, and what became of it. Pure: no sockets, no clock."""
+"""A publisher's unacknowledged events, and the totals of their outcomes. Pure: no sockets, no clock."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class FlushReport(Progress, frozen=True, kw_only=True):
 
 
 class Tally:
-    """Counts what became of one publisher's events."""
+    """Counts the outcomes of one publisher's events."""
 
     def __init__(self, on_progress: Callable[[Progress], None] | None) -> None:
         self._on_progress = on_progress

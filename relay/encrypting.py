@@ -1,4 +1,4 @@
-"""Turns a plain journal into an encrypted one: entry by entry into a new file, which is put in its place whole."""
+"""Encrypt a plain journal: copy each entry into a new file, which then replaces the old one atomically."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _PAGE = 1_000
 
 
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
-    """Encrypt the journal in `folder`, which nobody has open; return how many events it holds. Durable on return.
+    """Encrypt the journal in `folder`, which must not be open; return its number of events. Durable on return.
 
-    Killed at any moment, it leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine.
+    A kill at any moment leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine.
     Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
     """
     if is_encrypted(folder, settings) is False:

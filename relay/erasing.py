@@ -1,4 +1,4 @@
-"""Erases events out of order: of a user, a session, a run, or by id. Readers pass the numbers that are missing.
+"""Erase events out of order: of a user, a session, a run, or by id. Readers skip the missing numbers.
 
 The id of an erased event is recognised until `JournalSettings.repeat_horizon_s`, as after retention, so that sending it
 again has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is gone is erased with all
@@ -55,7 +55,7 @@ class Erasing:
         self._reading = reading
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
-        """Erase what is wanted among the next `limit` events, in one transaction. Durable on return.
+        """Erase the selected events among the next `limit`, in one transaction. Durable on return.
 
         Repeat with `after_seq` set to `next_after` until that is None; the quarantine is erased with the last part.
         """
@@ -130,7 +130,7 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
 
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
-    """Whether quarantined bytes belong to what is wanted; unreadable ones are known by their source alone."""
+    """Whether quarantined bytes are selected; unreadable ones are known by their source alone."""
     is_users = entry.source == f"memory:{wanted.user_id}" or publisher_of(entry.source).user_id == wanted.user_id
     is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
     if (is_users and wanted.everything) or is_named:

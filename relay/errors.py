@@ -1,4 +1,4 @@
-"""Every error the bus raises on purpose, and the roots that all packages share.
+"""The errors of the bus, and the roots of all errors.
 
 Each class has a stable `code` (what acks, replies and documents refer to) and says whether the same call may work later
 (`retryable`). A class with fields is a dataclass with a message `template`; the others take the message itself.

@@ -132,7 +132,7 @@ class Journal:
     def read(
         self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
     ) -> list[JournalEntry]:
-        """Return the entries that `fetch` returns."""
+        """As `fetch`, but return only the entries."""
         return self.fetch(after_seq, limit, max_bytes, user_id).entries
 
     def fetch(self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None) -> Batch:
@@ -265,7 +265,7 @@ class Journal:
             self._retention.delete_through(transaction, through_seq, now)
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase the next part of what is wanted (`Erasing.erase`). Durable on return.
+        """Erase the next part of a selection (`Erasing.erase`). Durable on return.
 
         The bytes stay in free pages until `compact`. Raises `KeysUnavailableError`.
         """
@@ -273,7 +273,7 @@ class Journal:
         return self._erasing.erase(wanted, now, dry_run=dry_run)
 
     def erase_all(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase all parts of what is wanted, a transaction each. Durable on return."""
+        """Erase all parts of a selection, one transaction each. Durable on return."""
         seqs: list[int] = []
         while True:
             part = self.erase(wanted, now, dry_run=dry_run)
@@ -298,7 +298,7 @@ class Journal:
             return counter(transaction, "uncompacted")
 
     def clear_dead_readers(self) -> int:
-        """Free the slots of readers whose process died; call it now and then. Returns how many."""
+        """Free the slots of readers whose process died; return how many. Call it periodically."""
         return self._environment.clear_dead_readers()
 
     def stats(self) -> JournalStats:

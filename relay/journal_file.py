@@ -1,8 +1,8 @@
 """The file of a journal: opened for its one writer or for readers, copied while in use, its consumers moved back.
 
 A journal is encrypted from its beginning or not at all. An encrypted one stores the id of the system's key, which tells
-a folder of keys that is away, or another one, from users' keys that were destroyed: nothing is read or written then,
-and no keys are created in their stead.
+a missing or wrong folder of keys from users' keys that were destroyed: nothing is read or written then, and no new keys
+are created.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def open_copy(folder: Path, settings: JournalSettings) -> Environment:
 
 
 def require_unused(folder: Path) -> None:
-    """Raise `JournalInUseError` while somebody writes the journal in `folder`."""
+    """Raise `JournalInUseError` while a process writes the journal in `folder`."""
     WriterLock.take(folder, _ERRORS).release()
 
 
 def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> bytes | None:
-    """Compare the encryption of a journal with the keys that it is opened with; a new one becomes as it is opened.
+    """Compare the encryption of a journal with the keys that it is opened with, which a new one adopts.
 
     Returns the id of the system's key; None where the journal is plain, or new and `readonly`.
     Raises `EncryptionMismatchError`, `EncryptionKeyMissingError`.
@@ -136,9 +136,9 @@ def cursors(folder: Path, settings: JournalSettings) -> dict[str, int]:
 def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
     """Write a consistent copy of a journal, which may be in use, into the empty folder `target`. Not fsynced.
 
-    Returns the last number of the copy. A copy of the journal and copies of its consumers' stores are never of one
-    moment: read the cursors before copying those, and `rewind` the copy to them. Consumers recognise the events in
-    between. Raises `JournalError`.
+    Returns the last number of the copy. Copies of the journal and of its consumers' stores are taken at different
+    times: read the cursors before copying the stores, and `rewind` the copied journal to them. Consumers recognise the
+    events in between. Raises `JournalError`.
     """
     with closing(open_file(source, settings, readonly=True)) as environment:
         environment.copy(target)

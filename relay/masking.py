@@ -89,7 +89,7 @@ class Masker:
     def value(self, value: Any) -> Any:
         """Return free JSON with every text masked, at any depth, field names included.
 
-        The value of a field with a name like `password` is masked whatever it looks like.
+        The value of a field with a name like `password` is always masked.
         """
         if not self._formats:
             return value
@@ -156,7 +156,7 @@ class Masker:
 def masked_kinds(*values: object) -> Counter[str]:
     """Count the masked secrets in free JSON by kind, from the marks in it.
 
-    A kind that is not in the table (from a setting, or a mark that was written by hand) counts as `other`.
+    A kind that is not in the table (from a setting, or typed into the text) counts as `other`.
     """
     kinds: Counter[str] = Counter()
     for value in values:

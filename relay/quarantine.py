@@ -1,4 +1,4 @@
-"""The quarantine of a journal: bytes that are no event, and events that could not be handled, with the reason.
+"""The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
 
 Nothing is evicted. When it is full, further bytes are refused and counted, so that a broken emitter cannot fill the
 disk; events of the journal (`seq`) always fit, because the journal bounds their number. Equal bytes from one source are

@@ -1,8 +1,4 @@
-"""The one read/write lock: any number of threads share what it protects, or one has it exclusively.
-
-Writers come first: while one waits, no new reader enters, so a steady stream of readers cannot starve it. Readers
-nest. The environments replace their file under it, and a memory closes under it.
-"""
+"""A read/write lock for threads. Writers have priority: while one waits, no new reader enters."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from contextlib import contextmanager
 
 
 class ReadWriteLock:
-    """A lock with a shared and an exclusive side. Shared is reentrant; exclusive is not, nor is shared upgraded."""
+    """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -177,7 +177,7 @@ def _as_unavailable() -> Iterator[None]:
 
 
 def _owner_of(stored: StoredEvent) -> str:
-    """Return the user to whom an event of `system` says that it belongs, or an empty string."""
+    """Return the user that an event of `system` names as its owner, or an empty string."""
     if stored.user_id != SYSTEM_USER:
         return ""
     try:
@@ -187,7 +187,7 @@ def _owner_of(stored: StoredEvent) -> str:
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts bytes that are no event: from their source, else from them, else `system`."""
+    """Return the user whose key encrypts bytes that are not an event: by their source, else content, else `system`."""
     named = source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
     try:
         told = named or decode_mapping(data, _LIMITS)
@@ -199,8 +199,7 @@ def user_of(data: bytes, source: str) -> str:
 class Reading:
     """Reads the entries of one journal in order: all of them, or one user's.
 
-    `locked` counts the entries that were passed because their key is gone, as erased ones are: nobody waits for what
-    nobody can read.
+    `locked` counts the entries skipped because their key is gone; like erased ones, they are never waited for.
     """
 
     def __init__(self, path: Path, sealing: Sealing) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class SecretFormat(NamedTuple):
-    """One kind of secret. Group `secret` of a match is masked, or all of it where there is no such group.
+    """One kind of secret. Group `secret` of a match is masked, or the whole match without such a group.
 
     `masking.looks_secret` checks the matches of rows that are not `strict`, since the same words also occur in code.
     """

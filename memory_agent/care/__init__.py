@@ -1,4 +1,4 @@
 """Maintenance of a data folder: verify, back up, restore, encrypt, export, and erase while no daemon runs.
 
-What only reads takes LMDB snapshots, which other processes may do while the owner writes, so no daemon has to be asked.
+Read-only work uses LMDB snapshots, which other processes may take while the owner writes, so it needs no daemon.
 """

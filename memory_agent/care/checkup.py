@@ -30,7 +30,7 @@ PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
     """The findings in one part. `entries` counts its memories, pairs or events.
 
-    `unbuilt` names derived files that do not exist, which is no fault: a restored store has none at first.
+    `unbuilt` names derived files that do not exist, which is not a fault: a restored store has none at first.
     """
 
     part: str
@@ -50,7 +50,7 @@ def check_user(
 ) -> PartReport:
     """Check a user's folder; of a copy, which has no derived files, only the records.
 
-    Raises `StoreError` where the files cannot be read at all, as encrypted ones without their `key`.
+    Raises `StoreError` if the files cannot be read at all, such as encrypted ones without their `key`.
     """
     findings = Findings()
     # Read the lexicon before the snapshot begins: it may be behind the records, never ahead.

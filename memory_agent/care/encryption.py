@@ -1,8 +1,8 @@
-"""Encrypt a data folder at rest, in place or staged by a restore; tell which stores are encrypted; destroy a key.
+"""Encrypt a data folder at rest, in place or staged by a restore; list which stores are encrypted; destroy a key.
 
-A user's records are copied into a new file under the user's key, verified, and put in place whole. What is derived from
-them is removed first and rebuilt afterwards, encrypted. Each step is idempotent. Backups, and what a restore put aside,
-stay as they are.
+A user's records are copied into a new file under the user's key, verified, and put in place atomically. Derived files
+are removed first and rebuilt afterwards, encrypted. Each step is idempotent. Backups, and files that a restore moved
+aside, stay unchanged.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
 def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Report) -> EncryptedUser:
     """Encrypt a user's folder with `key`, which is created if need be. Durable on return.
 
-    Killed at any moment, it leaves plain records or encrypted ones; called again, it goes on. Needs room for a copy.
+    A kill at any moment leaves plain records or encrypted ones; calling it again continues. Needs room for a copy.
     Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`, `EncryptionKeyMissingError`.
     """
     was_encrypted = False
@@ -214,13 +214,13 @@ def _pairs(transaction: Transaction) -> Iterator[Put]:
 
 
 def remove_plain_caches(folder: Path) -> None:
-    """Remove files that are derived from the records, and what was set aside of them: they hold words and vectors."""
+    """Remove derived files, also those set aside as damaged: they hold words and vectors."""
     remove_files(folder)
     discard_learner(folder)
 
 
 def remove_leftovers(data_dir: Path) -> None:
-    """Remove what killed processes left of removed users and of a restore. Raises `StoreError`."""
+    """Remove what killed processes left of removed users and of restores. Raises `StoreError`."""
     finish_removals(data_dir)
     shutil.rmtree(data_dir / STAGE, ignore_errors=True)
 

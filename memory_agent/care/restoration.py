@@ -61,7 +61,7 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. `replace` moves aside what is there; without it, that is refused. Durable on return.
+    """Restore everything. `replace` moves existing files aside; without it, they are an error. Durable on return.
 
     Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` without the
     keys, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
@@ -127,7 +127,7 @@ def replay_user(
 ) -> Restored:
     """Move one user's store aside, so that a new one is built from the journal at the daemon's next start.
 
-    What did not come through the journal (`NOT_IN_JOURNAL`) stays aside. Durable on return. Raises as `restore_all`.
+    Data that is not in the journal (`NOT_IN_JOURNAL`) stays aside. Durable on return. Raises as `restore_all`.
     """
     folder = user_folder(data_dir, user_id)
     with _exclusive(data_dir, [user_id]):

@@ -1,4 +1,4 @@
-"""Clients of a daemon: `MemoryClient` blocks, `AsyncMemoryClient` awaits, `in_ray.ActorMemoryProvider` asks actors.
+"""Clients of a daemon: `MemoryClient` blocks, `AsyncMemoryClient` awaits, `in_ray.ActorMemoryProvider` calls actors.
 
 All have the same methods, which `python -m ops.documents` writes from the table of verbs.
 """

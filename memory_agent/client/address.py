@@ -1,4 +1,4 @@
-"""Where a daemon listens, and which key to show there."""
+"""Find the endpoint of a daemon and the key to present."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Address:
 
     @property
     def token(self) -> str:
-        """The token to show; read each time, since a daemon's first start creates the file."""
+        """The token to present; read each time, since a daemon's first start creates the file."""
         return self.layout.token() if self.named_token is None else self.named_token
 
     def require(self) -> None:
@@ -41,7 +41,7 @@ class Address:
 def find_daemon(
     data_dir: Path | str | None, endpoint: str | None, token: str | None, key_file: Path | str | None = None
 ) -> Address:
-    """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and the key to show.
+    """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and the key to present.
 
     Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN, as by the command line.
     Raises `SettingsError` for an unreadable key file.

@@ -1,6 +1,6 @@
 """A user's memory from inside Ray, without the gateway in between: for planners that are Ray tasks, actors or drivers.
 
-The client wakes the user and finds its actor, which is then asked directly.
+The client wakes the user, finds its actor, and then sends requests to the actor directly.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 
 
 class ActorMemoryProvider(MemoryMethods):
-    """One user's memory through the Ray actor that hosts it; what a daemon answers is asked of the daemon.
+    """One user's memory through the Ray actor that hosts it; verbs of the daemon go to the daemon.
 
-    Every method raises what that of `MemoryClient` raises, and `HostDiedError` when the host died: of a request that
-    may be repeated, at the second attempt; of another, at once, because it may have been carried out.
+    Every method raises what that of `MemoryClient` raises, and `HostDiedError` when the host died: for a repeatable
+    request at the second attempt, for another at once, because it may have taken effect.
     """
 
     def __init__(

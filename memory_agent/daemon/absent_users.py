@@ -51,7 +51,7 @@ class AbsentUsers:
         self._memories: dict[str, Memory] = {}
 
     async def answer(self, user_id: str, verb: Verb, request: Request) -> bytes | None:
-        """Return the encoded reply, or None where the user's own memory is to answer. Raises `InvalidInputError`.
+        """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
 
         Only reads are answered, and feedback on a recall that was answered here and names no memories. A recall for a
         run is not: the run's user must know of it.
@@ -137,7 +137,7 @@ class _NoModel:
         raise _missing()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _missing() -> ModelMissingError:

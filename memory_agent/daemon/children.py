@@ -1,7 +1,7 @@
 """Child processes of the daemon: started, watched, restarted when they die, ended with it.
 
 A child prints one JSON line when it is ready. Rejected: asyncio's subprocesses, which wait for ever for a reaped
-process when cancelled at the start (seen: a daemon whose relay could not start hung and ignored signals).
+process if cancelled at the start (seen: a daemon whose relay could not start hung and ignored signals).
 """
 
 from __future__ import annotations

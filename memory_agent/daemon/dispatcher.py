@@ -112,7 +112,7 @@ class Dispatcher:
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
-        """Record that this user began a run by hand, and so owns what is published of it under `system`.
+        """Record that this user began a run through a client, and so owns its events under `system`.
 
         `is_vouched`: with a key for all users. Durable with the next commit; events waiting for an owner are released.
         """

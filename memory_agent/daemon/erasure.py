@@ -106,7 +106,7 @@ class DaemonEraser:
         return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
 
     async def _erase_absent(self, user_id: str, params: EraseParams) -> ErasureReceipt:
-        """Erase a user's events from the journal where there is no store, without waking or creating the user."""
+        """Erase the journal's events of a user without a store, without waking or creating the user."""
         intent = intent_for_absent_user(params.selection, _now())
         erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
         if params.dry_run:
@@ -160,7 +160,7 @@ class DaemonEraser:
         )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
-        """Return the user's lock: a second erasure would close what the first one began."""
+        """Return the user's lock: a second erasure would close the first one's intent."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
     async def _finish_removals(self) -> None:
@@ -181,7 +181,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
 
     async def _erase_events(self, user_id: str, intent: Intent, *, dry_run: bool) -> Erased:
-        """Erase from the journal and from what waits in the lanes."""
+        """Erase from the journal and from the lanes."""
         among = keys_of(intent.session_id, intent.run_ids)
         wanted = await self._with_system(user_id, erasable(user_id, intent), among)
         erased = await self._journal.erase(wanted, dry_run=dry_run)

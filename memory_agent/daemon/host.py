@@ -1,6 +1,6 @@
 """Several users' memories in one process: opened at their first request, closed when they sleep. Knows no Ray.
 
-Requests and replies are bytes (`protocol`), so errors keep their type whatever carries them. A store that failed or was
+Requests and replies are bytes (`protocol`), so errors keep their type over any transport. A store that failed or was
 fenced is closed at once; the next request opens and verifies it again. An I/O error is never worked around in place.
 """
 
@@ -103,9 +103,9 @@ class MemoryHost:
         return sum(self._fill_vectors(memory) for memory in self._awake_memories())
 
     def keep_up(self, now: datetime) -> None:
-        """Expire abandoned runs, forget what reached its age and consolidate learning, for every user awake.
+        """Expire abandoned runs, forget expired memories and consolidate learning, for every user awake.
 
-        A failure, of whatever kind, does not affect the other users.
+        A failure of any kind does not affect the other users.
         """
         for memory in self._awake_memories():
             try:
@@ -192,8 +192,8 @@ class MemoryHost:
     def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:
         """Close the memory that failed, unless another thread already replaced it.
 
-        A full disk is no failure: the memory still answers, and could not be reopened, which takes room. The lock is
-        held until it is closed, because opening it meanwhile would find it owned by this process.
+        A full disk is not a failure: the memory still answers, and reopening it would need room. The lock is held until
+        it is closed, because opening it meanwhile would find it owned by this process.
         """
         if not isinstance(error, StoreError) or isinstance(error, StoreFullError):
             return

@@ -103,7 +103,7 @@ class Hosts:
 
     @asynccontextmanager
     async def fenced(self, user_id: str) -> AsyncIterator[None]:
-        """Keep the user asleep within this: waits for running calls; new ones wait."""
+        """Keep the user asleep in the block, after running calls; new ones wait."""
         async with self._locked(user_id):
             while user_id in self._busy:
                 self._changed.clear()

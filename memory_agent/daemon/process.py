@@ -1,7 +1,7 @@
 """The daemon: starts relay, embedder, Ray and gateway, keeps them running, stops them in order.
 
-Stopping goes from the outside in: no new requests, finish the dispatching, commit the cursor, put the memories to
-sleep, end the processes. Nothing depends on an orderly stop: after a kill, journal and stores have everything.
+It stops from the outside in: refuse new requests, finish dispatching, commit the cursor, put the memories to sleep, end
+the processes. Nothing depends on an orderly stop: after a kill, journal and stores have everything.
 """
 
 from __future__ import annotations

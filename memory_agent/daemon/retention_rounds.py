@@ -48,7 +48,7 @@ class RetentionRounds:
             await asyncio.sleep(min(_ROUND_S, self._interval_s))
 
     async def go_round(self, now: datetime) -> None:
-        """Wake each sleeping user of which something reached its age, one after another."""
+        """Wake each sleeping user who has expired memories, one at a time."""
         for user_id in await asyncio.to_thread(self._due, now, self._hosts.awake()):
             if user_id in self._hosts.awake():
                 continue  # woken meanwhile

@@ -1,7 +1,7 @@
-"""Admits requests, whatever carries them: credential -> principal -> scope -> slot -> verb -> reply.
+"""Admit requests from any door: credential -> principal -> scope -> slot -> verb -> reply.
 
-The principal follows from the credential alone, never from what the request says. Scopes follow from the table of verbs
-(`verbs`); a name that is not in it needs a key for administration.
+The principal follows from the credential alone, never from the request's content. Scopes follow from the table of verbs
+(`verbs`); an unknown verb needs the scope `admin`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True)
 class Credential:
-    """What a caller shows: a token, or the CURVE key that its connection proved to have."""
+    """What a caller presents: a token, or the CURVE key that its connection proved."""
 
     token: str = ""
     curve_key: str | None = None

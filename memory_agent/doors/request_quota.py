@@ -1,7 +1,7 @@
-"""Shares out the slots for running requests by user, so that no user takes all of them. Pure.
+"""Divide the slots for running requests among users, so that no user takes all of them. Pure.
 
-A user has a quarter, with any number of keys. Keys for one user leave a quarter to keys for all users together, and
-those leave a quarter to keys for one user. Several users together may fill what one-user keys may have.
+A user may hold a quarter, with any number of keys. A quarter is reserved for keys for all users, and a quarter for keys
+for one user; the latter may be filled by several users together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RequestQuota:
     """The running requests, counted by principal. Lives in one event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Share out `limit` slots; a share is a quarter of them, 8 at least."""
+        """Divide `limit` slots; a share is a quarter of them, at least 8."""
         self._share = max(limit // _SHARES, _SMALLEST_SHARE)
         self._most = max(limit - self._share, self._share)
         self._of_users: Counter[str] = Counter()
@@ -29,7 +29,7 @@ class RequestQuota:
 
     @contextmanager
     def slot(self, principal: Principal) -> Iterator[None]:
-        """Reserve a request slot for this principal. Raises `UnavailableError` where none is free for it."""
+        """Reserve a request slot for this principal. Raises `UnavailableError` if none is free for it."""
         user_id = principal.user_id
         if user_id is None:
             self._require(self._for_all < self._most, "with keys for all users")

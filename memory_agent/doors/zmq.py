@@ -1,7 +1,7 @@
 """The gateway: requests over ZeroMQ, from local sockets and from CURVE sockets.
 
 It bounds the running requests, in number and in bytes; above a bound a request is refused at once with a retryable
-error. Bytes that are no request get a fault, never silence. Who may ask is decided by the reception.
+error. Bytes that are not a request are answered with a fault. The reception checks keys and scopes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may connect and what they may do: keys, the principals that hold them, what clients present, and endpoints."""
+"""Access control: keys, the principals that hold them, the credentials of clients, and endpoints."""
 
 from relay.access.credentials import Credentials
 from relay.access.endpoints import CURVE, check_endpoint, ipc_endpoint, is_curve

@@ -1,4 +1,4 @@
-"""Where sockets may listen: socket files, loopback, and elsewhere only with CURVE. Pure."""
+"""Endpoints where sockets may listen: socket files, loopback, and elsewhere only with CURVE. Pure."""
 
 from __future__ import annotations
 

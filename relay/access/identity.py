@@ -1,4 +1,4 @@
-"""What a client presents: a token or CURVE keys, and where it finds them by default.
+"""A client's credentials: a token or CURVE keys, and their default places.
 
 On the same machine the socket file is in the data folder, beside the token, so a client that may read it (0600) needs
 no configuration.

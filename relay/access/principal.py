@@ -1,6 +1,6 @@
-"""Principals and scopes: whose key a request carries, and what that key may do. Pure.
+"""Principals and scopes: the holder of a request's key, and what that key permits. Pure.
 
-A principal follows from the credential of a request (`credentials`), never from what the request says.
+A principal follows from the credential of a request (`credentials`), never from the request's content.
 """
 
 from __future__ import annotations
@@ -64,5 +64,5 @@ class Principal(NamedTuple):
 
 
 def publisher_for_all(key_id: str) -> Principal:
-    """Return the principal of an intake without keys that a setting enables, named `key_id`."""
+    """Return the principal, named `key_id`, of an intake that a setting opens without keys."""
     return Principal(key_id, None, frozenset({Scope.PUBLISH}))

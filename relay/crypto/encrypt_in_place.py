@@ -1,7 +1,7 @@
-"""Replaces a plain LMDB environment by an encrypted one: copied, verified, and put in its place whole.
+"""Replace a plain LMDB environment by an encrypted copy, verified and put in place atomically.
 
-The blocks of the old file go back to the file system; they are not overwritten. Rejected: encrypting the pairs where
-they are, which leaves a mixture when it is interrupted.
+The blocks of the old file are freed, not overwritten. Rejected: encrypting in the file itself, which leaves a mixture
+when interrupted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def encrypt_in_place(
     puts: Callable[[Transaction], Iterator[Put]],
     report: Report = lambda done, total: None,
 ) -> None:
-    """Replace the file of `environment`, which is closed by it, by an encrypted one. Durable on return.
+    """Close `environment` and replace its file by an encrypted one. Durable on return.
 
-    `open_copy` opens an empty encrypted environment; `puts` yields what it is to hold, each key once, given a snapshot
-    of the plain one. Nobody else has the environment open. Killed at any moment, it leaves the old file or the new one.
-    Needs room for a copy. Raises `damaged` where the copy differs from what was put, and as `Environment.replace_by`.
+    `open_copy` opens an empty encrypted environment; `puts` yields its content, each key once, from a snapshot of the
+    plain one. No other process may have the environment open. A kill at any moment leaves the old file or the new one.
+    Needs room for a copy. Raises `damaged` if the copy differs from what was put, and as `Environment.replace_by`.
     """
     copy = room_for_copy(environment.path)
     try:
@@ -51,7 +51,7 @@ def encrypt_in_place(
 
 
 def _written(puts: Iterator[Put], target: Environment, total: int, report: Report) -> Iterator[Put]:
-    """Write the pairs in pages, and pass them on."""
+    """Write the pairs in pages, and yield them again."""
     done = 0
     while page := list(islice(puts, _PAGE)):
         report(done, total)
@@ -64,7 +64,7 @@ def _written(puts: Iterator[Put], target: Environment, total: int, report: Repor
 
 
 class _Digests:
-    """Per database how many pairs there are and the sum of their digests, which does not depend on their order."""
+    """The number of pairs of each database and the sum of their digests, which is independent of their order."""
 
     def __init__(self, environment: Environment, puts: Iterable[Put]) -> None:
         self._known = dict.fromkeys(environment.databases, (0, 0))

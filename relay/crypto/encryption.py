@@ -1,13 +1,13 @@
-"""How the keys and values of an LMDB environment are stored when it is encrypted. Knows no engine.
+"""The stored form of keys and values in an encrypted LMDB environment. Imports no engine.
 
-Values are sealed for their key. Numbers and places in time stay as they are in keys, because entries are read in their
-order; names are encrypted, so that equal names are found again but not in their order. A name that is a ULID keeps its
-first ten letters, the time: new entries go to the end, where the page is warm, and recalls are still pruned oldest
-first. An empty value stays empty. A value with a checksum over its row is sealed without it: the tag replaces it, and
-with both one vector less would fit on a page (-20 %).
+Values are sealed with their key as context. Numbers and times in keys stay plain, because entries are read in that
+order; names are encrypted deterministically, so they can be looked up but not sorted. A ULID keeps its first ten
+letters, the time: new entries go to the end, where the page is warm, and recalls are still pruned oldest first. An
+empty value stays empty. A value with a checksum over its row is sealed without it: the tag replaces it, and with both
+one vector less would fit on a page (-20 %).
 
-The environment stores the id of its key, so that an encrypted store is never taken for a plain one, opened with another
-key, or begun again.
+The environment stores the id of its key, so that an encrypted store is never mistaken for a plain one, opened with
+another key, or created again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROWS_OF_NAMES = Form(0, is_sealed=False)
 
 
 class Key(Protocol):
-    """One user's key in a ring, with the errors of whoever stores something with it."""
+    """One user's key in a ring, with the caller's errors."""
 
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
         """Return the cipher for a purpose; raises when there is no key and `create` is False."""
@@ -108,7 +108,7 @@ class TransactionCipher:
         return checksum(_number(stored), value) + value if form.is_checked else value
 
     def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Return a value without its checksum. A wrong one must not pass: `open` would make it right again."""
+        """Return a value without its checksum, verified first: `open` computes a new one, which would hide damage."""
         body = value[CHECKSUM_BYTES:]
         if checksum(_number(stored), body) != value[:CHECKSUM_BYTES]:
             raise self._damaged(f"{database} {_number(stored)} does not match its checksum")
@@ -116,7 +116,7 @@ class TransactionCipher:
 
 
 class Encryption:
-    """With whose key, and how, an environment is encrypted."""
+    """The key of an encrypted environment, and the forms of its databases."""
 
     def __init__(self, key: Key, purpose: str, forms: Mapping[str, Form]) -> None:
         self._key = key

@@ -1,9 +1,9 @@
 """The encryption keys of users: one file each, mode 0600, in a folder apart from the data.
 
-A key is 256 random bits, created when its user first stores something and on the disk before it encrypts anything. It
-is nowhere else, neither in the data folder nor in backups: `destroy` makes all data of its user unreadable. A key file
-is named by a digest of the user id, which may hold characters that a file name may not. The data folder names its ring
-by the id of the system's key (`read_ring`), so that no second ring is begun while the first one is not mounted.
+A key is 256 random bits, created when its user first stores something, and durable before its first use. No other copy
+exists, neither in the data folder nor in backups: `destroy` makes all data of its user unreadable. A key file is named
+by a digest of the user id, since ids may contain characters that file names may not. The data folder names its ring by
+the id of the system's key (`read_ring`), so that no second ring is created while the first one is not mounted.
 Rejected: a master key that wraps the users' keys. Its loss loses everything, and copies of wrapped keys outlive the
 destruction of a user's key.
 """
@@ -63,7 +63,7 @@ class KeyRing:
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
         """Return the cipher of a user for a purpose. `create`: create the key of a user without one.
 
-        Checks the key file each time (2 us), so that no process goes on with a destroyed key.
+        Checks the key file each time (2 us), so that no process keeps using a destroyed key.
         Raises `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
         """
         with self._guard:
@@ -127,8 +127,8 @@ class KeyRing:
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; False when there was none. Durable on return.
 
-        Killed in between, it leaves an overwritten file, which counts as none and is removed by its next reader.
-        Only a copy of the folder brings the key back. A disk that keeps former blocks may still hold its bytes.
+        A kill in between leaves an overwritten file, which counts as missing and is removed by its next reader.
+        Only a copy of the folder brings the key back. The disk may still hold former blocks with its bytes.
         Raises `KeyFileError`.
         """
         path = self._path(user_id)

@@ -1,7 +1,6 @@
-"""Files that are on the disk when a call returns, and that appear whole or not at all.
+"""Write files atomically and durably.
 
-The second half is about the file of an LMDB environment: its first version and its replacement by a copy. It knows no
-engine.
+The second half creates the data file of an LMDB environment and replaces it by a copy, without importing the engine.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
     """Create the data file of an environment in `path` with `make`, unless there is one. Durable on return.
 
-    LMDB writes the two pages that begin a file in place. A process killed between them leaves half of that, and LMDB
-    refuses the folder for ever (measured: SIGKILL within the first write). So `make` writes into a folder aside, and
-    the whole file is moved here. Rejected: taking such a half for a new file; a file that was cut short looks alike.
+    LMDB writes the first two pages of a file in place. A process killed between them leaves half of that, and LMDB
+    refuses the folder for ever (measured: SIGKILL within the first write). So `make` writes into a temporary folder,
+    and the whole file is moved here. Rejected: treating such a half as a new file; a truncated file looks the same.
     Raises `OSError`, and what `make` raises.
     """
     file = path / DATA_FILE
@@ -90,7 +89,7 @@ def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
 
 
 def room_for_copy(folder: Path) -> Path:
-    """Return an empty folder inside `folder` for the copy; removes what an interrupted call left."""
+    """Return an empty folder inside `folder` for the copy; remove the leftovers of an interrupted call."""
     copy = folder / _COPY
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir(mode=0o700)
@@ -106,9 +105,9 @@ def flush_copy(copy: Path) -> None:
 def replace_by_copy(copy: Path) -> None:
     """Replace the file by the copy, so that a whole file is there at every moment. Durable on return.
 
-    Nobody may open or write the environment meanwhile (`fence`). LMDB keeps the number of the last commit in its
-    lock file too and believes it while any process holds that file, but a compact copy counts from 1 again. So the
-    lock file goes first; whoever opens the old data between the two steps makes another.
+    The environment must not be opened or written meanwhile (`fence`). LMDB also keeps the number of the last commit in
+    its lock file, and trusts it while any process holds that file, but a compact copy counts from 1 again. So the lock
+    file is removed first; a process that opens the old data between the two steps creates another.
     """
     folder = copy.parent
     (folder / LOCK_FILE).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Checksums against damage, not against forgery: of a stored value, and of a small text file.
+"""Checksums of stored values and of small text files; they detect damage, not forgery.
 
-A flipped bit in JSON is often other JSON: another user's name in a key, another id in a list of what to erase. So a
-text file ends with a line that holds its SHA-256. A file without that line is read as it is: such files are older, and
+JSON with a flipped bit is often valid JSON: another user's name in a key, another id in a list to erase. So a text file
+ends with a line that holds its SHA-256. A file without that line is from an older version and is read without a check;
 no damage was seen that removes the line and leaves the rest readable.
 """
 

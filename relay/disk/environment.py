@@ -1,12 +1,12 @@
-"""One LMDB environment, for journals and stores: what is committed is on the disk when the call returns.
+"""One LMDB environment, for journals and stores. A committed transaction is durable.
 
 sync and metasync are on, writemap is off (with it a full disk kills the process by SIGBUS, measured). The map size is
 set once and never grown (growing from two processes corrupts). Slots of dead readers are freed at open. LMDB's errors
-leave this file as the caller's (`ErrorFamily`).
+are translated to the caller's (`ErrorFamily`).
 
-LMDB detects little damage: 0 of 15 bit flips inside values were noticed, a file that was cut short kills the reader by
-SIGBUS, and a page of zeros aborts the process. So callers keep a checksum in each value, and the pages are checked at
-open (`pages`) before LMDB follows one.
+LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a truncated file kills the reader by SIGBUS, and
+a page of zeros aborts the process. So callers store a checksum in each value, and the pages are checked at open
+(`pages`) before LMDB reads them.
 
 Rejected: one SQLite file for everything. A commit of 1 KB costs .3 ms here, a warm read .7 us.
 """
@@ -51,7 +51,7 @@ _ADVICE = (
 
 
 class Encryption(Protocol):
-    """Whose key encrypts an environment."""
+    """The key that encrypts an environment."""
 
     def begin(self, errors: ErrorFamily) -> PairCipher:
         """Return the cipher of one transaction."""
@@ -177,7 +177,7 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def _agree_on_encryption(self, *, readonly: bool) -> None:
-        """Compare the encryption on the disk with the one asked for; a new environment is marked with the latter."""
+        """Compare the encryption on the disk with the requested one, with which a new environment is marked."""
         known = self._marked_key()
         if self._encryption is None:
             if known is not None:
@@ -304,7 +304,7 @@ class Environment:
 
     @contextmanager
     def _without_transactions(self, tries: int) -> Iterator[None]:
-        """Wait until no transaction is open. None begins in the block, nor, in turns, while this waits."""
+        """Wait until no transaction is open; none begins in the block. While waiting, new ones are delayed in turns."""
         with ExitStack() as stack:
             for attempt in range(tries):
                 if attempt:

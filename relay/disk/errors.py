@@ -1,4 +1,4 @@
-"""The exceptions that the parts of this package raise, which are those of whoever stores something with them."""
+"""The exceptions that this package raises; each caller supplies its own."""
 
 from __future__ import annotations
 

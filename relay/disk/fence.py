@@ -1,10 +1,9 @@
 """One writer per folder: a file lock that names the owner, and an epoch in the store that fences a former owner.
 
-A lock alone is not enough: after the death of its raylet a Ray actor lives on for minutes, keeps its lock and answers,
-while Ray has started its successor (measured). So an owner with the role `host` may take over from a `host` that does
-not let go: it puts its own lock file in the place of the old one and raises the epoch. Each write transaction compares
-the epoch, so the former owner's next write fails. A `library` (a program of its own) is never taken over and takes over
-from nobody.
+A lock alone is not enough: when its raylet dies, a Ray actor lives on for minutes, keeps its lock and answers, while
+Ray has started its successor (measured). So an owner with the role `host` may take over from a `host` that does not
+release the lock: it replaces the lock file by its own and raises the epoch. Each write transaction compares the epoch,
+so the former owner's next write fails. A `library` (a program of its own) neither takes over nor is taken over.
 
 Not covered: a former owner frozen inside a write transaction blocks its successor until it ends (LMDB frees the lock of
 a dead process, not of a stopped one), and a folder shared between machines (flock works within one machine).
@@ -70,7 +69,7 @@ class WriterLock:
         raise TimeoutError(f"{self.folder}: the files stay in use by others")
 
     def release(self) -> None:
-        """Let go. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -114,8 +113,8 @@ class OwnerLock(WriterLock):
     def acquire(cls, folder: Path, role: Role, errors: ErrorFamily, takeover_after_s: float = 5.0) -> OwnerLock:
         """Become the owner of `folder`, which is created if need be.
 
-        A `library` does not wait. A `host` waits for another host to let go, and takes over from one that still holds
-        the lock after `takeover_after_s`. Raises `in_use` with the owner, and `failed` on the system's errors.
+        A `library` does not wait. A `host` waits for another host to release the lock, and takes over from one that
+        still holds it after `takeover_after_s`. Raises `in_use` with the owner, and `failed` for an `OSError`.
         """
         with _system_errors(folder, errors):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,7 +140,7 @@ class OwnerLock(WriterLock):
 
     @classmethod
     def _take_over(cls, path: Path, waited_for: int | None, errors: ErrorFamily) -> OwnerLock | None:
-        """Put a locked file of our own in the place of the old one; None when another process was faster."""
+        """Replace the lock file by a locked one of our own; None when another process was faster."""
         with _locked(path.with_name(cls.swap_file)) as entered:
             owner = _read_owner(path)
             if not entered or owner is None or _inode(path) != waited_for:
@@ -180,7 +179,7 @@ class OwnerLock(WriterLock):
     def swapping(self) -> Iterator[None]:
         """Keep others from taking over, and from opening the files (`opening`), while those are replaced.
 
-        Raises `fenced` when another took over already, `failed` when others do not let go.
+        Raises `fenced` when another owner took over already, `failed` when others keep the files open.
         """
         with ExitStack() as stack:
             try:
@@ -197,7 +196,7 @@ class OwnerLock(WriterLock):
 
 @contextmanager
 def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
-    """Keep the files below `folder` from being replaced while they are opened by others than their writer.
+    """Keep the files below `folder` from being replaced while a process other than their writer opens them.
 
     Waits for a replacement to end. `kind` is the class of the writer's lock.
     """

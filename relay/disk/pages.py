@@ -63,7 +63,7 @@ class Commit(NamedTuple):
 
 
 class CommitGoneError(LookupError):
-    """The commit is no longer one of the two newest, since somebody writes. Retry with a newer one."""
+    """The commit is no longer one of the two newest, because another process writes. Retry with a newer one."""
 
 
 class _FaultError(Exception):
@@ -124,7 +124,7 @@ def _meta_page(content: mmap.mmap, number: int, offset: int) -> Commit:
     main = Tree(*_tree.unpack_from(content, body + _meta.size + _tree.size))
     last_page, commit = _ends.unpack_from(content, body + _meta.size + 2 * _tree.size)
     if not flags & _META or magic != _MAGIC or version & 0xFFFF != _VERSION:
-        raise _FaultError(f"meta page {number}: is no meta page")
+        raise _FaultError(f"meta page {number}: is not a meta page")
     if free.pad < 512 or free.pad > 65536 or free.pad & (free.pad - 1):
         raise _FaultError(f"meta page {number}: pages of {free.pad} bytes")
     if offset and offset != free.pad:

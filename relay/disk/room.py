@@ -1,4 +1,4 @@
-"""Whether the disk under a folder has room, for an engine that says only that a write failed. Knows no engine.
+"""Tell a full disk from other write errors, for an engine that reports only that a write failed.
 
 A file system that takes a part of a write says no more than that, and LMDB calls it an I/O error (measured: on a file
 system with room for 10 pages of 25). Ending for it would be wrong: the disk is full, and that passes. So for an I/O

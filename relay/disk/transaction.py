@@ -1,4 +1,4 @@
-"""One transaction of an LMDB environment. Knows no engine: it receives the engine's transaction."""
+"""One transaction of an LMDB environment. Imports no engine: it receives the engine's transaction."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class ServerSocket:
         queue_bytes: int,
         authenticator: CurveAuthenticator | None,
     ) -> None:
-        """Bind, queueing at most `queue_bytes`, or one message, for each peer.
+        """Bind, queueing at most `queue_bytes`, or one message, per peer.
 
         CURVE endpoints need `authenticator`, which is closed with the socket. Raises `RelayUnavailableError`.
         """
@@ -66,7 +66,7 @@ class ServerSocket:
         return messages
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """Send `frames` to a peer; False when it has gone, or does not read. Raises `RelayUnavailableError`."""
+        """Send `frames` to a peer; False if it has disconnected or does not read. Raises `RelayUnavailableError`."""
         with zeromq.translated(RelayUnavailableError, "reply"):
             return zeromq.send_now(self._routers[peer[0]], [peer[1:], *frames])
 

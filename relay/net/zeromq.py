@@ -143,7 +143,7 @@ def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_ms: int) -> Socket:
-    """Return a ROUTER that `send_now` asks whether the peer is still there. Sends for `linger_ms` after closing."""
+    """Return a ROUTER that reports disconnected peers to `send_now`. Sends for `linger_ms` after closing."""
     socket = _open(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.LINGER, linger_ms)
@@ -151,7 +151,7 @@ def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_m
 
 
 def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return a DEALER: sends and receives without taking turns."""
+    """Return a DEALER: sends and receives in any order."""
     return _open(context, zmq.DEALER, limits)
 
 
@@ -180,7 +180,7 @@ def _open(context: zmq.Context[Socket], kind: int, limits: Limits) -> Socket:
 
 
 def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> str:
-    """Bind; return the endpoint with its port. Closes the socket and raises `failure` where that cannot be.
+    """Bind; return the endpoint with its port. Closes the socket and raises `failure` if that is impossible.
 
     A socket file becomes private; libzmq replaces one that a killed process left.
     """
