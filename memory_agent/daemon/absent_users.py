@@ -21,7 +21,7 @@ from memory_agent.errors import ModelMissingError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.params import FeedbackParams, Params, RecallParams
 from memory_agent.protocol import Request, decode, encode_result
-from memory_agent.records import Embedding, RecallResult
+from memory_agent.records import Embedding, MemoryStats, RecallResult
 from memory_agent.runs import feedback_payload
 from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.folders import user_folder
@@ -88,6 +88,8 @@ class AbsentUsers:
             if len(self._recalls) > _KEPT_RECALLS:
                 self._recalls.popitem(last=False)
             return msgspec.structs.replace(result, degraded=())  # no part could have found anything
+        if isinstance(result, MemoryStats):
+            return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files are the daemon's own
         if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:
             named: Any = result
             return msgspec.structs.replace(named, user_id=user_id)

@@ -24,6 +24,7 @@ from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,
     MemoryAgentError,
+    ProtocolError,
     ScopeMissingError,
     UnauthorizedError,
     UnavailableError,
@@ -100,8 +101,8 @@ class Service:
         started_s = time.monotonic()
         try:
             reply = await self._answer(request, principal)
-        except (ScopeMissingError, UnauthorizedError, UserNotAllowedError) as error:
-            # Of the daemon's key at the relay: the caller's key was checked before.
+        except (ProtocolError, ScopeMissingError, UnauthorizedError, UserNotAllowedError) as error:
+            # Of the daemon's own request to the relay: the caller's was checked before.
             return encode_fault(UnavailableError(f"relay: {error}"))
         except MemoryAgentError as error:
             return encode_fault(error)

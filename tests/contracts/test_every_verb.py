@@ -24,7 +24,7 @@ from memory_agent.client import in_ray
 from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.protocol import HostAddress
 from memory_agent.verbs import BY_NAME, VERBS, Verb
 from relay import BrokerSettings, RelaySettings
@@ -137,6 +137,12 @@ def test_every_client_refuses_the_same_arguments(
         with pytest.raises(InvalidInputError) as caught:
             asks[user_id](method, **arguments)
         assert caught.value.field == field, user_id
+
+
+def test_a_refusal_of_the_daemons_own_request_by_the_relay_is_retryable_unavailability(asks: dict[str, Ask]) -> None:
+    for user_id in ("user-carl", "user-ada", "user-rita"):
+        with pytest.raises(UnavailableError, match="relay: after: -1"):
+            asks[user_id]("quarantined", after=-1)
 
 
 def method_of(owner: type, verb: Verb) -> Callable[..., Any]:

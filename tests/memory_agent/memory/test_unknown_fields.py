@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,15 @@ def test_a_very_long_text_is_found_and_cut() -> None:
     record = kept("conductor.worker.result", {"story": f"{SENTENCE}. " * 20_000})
     assert record.text.startswith(SENTENCE)
     assert len(record.text) == 8_000
+
+
+@pytest.mark.parametrize("filler", ["\n", " \n", "\r\n", "x:", "at x:", "\nat x:x:", '"', "{ ", "a(", "; "])
+def test_the_largest_event_is_read_in_linear_time(filler: str) -> None:
+    text = "a" + filler * (10_000 // len(filler)) + "b"  # 10,000 empty lines took 1.8 s each
+    started_s = time.process_time()
+    for summary in (text, text.replace("a", "at a", 1)):
+        read_unknown({f"field_{number}": summary for number in range(26)})
+    assert time.process_time() - started_s < 5.0
 
 
 def test_text_that_is_not_unicode_is_passed_over_in_unknown_fields() -> None:
