@@ -1,4 +1,4 @@
-"""Runs and recalls in the store: found by time and by memory, sealed, and in step with their indexes."""
+"""Runs and recalls in the store: found by time and by memory, with checksums, and in step with their indexes."""
 
 from __future__ import annotations
 
