@@ -1,6 +1,6 @@
 """Requests and replies have the bytes they had before the table of verbs: clients and daemons of both versions mix.
 
-`messages.json` was recorded with the former version: its clients' requests with their arguments, and its hosts' replies.
+`messages.json` was recorded with the former version: requests with their arguments, and replies.
 """
 
 from __future__ import annotations
