@@ -170,7 +170,7 @@ def test_every_door_has_one_signature(verb: Verb) -> None:
         assert inspect.iscoroutinefunction(function) == (owner is AsyncMemoryClient)
 
 
-def test_rows_of_one_name_agree_on_what_follows_from_the_name() -> None:
+def test_verbs_of_one_wire_name_have_the_same_scope_and_repeatability() -> None:
     """`erase` has three methods; the gateway and the service know it by its name."""
     for verb in VERBS:
         first = BY_NAME[verb.name]
@@ -181,7 +181,7 @@ def test_rows_of_one_name_agree_on_what_follows_from_the_name() -> None:
         assert (verb.answered_by == "memory") != hasattr(Service, f"answer_{verb.name}")
 
 
-def test_no_door_has_a_method_that_is_no_verb() -> None:
+def test_every_method_of_a_door_is_a_verb() -> None:
     methods = {verb.method for verb in PUBLIC}
     for owner in CLIENTS:
         made = {name for name, _ in inspect.getmembers(owner, inspect.isfunction) if not name.startswith("_")}

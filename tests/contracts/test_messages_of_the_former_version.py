@@ -105,7 +105,7 @@ def test_a_client_understands_an_older_daemon_whose_replies_had_these_bytes(mess
     assert encode_result(decode_reply(message.reply, message.verb.result)) == message.reply
 
 
-def test_a_host_answers_what_an_older_client_asks(tmp_path: Path) -> None:
+def test_a_host_answers_an_older_client(tmp_path: Path) -> None:
     """All but the ids, which a new store gives anew; what names one of those is refused by name, or finds nothing."""
     with absent_embedder(tmp_path) as embedder:
         host = MemoryHost(tmp_path, Settings(), embedder)

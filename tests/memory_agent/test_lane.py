@@ -269,7 +269,7 @@ def run_lane_through(world: World, *, late: Sequence[int] = (), room_bytes: int 
     asyncio.run(scenario())
 
 
-def test_late_events_beyond_what_a_lane_holds_wait_in_the_journal() -> None:
+def test_late_events_beyond_the_lanes_limit_wait_in_the_journal() -> None:
     world = World(range(1, 4))
     late = range(100, 400)
     run_lane(world, DaemonSettings(lane_events=10, batch_events=4), late=late)

@@ -76,7 +76,7 @@ def test_socket_files_are_removed(tmp_path: Path) -> None:
     assert list(layout.run.iterdir()) == []
 
 
-def test_an_error_of_an_unreachable_daemon_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_an_unreachable_daemon_has_advice(tmp_path: Path) -> None:
     from memory_agent.client import find_daemon
 
     with pytest.raises(UnavailableError, match="memory-agent serve --data-dir"):

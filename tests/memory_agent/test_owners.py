@@ -39,7 +39,7 @@ def test_a_conductor_names_its_run_in_its_actor_id() -> None:
     assert ownership_keys(encoded(actor_id="worker:3")) == ()
 
 
-def test_a_run_id_that_is_no_text_is_no_key() -> None:
+def test_a_run_id_that_is_not_text_is_ignored() -> None:
     assert ownership_keys(encoded(payload={"run_id": 7})) == ()
 
 

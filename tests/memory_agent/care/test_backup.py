@@ -63,7 +63,7 @@ def restored(backup: Path, data_dir: Path, *, replace: bool = False) -> Restored
     return restore_all(backup, data_dir, SETTINGS, NOW, quiet, replace=replace)
 
 
-def test_what_is_restored_in_another_folder_answers_as_the_first_did(
+def test_a_backup_restored_in_another_folder_gives_the_same_answers(
     data_dir: Path, tmp_path: Path, embedder: Embedder
 ) -> None:
     made = make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
@@ -123,7 +123,7 @@ def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
         pass
 
 
-def test_a_backup_made_under_load_loses_nothing_of_what_its_journal_holds(
+def test_a_backup_made_under_load_has_every_event_of_its_journal(
     data_dir: Path, tmp_path: Path, writer: subprocess.Popen[str]
 ) -> None:
     """No store is ahead of the journal, and the journal delivers again what a store lacks."""
@@ -171,7 +171,7 @@ def test_a_backup_that_is_not_whole_is_refused_and_changes_nothing(data_dir: Pat
     assert {path: path.read_bytes() for path in data_dir.rglob("data.mdb")} == before
 
 
-def test_memories_that_are_there_are_put_aside_only_when_that_is_said(data_dir: Path, tmp_path: Path) -> None:
+def test_existing_memories_are_moved_aside_only_on_request(data_dir: Path, tmp_path: Path) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
     with Memory.open(user_folder(data_dir, "carol")) as memory:
         memory.remember("came after the backup")
@@ -184,7 +184,7 @@ def test_memories_that_are_there_are_put_aside_only_when_that_is_said(data_dir: 
         assert memory.stats().memories == 1
 
 
-def test_nothing_is_restored_while_somebody_works_on_the_folder(data_dir: Path, tmp_path: Path) -> None:
+def test_nothing_is_restored_into_a_folder_in_use(data_dir: Path, tmp_path: Path) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
     with Layout(data_dir).hold(), pytest.raises(DaemonRunningError):
         restored(tmp_path / "backup", data_dir, replace=True)
@@ -200,7 +200,7 @@ def test_one_damaged_user_is_left_out_by_name_and_the_others_are_copied(data_dir
     assert {part.part for part in made.parts} == {"user bob.x", "journal"}
 
 
-def test_one_user_is_restored_and_given_again_what_came_since(
+def test_a_restored_user_receives_later_events_from_the_journal(
     data_dir: Path, tmp_path: Path, embedder: Embedder
 ) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
@@ -219,7 +219,9 @@ def test_one_user_is_restored_and_given_again_what_came_since(
         assert any("login test 8" in one.record.text for one in memory.recall("login test 8", 10, now=NOW).memories)
 
 
-def test_a_user_without_backup_begins_anew_from_the_journal(data_dir: Path, tmp_path: Path, embedder: Embedder) -> None:
+def test_a_user_without_a_backup_is_rebuilt_from_the_journal(
+    data_dir: Path, tmp_path: Path, embedder: Embedder
+) -> None:
     with Memory.open(tmp_path / "whole", user_id="alice", embedder=embedder) as memory:
         for number in range(8):
             memory.ingest(run_events(number), seqs=range(4 * number + 1, 4 * number + 5))

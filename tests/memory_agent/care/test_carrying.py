@@ -70,7 +70,7 @@ def test_a_store_round_trips_bit_for_bit(filled: Path, tmp_path: Path) -> None:
     assert check_user(tmp_path / "other", "alice", GRAPH, quiet).findings == ()
 
 
-def test_to_import_twice_is_to_import_once(filled: Path, tmp_path: Path) -> None:
+def test_importing_is_idempotent(filled: Path, tmp_path: Path) -> None:
     data = exported(filled)
     first = imported(tmp_path / "other", data)
     before = stored(tmp_path / "other")
@@ -93,7 +93,7 @@ def test_to_import_twice_is_to_import_once(filled: Path, tmp_path: Path) -> None
         b"\xff\xfe",
     ],
 )
-def test_a_wrong_line_is_named_by_its_number_and_nothing_is_taken(filled: Path, tmp_path: Path, wrong: bytes) -> None:
+def test_a_bad_line_is_named_by_number_and_nothing_is_imported(filled: Path, tmp_path: Path, wrong: bytes) -> None:
     lines = exported(filled).splitlines()
     lines[5] = wrong
     with pytest.raises(InvalidInputError, match=r"nothing was imported: line 6"):
@@ -129,7 +129,7 @@ def test_a_truncated_file_is_refused(filled: Path, tmp_path: Path) -> None:
         imported(tmp_path / "other", b"")
 
 
-def test_what_does_not_fit_is_not_half_taken(filled: Path, tmp_path: Path) -> None:
+def test_an_import_without_room_is_undone(filled: Path, tmp_path: Path) -> None:
     lines = exported(filled).splitlines()
     head, one = json.loads(lines[0]), json.loads(lines[1])
     many = []
@@ -205,7 +205,7 @@ def _bits(folder: Path) -> Iterator[object]:
 
 @settings(max_examples=25, deadline=None)
 @given(made=memories(), gone=st.integers(0, 6))
-def test_whatever_a_store_can_hold_goes_out_and_in_bit_for_bit(made: list[Any], gone: int) -> None:
+def test_any_stored_memory_round_trips_bit_for_bit(made: list[Any], gone: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         first, second = Path(scratch) / "first", Path(scratch) / "second"
         archive = Archive.open(first, SMALL, "library")

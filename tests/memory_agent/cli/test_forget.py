@@ -91,7 +91,7 @@ def test_an_unknown_id_is_named(filled: Path, run: Run, run_json: RunJson) -> No
     assert (done.exit_code, "no memory of alice has the id nope, nowhere" in done.stderr) == (0, True)
 
 
-def test_a_whole_user_goes(filled: Path, run_json: RunJson, run: Run) -> None:
+def test_a_whole_user_is_erased(filled: Path, run_json: RunJson, run: Run) -> None:
     receipt = run_json("forget", "--user", "alice", "--user-all", "--yes")
     assert (receipt["complete"], receipt["memories"], receipt["events"], receipt["quarantined"]) == (True, 4, 6, 1)
     assert files_with(SECRET, filled) == []
@@ -113,7 +113,9 @@ def put_aside(data_dir: Path, *tops: str, name: str = ASIDE) -> Path:
 
 
 @pytest.mark.parametrize("name", [ASIDE, ".restoring"])  # the second is left by a restore that was killed
-def test_a_whole_user_goes_from_what_a_restore_put_aside_too(filled: Path, run_json: RunJson, name: str) -> None:
+def test_a_whole_user_is_erased_from_files_that_a_restore_moved_aside(
+    filled: Path, run_json: RunJson, name: str
+) -> None:
     kept = put_aside(filled, "users", name=name)
     receipt = run_json("forget", "--user", "alice", "--user-all", "--yes")
     assert (receipt["complete"], receipt["reason"]) == (True, None)
@@ -124,7 +126,7 @@ def test_a_whole_user_goes_from_what_a_restore_put_aside_too(filled: Path, run_j
 
 
 @pytest.mark.parametrize("name", [ASIDE, ".restoring"])
-def test_what_a_restore_put_aside_keeps_an_erasure_from_being_complete(
+def test_files_that_a_restore_moved_aside_keep_an_erasure_incomplete(
     filled: Path, run: Run, run_json: RunJson, name: str
 ) -> None:
     kept = put_aside(filled, "users/alice", name=name)
@@ -146,7 +148,7 @@ def test_what_a_restore_put_aside_keeps_an_erasure_from_being_complete(
     assert run_json("forget", "--user", "alice", "--user-all", "--yes")["complete"] is True
 
 
-def test_a_user_is_off_the_disk_before_it_is_said(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_off_the_disk_before_the_receipt(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each change of the users' folder is fsynced: its content at each fsync, in order."""
     seen: list[list[str]] = []
     fsync = os.fsync
@@ -175,7 +177,7 @@ def test_without_a_terminal_the_error_names_the_option_to_confirm(filled: Path, 
     assert run("forget", "--user", "alice", "--kind", "episode", input="y\n").exit_code == 0
 
 
-def test_what_has_expired_goes_with_its_events_and_a_dry_run_says_by_which_rule(
+def test_expired_memories_are_erased_with_their_events_and_a_dry_run_names_the_rule(
     filled: Path, run_json: RunJson, run: Run
 ) -> None:
     rules = ("--set", 'retention.rules=[{name = "said", kinds = ["episode"], age_s = 3600}]')
@@ -193,9 +195,7 @@ def test_what_has_expired_goes_with_its_events_and_a_dry_run_says_by_which_rule(
     assert run(*asked, "--yes").exit_code == 2  # no rule
 
 
-def test_an_erasure_that_was_cut_off_before_the_journal_is_finished_by_the_next(
-    filled: Path, run_json: RunJson
-) -> None:
+def test_an_erasure_interrupted_before_the_journal_is_finished_by_the_next(filled: Path, run_json: RunJson) -> None:
     from memory_agent.erasure.selection import Selection
 
     with Memory.open(user_folder(filled, "alice"), user_id="alice") as memory:

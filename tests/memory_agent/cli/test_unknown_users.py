@@ -35,7 +35,7 @@ def keys(tmp_path: Path) -> Path:
         ("forget", "--dry-run", "--kind", "episode"),
     ],
 )
-def test_looking_and_forgetting_make_no_user_and_no_key(
+def test_reading_and_forgetting_create_no_user_and_no_key(
     verb: tuple[str, ...], run: Run, data_dir: Path, keys: Path, tmp_path: Path
 ) -> None:
     on = ("--set", f"encryption.keys_folder={keys}")

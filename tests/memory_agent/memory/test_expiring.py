@@ -59,7 +59,7 @@ def ages_of(memory: Memory) -> list[int]:
     return sorted((NOW - record.timestamp).days for _, record in memory._archive.store.scan())
 
 
-def test_what_has_reached_its_age_is_in_no_byte_of_any_file_after_opening(tmp_path: Path, embedder: Embedder) -> None:
+def test_expired_text_is_in_no_byte_of_any_file_after_opening(tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, told(1, 31 * DAY), told(2, 90 * DAY), told(3, 2 * DAY, text="harmless"))
     with opened(tmp_path, embedder, USUAL) as memory:
         assert ages_of(memory) == [2]
@@ -248,7 +248,7 @@ def test_a_memory_whose_process_was_killed_is_due(tmp_path: Path, embedder: Embe
 
 
 @pytest.mark.parametrize("step", ["write_intent", "first part", "second part", "purge", "close_intent"])
-def test_killed_half_way_it_goes_on(step: str, tmp_path: Path, embedder: Embedder) -> None:
+def test_killed_half_way_it_continues(step: str, tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(6)), told(9, DAY, text="harmless"))
     killed = subprocess.run([sys.executable, __file__, str(tmp_path), step], timeout=120)
     assert killed.returncode == -signal.SIGKILL
