@@ -1,4 +1,4 @@
-"""The house as it is drawn in ops/ARCHITECTURE.md: imports go one way, each engine lives in one file."""
+"""The layers of ops/ARCHITECTURE.md: imports go one way, and each engine is imported in one file."""
 
 from __future__ import annotations
 

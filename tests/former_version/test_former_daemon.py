@@ -1,4 +1,4 @@
-"""The present daemon serves the data folder of the former version: same answers, same keys, nothing to redo by hand."""
+"""The present daemon serves the data folder of the former version: same answers, same keys, no manual migration."""
 
 from __future__ import annotations
 

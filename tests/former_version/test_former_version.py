@@ -1,4 +1,4 @@
-"""What the version before issue 10 left on the disk opens with the present code and answers the same.
+"""Files of the former version open with the present code and give the same answers.
 
 The fixture is a data folder, an encrypted one with its key ring, a backup, an export, exported learning, a spool with
 unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
@@ -65,7 +65,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the present command line answers to all questions, asked in their order of one copy."""
+    """The answers of the present command line to all questions, in order, on one copy."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
     return answers(folder) | {

@@ -121,7 +121,7 @@ def _keys(folder: Path) -> None:
 
 
 def _index(data: bytes) -> None:
-    """Only what was saved is accepted: neither header nor body can be replaced under the same key."""
+    """Only the saved file is accepted: neither header nor body can be replaced under the same key."""
     cipher = user_key().cipher("index")
     real, body = _index_parts()
     magic = _index_file()[: _index_file().index(b"\n") + 1]

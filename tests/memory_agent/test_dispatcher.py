@@ -1,4 +1,4 @@
-"""From the journal to the users, over a real relay: how far the cursor may move, how much may wait in memory."""
+"""From the journal to the users, over a real relay: the limits of the cursor and of events in memory."""
 
 from __future__ import annotations
 

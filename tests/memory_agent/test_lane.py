@@ -217,7 +217,7 @@ def test_a_late_event_missing_from_the_journal_is_skipped() -> None:
 
 
 def test_waiting_events_are_read_again_after_an_erasure() -> None:
-    """Nobody tells the numbers: the erasure was said twice, and the second time there was nothing left to erase."""
+    """The numbers are unknown: the erasure was repeated, and the second one found nothing left to erase."""
 
     class Busy(World):
         under_way, goes_on = asyncio.Event(), asyncio.Event()

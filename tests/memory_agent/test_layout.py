@@ -109,7 +109,7 @@ def test_a_client_looks_where_the_variable_says(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_relative_or_home_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relay's endpoints are made of the folder as it is."""
+    """The relay's endpoints are derived from the folder's path."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for named in ("~/memories", "memories"):

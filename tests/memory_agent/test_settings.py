@@ -1,4 +1,4 @@
-"""Settings: defaults, then TOML, then environment, then flags; what is wrong is refused by name."""
+"""Settings: defaults, then TOML, then environment, then flags; errors name the setting."""
 
 from __future__ import annotations
 

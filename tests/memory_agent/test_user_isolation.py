@@ -1,4 +1,4 @@
-"""Users are isolated: whatever they request, in whatever order, no answer contains another user's data."""
+"""Users are isolated: no sequence of requests returns another user's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer that does not keep up slows down whoever publishes: nothing is lost, nothing piles up, all goes on."""
+"""A slow consumer slows down publishers: nothing is lost, queues stay bounded, and work continues."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_created_and_revoked_keys_take_effect_at_once(tmp_path: Path) -> None:
 
 
 def test_a_name_is_never_used_again(tmp_path: Path) -> None:
-    """What is noted of a key stays true of it."""
+    """Records of a key's name stay unambiguous."""
     create_key(tmp_path, "a", "alice", READER)
     revoke_key(tmp_path, "a")
     for name in ("a", "local", "", "a b", "../up", "x" * 65):

@@ -1,4 +1,4 @@
-"""An encrypted journal: nothing of what it was told lies on the disk, and a key that is gone holds nobody up."""
+"""An encrypted journal: no plain text is on the disk, and a missing key does not block other users."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ def test_a_wrong_folder_of_keys_counts_as_missing(journal: Journal, keys: KeyRin
 def test_writes_are_undone_when_the_keys_disappear_meanwhile(
     journal: Journal, keys: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keys go between the first look and the last event; a key that is made then is nobody's."""
+    """The keys disappear between the first check and the last event; a key created then must not be used."""
     make = KeyRing._create
 
     def away_then_make(ring: KeyRing, user_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What a check of a journal finds, and what it does not make up."""
+"""A check of a journal finds damage and reports none in a sound journal."""
 
 from __future__ import annotations
 

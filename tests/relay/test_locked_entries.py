@@ -1,4 +1,4 @@
-"""What it costs to pass entries that no key is left for, and what a key that cannot be read holds up."""
+"""The cost of skipping entries without a key, and what an unreadable key blocks."""
 
 from __future__ import annotations
 

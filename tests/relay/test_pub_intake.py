@@ -1,4 +1,4 @@
-"""Plain PUB emitters: every form they use, best effort and counted, junk in quarantine, nobody disturbed."""
+"""Plain PUB emitters: every form they use, best effort and counted; junk is quarantined."""
 
 from __future__ import annotations
 

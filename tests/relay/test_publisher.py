@@ -1,4 +1,4 @@
-"""Publishers over real sockets: acks, order, resending, back-pressure, what is wrong with an event."""
+"""Publishers over real sockets: acks, order, resending, back-pressure, invalid events."""
 
 from __future__ import annotations
 

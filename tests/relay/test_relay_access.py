@@ -1,4 +1,4 @@
-"""What the relay gives to whom: nothing without a key, and with one what its user and its scopes say."""
+"""Access to the relay: nothing without a key, and with one only its user and scopes."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def guarded(data_dir: Path) -> Iterator[Broker]:
 
 
 def test_over_tcp_with_curve_events_go_in_and_come_out(guarded: Broker, data_dir: Path, tmp_path: Path) -> None:
-    """With the key file as it is handed out; the doorbell rings through the second gate."""
+    """With a key file from `create_key`; the doorbell passes the CURVE socket of the feed."""
     pair, server = curve_pair(), server_pair(data_dir, curve_pair).public
     document = create_key(data_dir, "planner", None, ALL_SCOPES, pair)
     write_private(tmp_path / "planner.key", msgspec.json.encode(msgspec.structs.replace(document, server=server)))
@@ -248,7 +248,7 @@ def test_a_user_id_claimed_in_the_handshake_is_ignored(data_dir: Path) -> None:
 
 
 def greet_as(endpoint: str, user_id: str, body: bytes, data_dir: Path | None = None) -> bytes:
-    """Speak ZMTP 3.0 by hand, with a `User-Id` in the READY command, and return what comes back."""
+    """Speak raw ZMTP 3.0, with a `User-Id` in the READY command, and return the reply."""
     host, port = endpoint.removeprefix("tcp://").split(":")
     token = (data_dir / "token").read_bytes() if data_dir is not None else b""
     properties = b"".join(

@@ -1,4 +1,4 @@
-"""Publishers are killed: what was acknowledged is there once, in order. Killed relays: `tests/crash`."""
+"""Publishers are killed: acknowledged events are stored once, in order. Killed relays: `tests/crash`."""
 
 from __future__ import annotations
 

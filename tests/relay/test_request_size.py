@@ -1,4 +1,4 @@
-"""What a peer that shows no token may cost: not the memory for a frame of any size, nor for many large ones."""
+"""A peer without a token cannot make the relay hold a frame of any size, or many large ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spool: what a publisher cannot deliver goes to disk, in order, and comes before what is newer."""
+"""The spool: undelivered events go to disk, in order, and are sent before newer ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def journaled(broker: Broker) -> list[str]:
 
 
 def taken(report: FlushReport) -> int:
-    """What is in the journal: what an impatient publisher sends again is a repeat there."""
+    """The events in the journal: resent ones are duplicates there."""
     return report.acked + report.duplicates
 
 

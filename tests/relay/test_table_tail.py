@@ -1,4 +1,4 @@
-"""Following an event table in somebody else's SQLite file: each row once, bad rows aside, nothing written there."""
+"""Follow an event table in another program's SQLite file: each row once, bad rows quarantined, nothing written."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def imported(folder: Path, data: bytes, store: StoreSettings = GRAPH) -> Importe
 
 
 def stored(folder: Path) -> list[object]:
-    """What a store holds, row numbers aside: bytes where they do not hold the row's number, values else."""
+    """The content of a store without row numbers: bytes where they do not contain the row's number, else values."""
     archive = Archive.open(folder, GRAPH, "library")
     with archive.store.snapshot() as snapshot:
         rows = [row for row, _ in snapshot.scan()]

@@ -1,4 +1,4 @@
-"""What `verify` finds, and what it does not make up."""
+"""`verify` finds damage and reports none in a sound store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_sound_store_has_no_findings_and_is_not_touched(filled: Path) -> None:
 
 
 def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path, embedder: Embedder) -> None:
-    """What the owner has not saved yet is no fault: the change log tells of it."""
+    """Unsaved changes of the owner are not faults: the change log has them."""
     with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
         memory.remember("later than the saved graph")
         process = subprocess.run(

@@ -1,4 +1,4 @@
-"""A backup and a data folder of which one is encrypted and the other is not: what comes back is as the folder is."""
+"""Restoring plain backups into encrypted folders and the reverse: the result is as the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was forgotten after a backup stays forgotten when the backup is restored."""
+"""Memories forgotten after a backup stay forgotten when the backup is restored."""
 
 from __future__ import annotations
 

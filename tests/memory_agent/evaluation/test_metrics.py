@@ -1,4 +1,4 @@
-"""The metrics, computed by hand, and laws for every ranking."""
+"""The metrics against manual calculations, and laws for every ranking."""
 
 from __future__ import annotations
 

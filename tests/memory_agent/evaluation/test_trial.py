@@ -1,4 +1,4 @@
-"""Judging an answer: items, and sessions ranked by their best item. By hand."""
+"""Judging an answer: items, and sessions ranked by their best item; against manual calculations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs kept by hand: begun, continued, ended, listed, and expired when silent."""
+"""Runs through `Memory.runs`: begun, continued, ended, listed, and expired when silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A memory under a key works as any other, and its folder says nothing to whoever has not got the key."""
+"""An encrypted memory works as any other, and its folder reveals nothing without the key."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
 
 
 def learnt_in(store: Store) -> bytes:
-    """Bytes from the middle of what the learner of a store is saved as."""
+    """Bytes from the middle of a store's saved learner."""
     learner = load_learner(store)
     assert learner is not None
     data = checkpoint.to_bytes(learner)

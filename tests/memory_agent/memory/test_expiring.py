@@ -202,7 +202,7 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Whether a closed memory has to be scanned, so many days from now."""
+    """Whether a closed memory has to be scanned, this many days from now."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )

@@ -50,7 +50,7 @@ def test_masking_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None
 
 
 def test_masked_secrets_are_counted_by_user_durably(tmp_path: Path, embedder: Embedder) -> None:
-    """By the marks that stand in events: a relay masks them before a daemon's memory sees them."""
+    """Counted by the marks in events: a relay masks secrets before a daemon's memory sees them."""
     folder = tmp_path / "alice"
     masked = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "deploy with [masked:github_token]"}}
     noise = {

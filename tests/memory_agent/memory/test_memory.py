@@ -142,7 +142,7 @@ def test_closing_twice_does_no_harm_and_a_closed_memory_says_so(tmp_path: Path, 
 
 
 class HeldEvent(dict[str, Any]):
-    """An event that says when it is being read, and is not done before it is let go."""
+    """An event that signals when it is read, and blocks until it is released."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         super().__init__(fields)

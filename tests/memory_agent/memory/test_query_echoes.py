@@ -1,4 +1,4 @@
-"""Of former requests that ask what the query asks, one is in the answer; informative memories are never folded."""
+"""Of past requests that repeat the query, one is in the answer; informative memories are never folded."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_readers_and_writers_go_on_while_a_store_is_compacted(folder: Path) -> N
 
 
 def test_reads_that_overlap_without_a_pause_do_not_keep_compaction_off(folder: Path) -> None:
-    """Each read ends only after a later one began, or found the door shut: there is no moment without one."""
+    """Each read ends only after a later one began or was refused: there is no moment without a read."""
     entered, failures = [0], list[BaseException]()
     changed, done = threading.Condition(), threading.Event()
 

@@ -49,7 +49,7 @@ def close(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
 
 
 def assert_right(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Both indexes hold exactly what the store holds."""
+    """Check that both indexes equal the store."""
     memories = dict(store.scan())
     rows = np.array(sorted(memories), dtype=np.int64)
     held = dict(zip(rows.tolist(), store.vectors(rows), strict=True))

@@ -18,7 +18,7 @@ K = 10
 
 
 class Source:
-    """Stands in for the vectors of a store."""
+    """The vectors of a store, in memory."""
 
     def __init__(self, ndim: int = NDIM) -> None:
         self.ndim = ndim
