@@ -1,4 +1,4 @@
-"""The house as it is drawn in ops/ARCHITECTURE.md: imports go one way, each engine lives in one file."""
+"""The layers of ops/ARCHITECTURE.md: imports go one way, and each engine is imported in one file."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_engine_that_all_packages_share_is_imported_in_one_file(engine: str) 
     assert len(files) == 1, files
 
 
-def test_sona_computes_and_nothing_else() -> None:
+def test_sona_imports_only_numpy_and_msgspec() -> None:
     allowed = {
         "__future__",
         "numpy",

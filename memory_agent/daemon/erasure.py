@@ -135,7 +135,7 @@ class DaemonEraser:
             erased = await self._journal.erase(await self._everything(user_id))
             note_erased(erased.seqs)
             self._dispatcher.forget_owner(user_id)
-            await stack.enter_async_context(self._hosts.fenced(user_id))
+            await stack.enter_async_context(self._hosts.kept_asleep(user_id))
             await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
         receipt = ErasureReceipt.of(user_id, ids, _now(), reason=moved_aside_reason(folder))

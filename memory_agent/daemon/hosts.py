@@ -102,7 +102,7 @@ class Hosts:
             await self._sleep(user_id)
 
     @asynccontextmanager
-    async def fenced(self, user_id: str) -> AsyncIterator[None]:
+    async def kept_asleep(self, user_id: str) -> AsyncIterator[None]:
         """Keep the user asleep in the block, after running calls; new ones wait."""
         async with self._locked(user_id):
             while user_id in self._busy:

@@ -83,7 +83,7 @@ class PendingQuery:
         answer_all(self.waiters, outcome)
 
 
-class BulkJob:
+class BulkTask:
     """A bulk call: the texts to embed, and the rows of the result that each fills."""
 
     def __init__(self, vectors: Embeddings, on_done: Callable[[int], None] | None) -> None:
@@ -96,7 +96,7 @@ class BulkJob:
         self._ended = False
 
     def fill(self, digest: Digest, outcome: Outcome) -> bool:
-        """Store the outcome of one text; return whether that ends the job, complete or failed."""
+        """Store the outcome of one text; return whether that ends the task, complete or failed."""
         if self._ended:
             return False
         if not isinstance(outcome, Exception):
@@ -202,8 +202,8 @@ class LanedEmbedder:
         self._bulk_ready = threading.Condition(self._lock)
         self._queries: deque[PendingQuery] = deque()
         self._asked: dict[Digest, PendingQuery] = {}
-        self._jobs: deque[BulkJob] = deque()
-        self._begun: defaultdict[Digest, list[BulkJob]] = defaultdict(list)
+        self._tasks: deque[BulkTask] = deque()
+        self._begun: defaultdict[Digest, list[BulkTask]] = defaultdict(list)
         self._query_vectors = VectorCache(query_cache)
         self._bulk_vectors = VectorCache(_BULK_CACHE)
         self._closed = False
@@ -239,7 +239,7 @@ class LanedEmbedder:
                     progress(done, len(texts))
             return future.result()
         finally:
-            future.cancel()  # if `progress` raised, drop the rest of the job
+            future.cancel()  # if `progress` raised, drop the rest of the task
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`, not truncated. Does not wait for the lanes."""
@@ -266,19 +266,19 @@ class LanedEmbedder:
     def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
         """Queue a bulk call and return its future. `on_done` receives the number of texts done, and must be quick."""
         digests = [_digest(f"texts[{position}]", text) for position, text in enumerate(texts)]
-        job = BulkJob(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
+        task = BulkTask(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
         for position, (digest, text) in enumerate(zip(digests, texts, strict=True)):
-            if digest not in job.rows:
-                job.todo.append((digest, text))
-            job.rows[digest].append(position)
+            if digest not in task.rows:
+                task.todo.append((digest, text))
+            task.rows[digest].append(position)
         with self._lock:
             self._check_open()
             if texts:
-                self._jobs.append(job)
+                self._tasks.append(task)
                 self._bulk_ready.notify_all()
         if not texts:
-            job.future.set_result(job.vectors)
-        return job.future
+            task.future.set_result(task.vectors)
+        return task.future
 
     def close(self) -> None:
         """Stop the lanes after the texts under way; waiting callers get `EmbedderUnavailableError`."""
@@ -291,10 +291,10 @@ class LanedEmbedder:
         closed = EmbedderUnavailableError("the embedder was closed")
         for query in self._queries:
             query.answer(closed)
-        for job in self._jobs:
-            resolve(job.future, closed)
+        for task in self._tasks:
+            resolve(task.future, closed)
         self._queries.clear()
-        self._jobs.clear()
+        self._tasks.clear()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -369,7 +369,7 @@ class LanedEmbedder:
         """Wait until the nice threads are starved, and return the next text. None when closed."""
         with self._lock:
             while not self._closed:
-                if not self._jobs:
+                if not self._tasks:
                     self._bulk_ready.wait()
                 elif not self._pace.is_slow(time.monotonic()):
                     self._bulk_ready.wait(_LOOK_EVERY_S)
@@ -378,12 +378,12 @@ class LanedEmbedder:
             return None
 
     def _next_step(self) -> _Step | None:
-        """Wait until no query waits, and return the next text of the job whose turn it is. None when closed."""
+        """Wait until no query waits, and return the next text of the task whose turn it is. None when closed."""
         starved_at = time.monotonic() + self._starved_s
         with self._lock:
             while not self._closed:
                 patience = starved_at - time.monotonic()
-                if not self._jobs:
+                if not self._tasks:
                     self._bulk_ready.wait()
                 elif self._asked and patience > 0:
                     self._bulk_ready.wait(patience)
@@ -392,23 +392,23 @@ class LanedEmbedder:
             return None
 
     def _take_turn(self) -> _Step | None:
-        """Move the first job to the end; return its next text, or None if another thread is embedding it."""
-        job = self._jobs.popleft()
-        if job.future.done():
+        """Move the first task to the end; return its next text, or None if another thread is embedding it."""
+        task = self._tasks.popleft()
+        if task.future.done():
             return None
-        digest, text = job.todo.popleft()
-        if job.todo:
-            self._jobs.append(job)
+        digest, text = task.todo.popleft()
+        if task.todo:
+            self._tasks.append(task)
         waiting = self._begun[digest]
-        waiting.append(job)
+        waiting.append(task)
         return _Step(digest, text, self._known(digest)) if len(waiting) == 1 else None
 
     def _finish_step(self, step: _Step, outcome: Outcome) -> None:
         with self._lock:
             self._bulk_vectors.put(step.digest, outcome)
-            ended = [job for job in self._begun.pop(step.digest) if job.fill(step.digest, outcome)]
-        for job in ended:
-            resolve(job.future, outcome if isinstance(outcome, Exception) else job.vectors)
+            ended = [task for task in self._begun.pop(step.digest) if task.fill(step.digest, outcome)]
+        for task in ended:
+            resolve(task.future, outcome if isinstance(outcome, Exception) else task.vectors)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import msgspec
 
 from memory_agent.learning.patterns import MOST_RUNS, PastRun, Pattern, find_patterns
 from memory_agent.learning.run_records import RunRecords
-from memory_agent.learning.run_views import Request, request_of
+from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -88,7 +88,7 @@ class _Reader:
         self._snapshot = snapshot
         self._ids: dict[int, str | None] = {}
 
-    def past_run(self, run: StoredTrajectory, request: Request) -> PastRun | None:
+    def past_run(self, run: StoredTrajectory, request: RunRequest) -> PastRun | None:
         """Return the run, or None when it is open or its request has no vector."""
         if request.vector is None or run.ended_us is None or run.outcome is None or run.quality is None:
             return None

@@ -19,7 +19,7 @@ from itertools import islice
 import msgspec
 
 from memory_agent.learning.outcomes import succeeded
-from memory_agent.learning.run_views import Request, asks_for, is_in_other_words
+from memory_agent.learning.run_views import RunRequest, asks_for, is_in_other_words
 from memory_agent.learning.run_writer import RunWriter
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.recall_notes import RecallNote
@@ -65,7 +65,7 @@ def _is_free(note: RecallNote, run_id: str) -> bool:
     return note.run_id != run_id and (note.run_id in (None, note.recall_id) or note.is_guess)
 
 
-def _fits(note: RecallNote, run: StoredTrajectory, request: Request, settings: LearningSettings) -> bool:
+def _fits(note: RecallNote, run: StoredTrajectory, request: RunRequest, settings: LearningSettings) -> bool:
     is_elsewhere = None not in (note.session_id, run.session_id) and note.session_id != run.session_id
     if note.by_run is not None or is_elsewhere or note.run_id not in (None, note.recall_id):
         return False

@@ -66,7 +66,7 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
 _WORD = re.compile(r"\w+")
 
 
-class Request(NamedTuple):
+class RunRequest(NamedTuple):
     """What a run was asked to do: text, digest, and its unit vector (d,) or None."""
 
     text: str
@@ -74,17 +74,17 @@ class Request(NamedTuple):
     vector: Embedding | None = None
 
 
-def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> Request | None:
+def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool = False) -> RunRequest | None:
     """Return the request of a run; None when its begin is unknown, made no memory, or was forgotten."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.begin_row is None:
         return None
     begin = next(mark for mark in run.marks if mark.role == "begin")
     text = record.text[: begin.objective_chars] if begin.objective_chars else record.text
-    return Request(text, request_digest(text), snapshot.vector(run.begin_row) if with_vector else None)
+    return RunRequest(text, request_digest(text), snapshot.vector(run.begin_row) if with_vector else None)
 
 
-def is_in_other_words(one: Request, other: Request, least_similarity: float) -> bool:
+def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: float) -> bool:
     """Return whether two requests ask the same in different words."""
     if one.digest == other.digest:
         return False
@@ -93,7 +93,7 @@ def is_in_other_words(one: Request, other: Request, least_similarity: float) -> 
     return one.vector.shape == other.vector.shape and float(one.vector @ other.vector) >= least_similarity
 
 
-def asks_for(note: RecallNote, request: Request, least_similarity: float) -> bool:
+def asks_for(note: RecallNote, request: RunRequest, least_similarity: float) -> bool:
     """Return whether the query of a recall is this request, or lies near it."""
     if note.request == request.digest:
         return True

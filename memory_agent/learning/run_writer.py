@@ -10,7 +10,7 @@ import msgspec
 
 from memory_agent.learning.attribution import used_memories
 from memory_agent.learning.outcomes import ending
-from memory_agent.learning.run_views import Request, request_of
+from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
@@ -27,7 +27,7 @@ class RunWriter:
         self._before: dict[str, StoredTrajectory | None] = {}
         self._now: dict[str, StoredTrajectory | None] = {}
         self._ids: dict[bytes, str] = {}
-        self._requests: dict[int, Request | None] = {}
+        self._requests: dict[int, RunRequest | None] = {}
 
     def get(self, run_id: str) -> StoredTrajectory | None:
         """Return the run, or None when it is unknown or forgotten."""
@@ -48,7 +48,7 @@ class RunWriter:
             self._ids[key] = stored.id
         return self.get(self._ids[key])
 
-    def request(self, run: StoredTrajectory) -> Request | None:
+    def request(self, run: StoredTrajectory) -> RunRequest | None:
         """Return the request of a run with its vector, or None when it is unknown."""
         row = run.begin_row
         if row is not None and row not in self._requests:

@@ -15,7 +15,7 @@ from memory_agent import MemoryFilter, RecallResult, context_block
 from memory_agent.errors import MemoryAgentError
 from ops.demo.senders import Sender, send_plainly
 from ops.demo.stage import HEROINE, OTHER, PATIENCE_S, Stage, wait_until
-from ops.demo.story import CONDUCTOR, Request, Week, workers_of
+from ops.demo.story import CONDUCTOR, PlannerRequest, Week, workers_of
 from ops.process_memory import still_running
 
 _FIRST_WEEKS: tuple[Week, ...] = (1, 2)
@@ -157,7 +157,7 @@ def _show_context(stage: Stage, result: RecallResult) -> None:
     stage.screen.promise("memories reach the planner fenced as data, not as instructions", bool(quoted))
 
 
-def _ask(stage: Stage, request: Request) -> RecallResult:
+def _ask(stage: Stage, request: PlannerRequest) -> RecallResult:
     stage.screen.request(request.moment, request.text)
     kinds = MemoryFilter(kinds=tuple(request.kinds))
     result = stage.client(request.user).recall(request.text, request.top_k, kinds)

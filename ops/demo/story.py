@@ -58,7 +58,7 @@ class PlainPub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: list[Run]
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlannerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A recall before planning. A memory of the run `expects` must be in the first three."""
 
     moment: str
@@ -75,7 +75,7 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     run: list[Run]
     noise: Noise
-    request: list[Request]
+    request: list[PlannerRequest]
     plain_pub: PlainPub
 
     @classmethod

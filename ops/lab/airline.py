@@ -22,7 +22,7 @@ from memory_agent.errors import InvalidInputError
 _END = "###STOP###"
 
 
-class _Call(msgspec.Struct, frozen=True):
+class _ToolCall(msgspec.Struct, frozen=True):
     name: str
     arguments: str = ""
 
@@ -30,7 +30,7 @@ class _Call(msgspec.Struct, frozen=True):
 class _Message(msgspec.Struct, frozen=True):
     role: str
     content: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _Entry(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ def served(embedder: RemoteEmbedder) -> Iterator[Served]:
 def asks(
     served: Served, embedder: RemoteEmbedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Ask]]:
-    """How each door is asked, by the id of the user who asks there."""
+    """The functions that call each door, by the id of their user."""
 
     def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)
@@ -88,7 +88,7 @@ def _asking(owner: object) -> Ask:
 
 @pytest.fixture(scope="module")
 def stories(asks: dict[str, Ask]) -> dict[str, list[tuple[str, Any]]]:
-    """The results of one story, by its user; clients go on to what only a daemon answers."""
+    """The results of one story, by its user; clients continue with verbs that only a daemon answers."""
     told = {}
     for user_id, ask in asks.items():
         story = Story(ask)
@@ -159,7 +159,7 @@ def method_of(owner: type, verb: Verb) -> Callable[..., Any]:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object, object]]:
-    """What a caller may say; the embedded memory alone is told the time."""
+    """A method's parameters without the time, which only an embedded memory takes."""
     found = inspect.signature(function).parameters.values()
     return [(one.name, one.kind, one.default, one.annotation) for one in found if one.name != "now"]
 
@@ -176,7 +176,7 @@ def test_every_door_has_one_signature(verb: Verb) -> None:
         assert inspect.iscoroutinefunction(function) == (owner is AsyncMemoryClient)
 
 
-def test_rows_of_one_name_agree_on_what_follows_from_the_name() -> None:
+def test_verbs_of_one_wire_name_have_the_same_scope_and_repeatability() -> None:
     """`erase` has three methods; the gateway and the service know it by its name."""
     for verb in VERBS:
         first = BY_NAME[verb.name]
@@ -187,7 +187,7 @@ def test_rows_of_one_name_agree_on_what_follows_from_the_name() -> None:
         assert (verb.answered_by == "memory") != hasattr(Service, f"answer_{verb.name}")
 
 
-def test_no_door_has_a_method_that_is_no_verb() -> None:
+def test_every_method_of_a_door_is_a_verb() -> None:
     methods = {verb.method for verb in PUBLIC}
     for owner in CLIENTS:
         made = {name for name, _ in inspect.getmembers(owner, inspect.isfunction) if not name.startswith("_")}

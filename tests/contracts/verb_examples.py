@@ -80,7 +80,7 @@ BAD_OF_DAEMON: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 class Story:
-    """What was asked, by which method, and what came back."""
+    """Calls, by method, with their results."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

@@ -1,4 +1,4 @@
-"""The relay is away for a while and publishers continue: what a spool promised arrives once and in order."""
+"""The relay is down for a while and publishers continue: spooled events arrive once and in order."""
 
 from __future__ import annotations
 

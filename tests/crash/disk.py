@@ -38,7 +38,7 @@ def image_disk(image: Path, folder: Path) -> Iterator[Path]:
 
 
 def cut_power(image: Path, copy: Path) -> None:
-    """Copy what the disk would hold after a power cut now. Its writers must be stopped."""
+    """Copy the state of the disk after a power cut now. Its writers must be stopped."""
     _run(["cp", "--sparse=always", str(image), str(copy)])
 
 

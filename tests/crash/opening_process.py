@@ -133,7 +133,7 @@ def _keys(data_dir: Path) -> dict[str, Any]:
 
 
 def _erased_before(data_dir: Path) -> dict[str, Any]:
-    """What a restore would erase again."""
+    """The memories that a restore would erase again."""
     history = read_history(user_folder(data_dir, ERASED), ERASED)
     answers = [sorted(history.memories), sorted(history.events), [str(one.at) for one in history.erasures]]
     return {"answers": answers, "verified": not history.unread}

@@ -29,7 +29,7 @@ class Cut:
 def power_cut(
     shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False, is_encrypted: bool = False
 ) -> Cut:
-    """Let a world work until this many promises, cut the power, check, continue from what is left, check again.
+    """Let a world work until this many promises, cut the power, check, continue on the remaining files, check again.
 
     With `disk_lies` (the control) relay and owner never flush, and nothing continues afterwards. With encryption
     the keys are on the same disk, created just before. Raises `CannotMountError`.
@@ -80,7 +80,7 @@ def _history(data_dir: Path, notes: Path) -> History:
 
 
 def _go_on(folder: Path, data_dir: Path, shim: Path, figures: Figures, *, is_encrypted: bool) -> list[Finding]:
-    """Restart everything on what is left, as after a boot, and check everything at the end."""
+    """Restart everything on the remaining files, as after a boot, and check everything at the end."""
     boot_id = folder / "boot-id"
     boot_id.write_text("another-boot\n")
     after = folder / "next"

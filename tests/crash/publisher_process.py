@@ -71,7 +71,7 @@ def _is_unbounded(notes: Path) -> bool:
 
 
 def _taken(notes: Path) -> int:
-    """Half of what the owner has recorded: there are two publishers."""
+    """Half of the owner's records: there are two publishers."""
     file = notes / "taken"
     return file.read_bytes().count(b"\n") // 2 if file.exists() else 0
 

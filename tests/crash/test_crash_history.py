@@ -59,7 +59,7 @@ def test_a_lost_event_is_found_in_the_journal_and_in_a_store() -> None:
     assert counted(check(with_store(history, "bob", fewer))) == {"lost": 1}
 
 
-def test_what_is_in_quarantine_is_not_lost() -> None:
+def test_quarantined_events_are_not_lost() -> None:
     history = sound()
     journal = [entry for entry in history.journal if entry.seq != 12]
     fewer = [memory for memory in memories_of(history, "alice") if memory.row != 12]

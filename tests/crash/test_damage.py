@@ -46,7 +46,7 @@ def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_no_pro
     assert figures.bytes.total() == sum(damage.harmed_bytes for damage in todo) > len(todo)
 
 
-def test_the_reader_of_damaged_folders_sees_what_changed(base: Path, tmp_path: Path) -> None:
+def test_the_reader_of_damaged_folders_sees_changes(base: Path, tmp_path: Path) -> None:
     """The instrument itself: a changed answer is reported, with nothing wrong on the disk."""
     opening = Opening()
     try:

@@ -15,7 +15,7 @@ from .world import World, wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_what_was_acknowledged_is_on_the_disk_when_the_power_is_cut(shim: Path) -> None:
+def test_acknowledged_events_survive_a_power_cut(shim: Path) -> None:
     try:
         cut = power_cut(shim, 60, Figures())
     except CannotMountError as error:

@@ -1,4 +1,4 @@
-"""kill -9 of every process at any moment, disks that fail: what was promised holds. The long form is `make crash`."""
+"""kill -9 of every process at any moment, and failing disks: promises hold. The long form is `make crash`."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Part:
         return self._process is not None
 
     def log(self, *, whole: bool = False) -> str:
-        """The end of what it wrote to standard error, or all of it."""
+        """The end of its standard error, or all of it."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return text if whole else text[-3_000:]
 

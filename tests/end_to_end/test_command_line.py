@@ -49,7 +49,7 @@ def message(text: str, **fields: Any) -> str:
     return json.dumps({"event_type": "chat.user_msg", "payload": {"text": text}, **fields}) + "\n"
 
 
-def test_what_was_published_is_recallable_when_wait_returns(daemon: DaemonProcess) -> None:
+def test_published_events_are_recallable_when_wait_returns(daemon: DaemonProcess) -> None:
     place = ("--user", "cli-wait", "--data-dir", str(daemon.data_dir))
     lines = "".join(message(f"Ticket {number}: the export of invoices fails.") for number in range(40))
     summary = document("publish", "--wait", *place, input=lines)

@@ -62,7 +62,7 @@ def test_an_event_becomes_a_memory_that_a_recall_finds(daemon: DaemonProcess, pu
         assert len(with_vector) == 384
 
 
-def test_a_user_never_sees_what_another_said(daemon: DaemonProcess, publisher: Publisher) -> None:
+def test_a_user_never_sees_another_users_memories(daemon: DaemonProcess, publisher: Publisher) -> None:
     publisher.publish(said("eve-1", "the vault code is on the yellow note"))
     publisher.publish(said("eve-2", "water the plants on friday"))
     settle(daemon, publisher)

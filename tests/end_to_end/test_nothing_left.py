@@ -1,4 +1,4 @@
-"""Whatever is killed, the daemon continues, or ends and reports why; at the end nothing is left behind.
+"""When any part is killed, the daemon continues, or ends and reports why; nothing is left behind.
 
 Each process in turn, in its own daemon: `python -m ops.soak kills`.
 """

@@ -62,7 +62,7 @@ def test_a_run_without_an_end_expires(daemon: DaemonProcess) -> None:
         wait_until(lambda: [run.state for run in client.runs.list()] == ["expired"])
 
 
-def test_a_system_event_of_a_run_begun_by_hand_goes_to_its_owner(daemon: DaemonProcess) -> None:
+def test_a_system_event_of_a_run_from_a_client_goes_to_its_owner(daemon: DaemonProcess) -> None:
     with (
         Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher,
         MemoryClient("beginner", data_dir=daemon.data_dir) as client,

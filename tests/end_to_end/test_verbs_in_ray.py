@@ -1,4 +1,4 @@
-"""Every verb from inside Ray means what it means through a client of the daemon."""
+"""Every verb has the same meaning from inside Ray as through a client of the daemon."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ FAST = ("--set", "daemon.owner_wait_s=1", "--set", "daemon.upkeep_interval_s=1",
 
 
 def main() -> None:
-    """Make the data, pack them, and write down what this version answers about them."""
+    """Make the data, pack them, and record this version's answers about them."""
     with tempfile.TemporaryDirectory(prefix="former-") as folder:
         root = Path(folder)
         make_plain(root)
@@ -123,7 +123,7 @@ def make_spool(root: Path) -> None:
 
 
 def look_at_journal(data_dir: Path) -> dict[str, Any]:
-    """Return every event's place and id, and how far each consumer has read."""
+    """Return every event's number and id, and each consumer's cursor."""
     with Journal.open(journal_folder(data_dir)) as journal:
         events = [[entry.seq, msgspec.msgpack.decode(entry.data)["event_id"]] for entry in journal.read(0, 1_000)]
         return {"events": events, "consumers": {consumer.name: consumer.seq for consumer in journal.consumers()}}

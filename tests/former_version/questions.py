@@ -113,7 +113,7 @@ def unpack(root: Path) -> None:
 
 
 def answers(root: Path) -> dict[str, Any]:
-    """Return what the command line of the version that is imported answers to all questions, in their order."""
+    """Return the answers of the imported version's command line to all questions, in order."""
     return {name: answer(root, name) for name in QUESTIONS}
 
 
@@ -172,7 +172,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _documents(text: str) -> Any:
-    """Return the JSON document, or each of several lines, the lines that are no JSON left out."""
+    """Return the JSON document, or one per line, leaving out lines that are not JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The present daemon serves the data folder of the former version: same answers, same keys, nothing to redo by hand."""
+"""The present daemon serves the data folder of the former version: same answers, same keys, no manual migration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def served() -> Iterator[Path]:
         assert code == 0, (root / "daemon.log").read_text(encoding="utf-8")
 
 
-def test_a_daemon_goes_on_where_the_former_one_stopped(served: Path) -> None:
+def test_a_daemon_continues_where_the_former_one_stopped(served: Path) -> None:
     data_dir = served / "plain"
     with MemoryClient("alice", data_dir=data_dir) as memory:
         asked = memory.recall(LOGOUTS, mode="vector", deadline_ms=60_000)

@@ -1,4 +1,4 @@
-"""What the version before issue 10 left on the disk opens with the present code and answers the same.
+"""Files of the former version open with the present code and give the same answers.
 
 The fixture is a data folder, an encrypted one with its key ring, a backup, an export, exported learning, a spool with
 unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
@@ -65,7 +65,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the present command line answers to all questions, asked in their order of one copy."""
+    """The answers of the present command line to all questions, in order, on one copy."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
     return answers(folder) | {
@@ -83,13 +83,13 @@ def test_every_question_has_an_answer_of_the_former_version() -> None:
     assert list(FORMER) == [*QUESTIONS, "journal"]
 
 
-def test_an_export_holds_what_the_former_version_exported(present: dict[str, Any]) -> None:
+def test_an_export_equals_the_former_versions_export(present: dict[str, Any]) -> None:
     former, exported = by_id(present["export"]), by_id(present["exported"])
     assert len(former) == FORMER["stats of alice"]["answer"]["memories"]
     assert differences(former, exported) == []
 
 
-def test_python_recalls_the_same_and_goes_on_from_there(root: Path, embedder: Embedder) -> None:
+def test_python_recalls_the_same_and_continues(root: Path, embedder: Embedder) -> None:
     folder = root / "plain" / "users" / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
         assert differences(FORMER["hybrid"]["answer"]["memories"], recalled(memory)) == []
@@ -102,13 +102,13 @@ def test_python_recalls_the_same_and_goes_on_from_there(root: Path, embedder: Em
         assert memory.stats().memories == before.memories + 1
 
 
-def test_python_opens_what_is_encrypted_with_the_key_ring(root: Path, embedder: Embedder) -> None:
+def test_python_opens_encrypted_folders_with_the_key_ring(root: Path, embedder: Embedder) -> None:
     keys = EncryptionSettings(keys_folder=str(root / "keys"))
     with Memory.open(root / "encrypted" / "users" / "erin", embedder=embedder, encryption_settings=keys) as memory:
         assert differences(FORMER["hybrid, encrypted"]["answer"]["memories"], recalled(memory)) == []
 
 
-def test_a_publisher_sends_what_waited_in_the_spool_to_a_relay_that_kept_its_journal(root: Path) -> None:
+def test_a_publisher_sends_the_former_spool_to_a_relay_on_the_former_journal(root: Path) -> None:
     relay = subprocess.Popen(
         [sys.executable, "-m", "relay", "--data-dir", str(root / "plain")], stdout=subprocess.PIPE, text=True
     )

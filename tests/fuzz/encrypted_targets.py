@@ -70,7 +70,7 @@ def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
     return all_of
 
 
-def _sealed_file(data: bytes) -> None:
+def _checksummed_file(data: bytes) -> None:
     """A flipped bit in a checksummed document is refused, or the document is read unchanged."""
     with suppress(ValueError):
         verify_checksum(data)
@@ -121,7 +121,7 @@ def _keys(folder: Path) -> None:
 
 
 def _index(data: bytes) -> None:
-    """Only what was saved is accepted: neither header nor body can be replaced under the same key."""
+    """Only the saved file is accepted: neither header nor body can be replaced under the same key."""
     cipher = user_key().cipher("index")
     real, body = _index_parts()
     magic = _index_file()[: _index_file().index(b"\n") + 1]
@@ -241,7 +241,7 @@ def _journal() -> Path:
 
 
 TARGETS = (
-    Target("sealed-file", _sealed_file, (b"\0\0\7" + INTENTS[0], b"\1\0\3" + add_checksum(INTENTS[0]))),
+    Target("checksummed-file", _checksummed_file, (b"\0\0\7" + INTENTS[0], b"\1\0\3" + add_checksum(INTENTS[0]))),
     Target(
         "encryption-key",
         also(_in_file(key_path(Path()).name, _key_file), add_checksum),
@@ -253,7 +253,7 @@ TARGETS = (
         "json",
     ),
     Target(
-        "sealed-keys",
+        "checksummed-keys",
         also(_in_file("keys.json", _keys), add_checksum),
         (keys_path(_people()).read_bytes(), verify_checksum(keys_path(_people()).read_bytes())),
         "json",

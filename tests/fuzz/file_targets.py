@@ -120,7 +120,7 @@ def _record() -> bytes:
     return codec.without_checksum(NUMBER, codec.encode_record(NUMBER, record), "record")
 
 
-def _sealed(read: Read) -> Callable[[bytes], None]:
+def _with_checksum(read: Read) -> Callable[[bytes], None]:
     """Read a value raw, with a valid checksum, and compressed with one."""
 
     def run(data: bytes) -> None:
@@ -199,9 +199,9 @@ def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], Non
     return run
 
 
-def _seal_file(folder: Path) -> None:
+def _clean_mark(folder: Path) -> None:
     file = folder / "index.usearch"
-    file.write_bytes(b"what is sealed")
+    file.write_bytes(b"what is marked")
     sqlite_file.is_cleanly_closed(file)
     sqlite_file.take_clean_mark(file)
 
@@ -307,30 +307,34 @@ TARGETS = (
     Target("pages", _in_file("data.mdb", _pages), (_lmdb(),)),
     Target(
         "records",
-        _sealed(lambda v: codec.decode_record(NUMBER, v, codec.Usage())),
+        _with_checksum(lambda v: codec.decode_record(NUMBER, v, codec.Usage())),
         (
             _record(),
             msgspec.msgpack.encode(("m", "t", 0, 0, 1, None, None, None, None, None, 0.5, None, ("a",), 1, {"a": 1})),
         ),
         "msgpack",
     ),
-    Target("vectors", _sealed(_decode_vector), (np.ones(4, "<f2").tobytes(),)),
-    Target("usage", _sealed(_decode_usage), (msgspec.msgpack.encode(codec.Usage(1, 2, 3, 0.5)),), "msgpack"),
+    Target("vectors", _with_checksum(_decode_vector), (np.ones(4, "<f2").tobytes(),)),
+    Target("usage", _with_checksum(_decode_usage), (msgspec.msgpack.encode(codec.Usage(1, 2, 3, 0.5)),), "msgpack"),
     Target(
         "change-log",
-        _sealed(lambda v: codec.decode_entry(NUMBER, v)),
+        _with_checksum(lambda v: codec.decode_entry(NUMBER, v)),
         (b"\0" + KEY, b"\3" + KEY + b"\0" + msgspec.msgpack.encode(("t", "x", ("a",)))),
     ),
     Target(
         "store-state",
-        _sealed(lambda v: codec.decode(_state, NUMBER, codec.without_checksum(NUMBER, v, "state"), "state")),
+        _with_checksum(lambda v: codec.decode(_state, NUMBER, codec.without_checksum(NUMBER, v, "state"), "state")),
         (msgspec.msgpack.encode(codec.StoreState()),),
         "msgpack",
     ),
     Target("trajectories", _named(trajectories.decode_trajectory), (msgspec.msgpack.encode(RUN),), "msgpack"),
     Target("recall-notes", _named(recall_notes.decode_note), (msgspec.msgpack.encode(NOTE),), "msgpack"),
     Target("index-file", _index, (_index_file(), msgspec.msgpack.encode(HEADER)), "msgpack"),
-    Target("seal-file", _in_file("index.usearch.seal", _seal_file), (xxhash.xxh3_128_digest(b"what is sealed"),)),
+    Target(
+        "clean-mark",
+        _in_file("index.usearch.seal", _clean_mark),
+        (xxhash.xxh3_128_digest(b"what is marked"),),
+    ),
     Target("checkpoint", _checkpoint, (checkpoint.to_bytes(_learner())[22:],), "msgpack"),
     Target("kept-learner", _in_file("sona.state", _kept), (_kept_file(),), "msgpack"),
     Target("sona-import", _learned, (_parcel(),), "msgpack"),

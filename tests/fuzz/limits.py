@@ -31,7 +31,7 @@ class _Counter:
 
 
 def within_limits(function: Callable[[bytes], object], data: bytes) -> None:
-    """Call `function` with `data`. Raises what it raises, and `LimitError`."""
+    """Call `function` with `data`. Raises as `function`, and `LimitError`."""
     most_bytes = BYTES + BYTES_A_BYTE * len(data)
     tracemalloc.start(1)
     sys.setprofile(_Counter(CALLS + CALLS_A_BYTE * len(data)))

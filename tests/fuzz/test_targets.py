@@ -60,7 +60,7 @@ def test_an_input_that_takes_too_many_calls_or_too_much_memory_is_noticed() -> N
         within_limits(lambda data: bytes(1 << 24), b"")
 
 
-def test_what_a_target_raises_is_a_finding() -> None:
+def test_an_exception_of_a_target_is_a_finding() -> None:
     def broken(data: bytes) -> None:
         raise KeyError(data)
 

@@ -63,7 +63,7 @@ class HostsHere:
         await asyncio.to_thread(self._host.sleep, user_id)
 
     @asynccontextmanager
-    async def fenced(self, user_id: str) -> AsyncIterator[None]:
+    async def kept_asleep(self, user_id: str) -> AsyncIterator[None]:
         await self.sleep(user_id)
         yield
 

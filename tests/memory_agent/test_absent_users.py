@@ -84,7 +84,7 @@ def test_wrong_requests_are_refused_as_for_a_known_user(
 
 
 def test_a_first_recall_takes_feedback_and_starts_a_run(served: Served) -> None:
-    """A planner recalls before anything is stored, and goes on as usual."""
+    """A planner recalls before anything is stored, and continues as usual."""
     with MemoryClient("newcomer", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy").recall_id
         assert client.feedback(recall_id, quality=0.5).credited == ()

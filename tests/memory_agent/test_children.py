@@ -1,4 +1,4 @@
-"""Child processes: restarted whatever their start meets, ended with their parent's wish."""
+"""Child processes: restarted after any failure at the start, ended on request."""
 
 from __future__ import annotations
 

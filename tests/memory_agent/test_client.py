@@ -48,7 +48,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def first_daemon(tmp_path: Path) -> Iterator[str]:
-    """What the first daemon did: it spoke version 1, took that for granted, and passed over fields it did not know."""
+    """Answer as the first daemon did: it spoke version 1 only, and ignored unknown fields."""
 
     def answer(data: bytes) -> bytes:
         version = msgspec.msgpack.decode(data).get("version", 1)
@@ -62,7 +62,7 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
-    """What a daemon from before there were runs answers to what it does not know: the bare name of the method."""
+    """Answer as a daemon from before runs does to an unknown method: with its bare name."""
 
     def answer(data: bytes) -> bytes:
         method = msgspec.msgpack.decode(data)["method"]

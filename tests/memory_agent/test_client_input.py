@@ -1,4 +1,4 @@
-"""What a client cannot send is refused by name before anything is sent: no engine's exception, no daemon needed."""
+"""Arguments that a client cannot send are refused by name, without an engine's exception or a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the journal to the users, over a real relay: how far the cursor may move, how much may wait in memory."""
+"""From the journal to the users, over a real relay: the limits of the cursor and of events in memory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def until(fact: Callable[[], bool], task_alive_s: float = 20.0) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_the_cursor_does_not_pass_what_was_not_read_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:
+def test_the_cursor_stays_behind_unread_events_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:
     """Alice's lane, too full for event 2, refills itself with 2 and 4; 3 is Bob's and not read yet."""
     publish(broker, "alice", "alice", "bob", "alice")
     memories = Memories(stuck=frozenset({4}))

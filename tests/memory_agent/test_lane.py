@@ -217,7 +217,7 @@ def test_a_late_event_missing_from_the_journal_is_skipped() -> None:
 
 
 def test_waiting_events_are_read_again_after_an_erasure() -> None:
-    """Nobody tells the numbers: the erasure was said twice, and the second time there was nothing left to erase."""
+    """The numbers are unknown: the erasure was repeated, and the second one found nothing left to erase."""
 
     class Busy(World):
         under_way, goes_on = asyncio.Event(), asyncio.Event()
@@ -269,7 +269,7 @@ def run_lane_through(world: World, *, late: Sequence[int] = (), room_bytes: int 
     asyncio.run(scenario())
 
 
-def test_late_events_beyond_what_a_lane_holds_wait_in_the_journal() -> None:
+def test_late_events_beyond_the_lanes_limit_wait_in_the_journal() -> None:
     world = World(range(1, 4))
     late = range(100, 400)
     run_lane(world, DaemonSettings(lane_events=10, batch_events=4), late=late)

@@ -76,7 +76,7 @@ def test_socket_files_are_removed(tmp_path: Path) -> None:
     assert list(layout.run.iterdir()) == []
 
 
-def test_an_error_of_an_unreachable_daemon_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_an_unreachable_daemon_has_advice(tmp_path: Path) -> None:
     from memory_agent.client import find_daemon
 
     with pytest.raises(UnavailableError, match="memory-agent serve --data-dir"):
@@ -109,7 +109,7 @@ def test_a_client_looks_where_the_variable_says(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_relative_or_home_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relay's endpoints are made of the folder as it is."""
+    """The relay's endpoints are derived from the folder's path."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for named in ("~/memories", "memories"):

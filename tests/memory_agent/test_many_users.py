@@ -1,4 +1,4 @@
-"""Many users come and go: what is kept for each goes with them, and not too many are awake. No Ray, no store."""
+"""Many users come and go: their state is released, and a bounded number is awake. No Ray, no store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USERS = [f"user-{number}" for number in range(5_000)]
 
 
 class Host:
-    """A process that answers when its world goes on, until it is ended: for good, as one that was told to end."""
+    """A process that answers when its world allows it, until it is ended for good."""
 
     def __init__(self, name: str, world: Processes) -> None:
         self.name = name

@@ -39,7 +39,7 @@ def test_a_conductor_names_its_run_in_its_actor_id() -> None:
     assert ownership_keys(encoded(actor_id="worker:3")) == ()
 
 
-def test_a_run_id_that_is_no_text_is_no_key() -> None:
+def test_a_run_id_that_is_not_text_is_ignored() -> None:
     assert ownership_keys(encoded(payload={"run_id": 7})) == ()
 
 
@@ -83,7 +83,7 @@ def test_long_run_ids_that_differ_only_at_the_end_are_two_runs(owners: Owners) -
 
 
 def test_a_full_map_drops_its_oldest_pairs(tmp_path: Path) -> None:
-    """The map of 128 pages has no room for all that is learnt; what was forgotten is learnt again."""
+    """The map of 128 pages has no room for all pairs; dropped ones are learned again."""
     owners = Owners(tmp_path / "owners", limit=500, map_size_bytes=512 << 10)
     for number in range(5_000):
         assert owners.learn((f"run:{number:0100}",), "alice")
@@ -120,7 +120,7 @@ def test_a_damaged_pair_has_no_owner_is_reported_and_is_removed_with_any_user(tm
 
 
 def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
-    """Change what a pair holds, as damage would, and leave its checksum."""
+    """Change the content of a pair, as damage would, and keep its checksum."""
     environment = open_environment(folder, 1 << 20, databases=(PAIRS,))
     with environment.write() as transaction:
         value = transaction.get(PAIRS, key)

@@ -1,4 +1,4 @@
-"""The folder that Ray runs in: private, and not left behind by whoever was killed."""
+"""The folder that Ray runs in: private, and removed after its daemon was killed."""
 
 from __future__ import annotations
 

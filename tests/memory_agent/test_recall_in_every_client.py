@@ -1,4 +1,4 @@
-"""A recall means the same embedded and through the daemon's protocol: what it answers, and what it refuses."""
+"""A recall gives the same answers and errors embedded and through the daemon's protocol."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def served(folder: Path) -> Iterator[Served]:
 
 
 def test_two_users_who_guess_each_others_runs_see_none_of_them_in_any_answer(served: Served) -> None:
-    """Through the gateway: runs begun by hand, events by their keys, and a conductor that works for both."""
+    """Through the gateway: runs begun by clients, events by their keys, and a conductor that works for both."""
     keys = {name: create_key(served.data_dir, f"of-{name}", name, ALL_SCOPES) for name in ("alice", "mallory")}
     clients = {
         name: MemoryClient(name, endpoint=served.gateway, token=key.token, data_dir=served.data_dir)

@@ -51,7 +51,7 @@ def memory(request: pytest.FixtureRequest) -> Either:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object]]:
-    """What a caller may say; the embedded memory can also be told the time, which a daemon tells itself."""
+    """A method's parameters without the time, which only an embedded memory takes."""
     found = inspect.signature(function).parameters.values()
     return [(one.name, one.kind, one.default) for one in found if one.name != "now"]
 

@@ -1,4 +1,4 @@
-"""Settings: defaults, then TOML, then environment, then flags; what is wrong is refused by name."""
+"""Settings: defaults, then TOML, then environment, then flags; errors name the setting."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_variable_may_hold_a_list_or_plain_text() -> None:
         ("[recall\n", "--config"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, setting: str) -> None:
+def test_errors_in_a_file_are_named(tmp_path: Path, text: str, setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(written(tmp_path, text), {})
     assert caught.value.setting == setting
@@ -57,7 +57,7 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, setting: st
     ("variable", "setting"),
     [("MEMORY_AGENT_RECALL__ALHPA", "recall.alhpa"), ("MEMORY_AGENT_DATA_DIR__X", "data_dir")],
 )
-def test_what_is_wrong_in_the_environment_is_named(variable: str, setting: str) -> None:
+def test_errors_in_the_environment_are_named(variable: str, setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(None, {variable: "0.1"})
     assert caught.value.setting.startswith(setting)

@@ -1,4 +1,4 @@
-"""While the daemon starts a terminal is told which part is at it; a file and a pipe get the log alone."""
+"""While the daemon starts, a terminal shows which part is starting; files and pipes get only the log."""
 
 from __future__ import annotations
 

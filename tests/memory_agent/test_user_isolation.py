@@ -1,4 +1,4 @@
-"""Users are isolated: whatever they request, in whatever order, no answer contains another user's data."""
+"""Users are isolated: no sequence of requests returns another user's data."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_the_answer_is_the_same_whether_a_named_user_exists_or_not(users: dict[s
         assert alice.ask(method, {}, "bob") == alice.ask(method, {}, "nobody-at-all")
 
 
-def test_what_is_journaled_is_under_the_user_of_the_key(served: Served, users: dict[str, User]) -> None:
+def test_events_are_journaled_under_the_user_of_the_key(served: Served, users: dict[str, User]) -> None:
     for user in users.values():
         publish(user, Asked(None, "", user))
         publish(user, Asked("alice", "", user))

@@ -44,7 +44,7 @@ class User:
     """What it exported of its learner."""
 
     def ask(self, method: str, params: dict[str, Any], named: str | None = None) -> bytes:
-        """Send a request as its bytes, so that nothing a client checks stands in the way; return the answer's."""
+        """Send a request as bytes, bypassing the client's checks; return the reply's bytes."""
         request = Request(
             method=method,
             user_id=named or "",
@@ -74,7 +74,7 @@ class User:
             self.ids.append(id_)
 
     def await_events(self, publisher: Publisher, *others: str) -> bytes:
-        """Return when what was published is in the memories, with what its publisher was told."""
+        """Wait until the published events are in the memories; return the publisher's report."""
         report = publisher.flush()
         assert not report.pending
         for seq in report.acked_through.values():
@@ -230,7 +230,7 @@ MOST_TELLING = ("publish", "conduct", "recall")
 
 
 def found_ids(answer: bytes) -> list[object]:
-    """The ids in a result, wherever a verb puts them."""
+    """The ids anywhere in a result."""
     result = msgspec.msgpack.decode(answer).get("result")
     if isinstance(result, dict):
         memories = result.get("memories")

@@ -111,7 +111,7 @@ def test_filters_of_every_share_are_measured_by_every_way_and_miss_nothing() -> 
     assert [row.reached for row in filters_rows(figures)][2] is False
 
 
-def test_the_results_say_when_on_what_and_which_targets_were_missed() -> None:
+def test_the_results_name_time_machine_and_missed_targets() -> None:
     rows = [Row("speed", "1 (1-1)", "2", "≥ 3", False), Row("size", "4 MB")]
     page = results_page(rows, describe_machine(), NOW)
     assert "2026-11-21" in page
@@ -134,7 +134,7 @@ def test_the_memory_of_a_process_and_of_its_children_is_measured() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_what_is_measured_on_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a tenth of the questions; checks that it measures, not the figures."""
     monkeypatch.setattr(recall, "_QUESTIONS", 10)
     monkeypatch.setattr(recall, "_WARM_UP", 10)

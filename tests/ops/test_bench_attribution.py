@@ -25,7 +25,7 @@ def airline_run(task: int, trial: int, said: str) -> dict[str, Any]:
     }
 
 
-def test_precision_and_what_is_found_are_told_for_the_part_chosen_on_and_for_the_other() -> None:
+def test_precision_and_recall_are_reported_for_both_halves() -> None:
     scored = Scored(
         scores=np.array([5.0, 4.0, 1.0, 5.0, 0.0]),
         used=np.array([True, False, True, True, True]),

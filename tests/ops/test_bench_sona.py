@@ -44,7 +44,7 @@ def report() -> LearningReport:
     return msgspec.json.decode(msgspec.json.encode(summarise(protocol, evidence)), type=LearningReport)
 
 
-def test_a_page_has_the_figures_of_its_report_and_says_what_they_do_not_show() -> None:
+def test_a_page_has_the_figures_of_its_report_and_their_limits() -> None:
     text = page(report(), {"cores": "2"}, NOW)
     assert "| cite | repeated | 3 | 25.0 | 53.4 | 75.0 | 0.400 | +3.4 (+3.4 to +3.4) | - | - |" in text
     assert "| cite | +0.0 (+0.0 to +0.0) |" in text

@@ -55,7 +55,7 @@ def test_no_event_belongs_to_the_other_users() -> None:
     assert {event["user_id"] for event in every_event()} == {STORY.user}
 
 
-def test_no_page_comes_twice_and_none_repeats_what_a_past_run_said() -> None:
+def test_no_page_comes_twice_or_repeats_a_past_run() -> None:
     texts = [*(page.text for page in PAGES), STORY.final.page]
     assert len(set(texts)) == len(texts)
     said = {value for event in STORY.past_events(NOW) for value in event["payload"].values()}

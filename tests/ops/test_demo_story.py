@@ -10,7 +10,7 @@ import pytest
 from memory_agent import Memory, MemoryFilter
 from memory_agent.errors import ModelMissingError
 from memory_agent.storage.owners import ownership_keys
-from ops.demo.story import CONDUCTOR, Event, Request, Story, Week, workers_of
+from ops.demo.story import CONDUCTOR, Event, PlannerRequest, Story, Week, workers_of
 from relay import SYSTEM_USER, EventLimits, MalformedEventError, decode_event, encode_event, event_from_mapping
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -90,7 +90,9 @@ def memories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[st
 
 
 @pytest.mark.parametrize("request_", STORY.request, ids=lambda request: request.expects)
-def test_each_request_finds_the_run_that_helps(request_: Request, memories: dict[tuple[str, Week], Memory]) -> None:
+def test_each_request_finds_the_run_that_helps(
+    request_: PlannerRequest, memories: dict[tuple[str, Week], Memory]
+) -> None:
     memory = memories[request_.user, request_.after_week]
     if memory.stats().model is None:
         pytest.skip(f"no embedding model on this machine: {ModelMissingError.code}")
@@ -99,7 +101,7 @@ def test_each_request_finds_the_run_that_helps(request_: Request, memories: dict
 
 
 @pytest.mark.parametrize("request_", STORY.request, ids=lambda request: request.expects)
-def test_no_request_repeats_a_stored_text(request_: Request) -> None:
+def test_no_request_repeats_a_stored_text(request_: PlannerRequest) -> None:
     stored = [value for event in told() for value in event["payload"].values() if isinstance(value, str)]
     assert not any(request_.text in text or text in request_.text for text in stored if len(text) > 20)
 

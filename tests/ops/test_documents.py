@@ -116,7 +116,7 @@ def test_every_command_that_is_shown_can_be_typed(line: str, monkeypatch: pytest
     command.make_context(command.name, words, parent=context)
 
 
-def test_the_settings_in_the_reference_exist_with_the_defaults_that_it_says() -> None:
+def test_the_settings_in_the_reference_exist_with_these_defaults() -> None:
     rows = re.findall(r"^\| `([a-z_.]+)` \| ([^|]*) \| `(MEMORY_AGENT_[A-Z_]+)` \|", REFERENCE, re.MULTILINE)
     assert len(rows) >= 8
     for name, default, variable in rows:

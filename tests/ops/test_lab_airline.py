@@ -82,7 +82,7 @@ def made(task: int, succeeded: bool) -> AirlineRun:
     return AirlineRun(task=task, trial=0, succeeded=succeeded, request="?", steps=(), ending=".")
 
 
-def test_what_came_first_is_judged_by_its_task_and_by_its_end() -> None:
+def test_the_first_result_is_judged_by_task_and_outcome() -> None:
     recalled = [made(1, True), made(2, False), made(1, False), made(1, True)]
     figures = figures_of(recalled, 1)
     assert (figures.same_task_1, figures.same_task_3) == (1.0, pytest.approx(2 / 3))

@@ -96,7 +96,7 @@ def test_tables_are_for_people(tmp_path: Path) -> None:
         (("absent.json", "--signal", "hearsay"), "is not one of"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_at_once(words: tuple[str, ...], reason: str) -> None:
+def test_impossible_measurements_are_refused_at_once(words: tuple[str, ...], reason: str) -> None:
     result = run(*words)
     assert result.exit_code != 0
     assert reason in result.stderr

@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_course_in_one_go_or_in_parts(setup: Setup)
     assert found[0] == found[1] == found[2]
 
 
-def test_feedback_is_counted_with_what_it_credited(setup: Setup) -> None:
+def test_feedback_is_counted_with_its_credits(setup: Setup) -> None:
     with course(setup, BY_NAME[ORACLE], ONE, np.random.default_rng(1)) as oracle:
         status = oracle.teach(ONE.questions[:4])
     assert (oracle.heard.feedbacks, oracle.heard.named, oracle.heard.credited) == (4, 4, 4)
@@ -111,7 +111,7 @@ def test_with_learning_off_nothing_is_said_and_nothing_is_learnt(setup: Setup) -
     assert (off.heard.feedbacks, status.credited) == (0, 0)
 
 
-def test_one_vector_is_learnt_from_feedback_with_learning_off_and_moves_what_is_asked_afterwards(
+def test_rocchio_learns_one_vector_from_feedback_and_moves_later_queries(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rocchio, "BETA", 20.0)  # so far that hardly anything is left of the query
@@ -138,7 +138,7 @@ def test_a_trial_asks_repeated_questions_at_every_stage_and_all_of_the_test_at_t
     assert report.heard.feedbacks == len(split.train)
 
 
-def test_several_processes_give_what_one_gives(setup: Setup) -> None:
+def test_several_processes_give_the_same_result_as_one(setup: Setup) -> None:
     jobs = trials.jobs([ONE], [BY_NAME[OFF], BY_NAME[CITE]], [0])
     found = []
     for processes in (1, 2):

@@ -112,7 +112,7 @@ def moments(arm: str, gains: dict[str, float]) -> list[Moments]:
     ]
 
 
-def test_what_is_kept_of_a_gain_is_told_beside_its_target() -> None:
+def test_the_kept_share_of_a_gain_is_reported_beside_its_target() -> None:
     nothing = dict.fromkeys(("A after A", "A after B", "B after A", "B after B", "B alone"), 0.0)
     gained = {"A after A": 0.10, "A after B": 0.07, "B after A": -0.02, "B after B": 0.09, "B alone": 0.10}
     (found,) = sum_forgetting(moments(OFF, nothing) + moments(CITE, gained))
@@ -159,7 +159,7 @@ def test_a_gate_that_opened_and_shut_again_is_a_false_alarm_all_the_same() -> No
     assert (target.measured, target.reached) == (pytest.approx(1 / 3), False)
 
 
-def test_targets_say_what_was_reached_and_what_cannot_be_told() -> None:
+def test_targets_are_met_missed_or_undecided() -> None:
     everything = answers(OFF, EVEN) + answers(CITE, UNEVEN) + answers(SHUFFLED_CITE, HALF)
     everything += answers(OFF, EVEN, "disjoint") + answers(GATED, dict.fromkeys(USERS, -0.05), "disjoint")
     found = targets(standings(everything), [], [], [], [])

@@ -52,7 +52,7 @@ def test_a_memory_that_centres_its_queries_arrives_at_the_moved_ones_however_man
         plain.observe(embedder.embed_query(text))
 
 
-def test_the_vector_is_the_mean_way_from_what_was_asked_to_what_approved_runs_used(embedder: Embedder) -> None:
+def test_the_vector_is_the_mean_difference_between_used_memories_and_queries(embedder: Embedder) -> None:
     asked, other, failed = (embedder.embed_query(text) for text in ("Where is the kiln?", "Which country?", "Why?"))
     used = [embedder.embed_query(text) for text in NOTES]
     rocchio = Rocchio()

@@ -34,7 +34,7 @@ def test_the_shuffled_oracle_names_the_evidence_of_another_question() -> None:
     assert said("shuffled oracle", {"b"}, others=("x", "y")) == [Claim(("x", "y"), APPROVED)]
 
 
-def test_citations_name_what_was_shown_and_are_right_as_often_as_they_should_be() -> None:
+def test_citations_name_shown_memories_at_the_given_precision() -> None:
     cited = [account.used for account in said("cite", {"b", "absent"}, MANY)]
     assert {len(used) for used in cited} == {1}
     assert {used[0] for used in cited} == {"a", "b", "c", "d", "e"}

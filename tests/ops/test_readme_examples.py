@@ -66,13 +66,13 @@ def test_there_are_examples_for_each_kind_of_user() -> None:
 
 
 @pytest.mark.parametrize("snippet", LIBRARY)
-def test_the_library_example_finds_what_it_stored(snippet: str) -> None:
+def test_the_library_example_works(snippet: str) -> None:
     with TemporaryDirectory() as home:
         assert run(snippet, home).startswith("Token rotation races")
 
 
 @pytest.mark.parametrize("text", CONSOLE)
-def test_the_console_shows_what_is_printed(text: str) -> None:
+def test_the_console_example_shows_the_real_output(text: str) -> None:
     *prepared, asked = [shlex.split(line[2:])[1:] for line in text.splitlines() if line.startswith("$ ")]
     answer = [line for line in text.splitlines() if not line.startswith("$ ")]
     with TemporaryDirectory() as home:

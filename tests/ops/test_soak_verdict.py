@@ -12,13 +12,13 @@ def grown(slope: float, low: float) -> dict[str, float]:
     return {"slope": slope, "low": low, "high": 2 * slope - low, "mean_mb": 100.0}
 
 
-def test_what_is_level_within_its_interval_held() -> None:
+def test_a_level_series_passes() -> None:
     growth = {"relay": grown(30.0, -5.0), "daemon": grown(1.0, 0.5), "host": grown(-20.0, -30.0)}
     nearly = {**CENSUS, "relay": {"processes": 1, "open_files": 22}}
     assert verdict(growth, CENSUS, nearly, NOTHING) == {"grew": [], "more": [], "left": []}
 
 
-def test_what_grew_what_there_is_more_of_and_what_is_left_is_named() -> None:
+def test_growth_and_leftovers_are_named() -> None:
     more = {**CENSUS, "host": {"processes": 2, "open_files": 140}, "Ray idle worker": {"processes": 1, "open_files": 5}}
     left = {**NOTHING, "sockets": ["relay.sock"], "processes": ["12 python"]}
     assert verdict({"relay": grown(30.0, 5.0), "daemon": grown(1.0, 0.5)}, CENSUS, more, left) == {

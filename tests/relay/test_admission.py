@@ -1,4 +1,4 @@
-"""Whose an event is follows from the key, whatever the event says."""
+"""The key alone decides which user an event belongs to."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_only_a_key_for_all_users_publishes_as_the_system() -> None:
         ADMISSION.admit(told(user_id="system"), ALICE, NOW)
 
 
-def test_what_names_another_user_is_told_to_the_publisher_and_kept_nowhere(intake: Intake, journal: Journal) -> None:
+def test_an_event_that_names_another_user_is_refused_and_not_stored(intake: Intake, journal: Journal) -> None:
     mine, foreign = receipts(intake, ALICE, told(), told(user_id="bob", event_id="b"))
     assert (mine.seq, foreign.seq, foreign.code, foreign.field) == (1, 0, "user_not_allowed", "user_id")
     assert [entry.user_id for entry in journal.read(0, 10)] == ["alice"]
@@ -97,11 +97,11 @@ def test_an_event_of_the_system_names_a_user_or_is_refused(named: object) -> Non
     assert result.field == "on_behalf_of"
 
 
-def test_whom_an_event_of_the_system_names_stays_with_it() -> None:
+def test_the_user_that_a_system_event_names_is_kept() -> None:
     assert ADMISSION.admit(told(user_id="system", on_behalf_of="alice"), LOCAL, NOW).extra == {"on_behalf_of": "alice"}
 
 
-def test_what_others_call_on_behalf_of_is_theirs() -> None:
+def test_on_behalf_of_means_nothing_in_events_of_other_users() -> None:
     assert ADMISSION.admit(told(on_behalf_of=7), ALICE, NOW).extra == {"on_behalf_of": 7}
 
 
@@ -114,14 +114,14 @@ def test_the_refusal_is_the_same_whether_the_user_exists_or_not(intake: Intake) 
 def test_a_foreign_user_is_refused_before_anything_else_is_wrong_with_the_event(
     intake: Intake, journal: Journal
 ) -> None:
-    """Else bytes that name bob would lie in quarantine until somebody tries them again."""
+    """Otherwise bytes that name bob would stay in quarantine until they are retried."""
     later = (NOW + timedelta(days=1)).isoformat()
     (receipt,) = receipts(intake, ALICE, told(user_id="bob", timestamp=later))
     assert receipt.code == "user_not_allowed"
     assert journal.quarantined(0, 10) == []
 
 
-def test_bytes_of_one_users_key_are_tried_again_as_that_users(intake: Intake, journal: Journal) -> None:
+def test_quarantined_bytes_of_a_users_key_are_retried_as_that_user(intake: Intake, journal: Journal) -> None:
     (receipt,) = receipts(intake, ALICE, told(timestamp=(NOW + timedelta(days=36_500)).isoformat()))
     assert receipt.code == "malformed_event"
     (entry,) = journal.quarantined(0, 10)
@@ -133,15 +133,13 @@ def test_bytes_of_one_users_key_are_tried_again_as_that_users(intake: Intake, jo
 
 
 @given(producer=st.text(max_size=30), user=st.sampled_from(["alice", "a@b:c", "x.y"]), for_all=st.booleans())
-def test_a_source_tells_whose_key_it_was_whatever_the_publisher_calls_itself(
-    producer: str, user: str, for_all: bool
-) -> None:
+def test_a_source_names_the_key_regardless_of_the_producer_id(producer: str, user: str, for_all: bool) -> None:
     principal = Principal("k", None if for_all else user, frozenset({Scope.PUBLISH}))
     for kind, name in (("publisher", producer), ("pub", ""), ("table", producer)):
         assert publisher_of(source_name(kind, name, principal)).user_id == principal.user_id
 
 
-def test_a_key_that_is_not_for_publishing_is_refused_by_name(intake: Intake, journal: Journal) -> None:
+def test_a_key_without_the_publish_scope_is_refused_by_name(intake: Intake, journal: Journal) -> None:
     reader = Principal("key-r", None, frozenset({Scope.RECALL, Scope.ADMIN}))
     (reply,) = intake.take([Submission(b"peer", publish(told(user_id="alice")), reader)], NOW)
     assert isinstance(reply.message, Refusal)
@@ -149,7 +147,7 @@ def test_a_key_that_is_not_for_publishing_is_refused_by_name(intake: Intake, jou
     assert list(journal.read(0, 10)) == []
 
 
-def test_nobody_stops_a_producer_by_using_its_id_with_another_key(intake: Intake) -> None:
+def test_another_key_cannot_stop_a_producer_by_using_its_id(intake: Intake) -> None:
     event = ADMISSION.admit(told(user_id="bob", event_id="1"), LOCAL, NOW)
     intake.take([Submission(b"bob", publish(encode_event(event)), LOCAL)], NOW)
     intake.take([Submission(b"alice", publish(told(), producer="p", epoch=10**9), ALICE)], NOW)
@@ -158,7 +156,7 @@ def test_nobody_stops_a_producer_by_using_its_id_with_another_key(intake: Intake
     assert reply.message.receipts[0].duplicate
 
 
-def test_what_is_masked_is_what_is_journaled_under_the_id_it_came_with(journal: Journal) -> None:
+def test_a_masked_event_is_journaled_under_its_original_id(journal: Journal) -> None:
     def without_text(event: Event) -> Event:
         return msgspec.structs.replace(event, payload={"text": "***"})
 
@@ -180,7 +178,7 @@ def test_what_is_masked_is_what_is_journaled_under_the_id_it_came_with(journal: 
         (None, None, True),
     ],
 )
-def test_a_principal_may_what_its_scopes_and_its_user_say(
+def test_a_principal_is_limited_to_its_scopes_and_its_user(
     user_id: str | None, asked: str | None, allowed: bool
 ) -> None:
     principal = Principal("k", user_id, frozenset({Scope.RECALL}))

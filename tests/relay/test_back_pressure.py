@@ -1,4 +1,4 @@
-"""A consumer that does not keep up slows down whoever publishes: nothing is lost, nothing piles up, all goes on."""
+"""A slow consumer slows down publishers: nothing is lost, queues stay bounded, and work continues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_publisher_is_slowed_by_a_consumer_that_does_not_move_and_loses_nothin
     relay.stop()
 
 
-def test_a_publisher_with_a_spool_goes_on_meanwhile(data_dir: Path, tmp_path: Path) -> None:
+def test_a_publisher_with_a_spool_continues_meanwhile(data_dir: Path, tmp_path: Path) -> None:
     relay = RelayProcess(data_dir, slowed()).start()
     endpoints = relay_endpoints(data_dir)
     with (
@@ -81,7 +81,7 @@ def test_a_publisher_with_a_spool_goes_on_meanwhile(data_dir: Path, tmp_path: Pa
     relay.stop()
 
 
-def test_plain_emitters_cannot_be_slowed_and_what_is_dropped_is_counted(data_dir: Path) -> None:
+def test_events_dropped_from_plain_emitters_are_counted(data_dir: Path) -> None:
     relay = RelayProcess(data_dir, slowed(pub_bind=("tcp://127.0.0.1:*",))).start()
     with Subscriber(*relay_endpoints(data_dir), consumer="memory") as memory, zmq.Context() as context:
         assert memory.cursor() == 0
@@ -112,7 +112,7 @@ def test_plain_emitters_cannot_be_slowed_and_what_is_dropped_is_counted(data_dir
     relay.stop()
 
 
-def test_a_table_is_read_on_when_the_consumer_has_caught_up(data_dir: Path, tmp_path: Path) -> None:
+def test_reading_a_table_resumes_when_the_consumer_has_caught_up(data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "events.db"
     create(file)
     relay = RelayProcess(data_dir, slowed(tables=(tail(file),))).start()

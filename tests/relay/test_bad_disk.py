@@ -1,4 +1,4 @@
-"""A disk that is full, and a disk that fails: intake stops and says so, what was acknowledged stays."""
+"""Full and failing disks: intake stops with an error, and acknowledged events stay."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_the_doorbell_wakes_a_reader(publisher: Publisher, subscriber: Subscribe
     ringing.join()
 
 
-def test_a_reader_that_joins_late_is_told_where_the_journal_ends(broker: Broker, publisher: Publisher) -> None:
+def test_a_late_reader_receives_the_end_of_the_journal(broker: Broker, publisher: Publisher) -> None:
     publisher.publish(event(1))
     publisher.flush()
     with Subscriber(*broker.endpoints) as late:
@@ -168,7 +168,7 @@ def test_a_request_that_was_given_up_does_not_confuse_the_next(broker: Broker) -
     asyncio.run(ask())
 
 
-def test_bytes_that_are_no_request_are_answered_and_disturb_nobody(broker: Broker, subscriber: Subscriber) -> None:
+def test_malformed_requests_get_a_fault_and_do_not_affect_others(broker: Broker, subscriber: Subscriber) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         stranger.linger = 0
         stranger.connect(broker.endpoints.ingest)
@@ -226,7 +226,7 @@ def test_loopback_with_a_free_port_is_allowed(data_dir: Path) -> None:
             assert subscriber.ping() == wire.VERSION
 
 
-def test_nobody_there_is_an_error_that_may_pass(data_dir: Path) -> None:
+def test_an_absent_relay_is_a_retryable_error(data_dir: Path) -> None:
     endpoints = relay_endpoints(data_dir)
     (data_dir / "run").mkdir(parents=True)
     with Subscriber(*endpoints, timeout_s=0.1) as subscriber:

@@ -14,7 +14,7 @@ CIPHER = Cipher(KEY, "memory")
 
 
 @given(st.binary(max_size=4096), st.binary(max_size=64))
-def test_what_was_sealed_is_read_back_and_differs_each_time(plain: bytes, about: bytes) -> None:
+def test_a_sealed_value_decrypts_and_differs_each_time(plain: bytes, about: bytes) -> None:
     sealed = CIPHER.seal(plain, about)
     assert Cipher(KEY, "memory").open(sealed, about) == plain
     assert len(sealed) == len(plain) + SEAL_BYTES
@@ -22,7 +22,7 @@ def test_what_was_sealed_is_read_back_and_differs_each_time(plain: bytes, about:
 
 
 @given(st.binary(min_size=1, max_size=256))
-def test_a_name_is_the_same_each_time_and_read_back(plain: bytes) -> None:
+def test_an_encrypted_name_decrypts_and_is_deterministic(plain: bytes) -> None:
     encrypted = CIPHER.name(plain)
     assert Cipher(KEY, "memory").name(plain) == encrypted
     assert CIPHER.plain_name(encrypted) == plain
@@ -42,13 +42,13 @@ def test_a_flipped_bit_is_noticed(bit: int) -> None:
     [(Cipher(OTHER, "memory"), b"here"), (Cipher(KEY, "journal"), b"here"), (CIPHER, b"there")],
     ids=["another key", "another purpose", "another place"],
 )
-def test_nothing_else_reads_it(cipher: Cipher, about: bytes) -> None:
+def test_another_key_purpose_or_context_does_not_decrypt(cipher: Cipher, about: bytes) -> None:
     with pytest.raises(UndecipherableError):
         cipher.open(CIPHER.seal(b"the spare key is under the stone", b"here"), about)
 
 
 @pytest.mark.parametrize("cut", [b"", b"x", b"x" * 15, b"x" * 27])
-def test_what_is_too_short_is_refused(cut: bytes) -> None:
+def test_truncated_values_are_refused(cut: bytes) -> None:
     with pytest.raises(UndecipherableError):
         CIPHER.open(cut, b"")
     with pytest.raises(UndecipherableError):
@@ -60,12 +60,12 @@ def test_a_name_of_another_key_is_refused() -> None:
         Cipher(OTHER, "memory").plain_name(CIPHER.name(b"run-7"))
 
 
-def test_keys_are_told_apart_by_an_id_that_does_not_hold_them() -> None:
+def test_a_key_id_distinguishes_keys_without_revealing_them() -> None:
     assert CIPHER.key_id == Cipher(KEY, "journal").key_id != Cipher(OTHER, "memory").key_id
     assert CIPHER.key_id not in KEY
 
 
-def test_a_fingerprint_is_the_same_each_time_and_another_ones_differs() -> None:
+def test_a_fingerprint_is_deterministic_and_differs_by_key() -> None:
     prints = {cipher.fingerprint(b"s-1") for cipher in (CIPHER, Cipher(KEY, "memory"))}
     assert len(prints) == 1
     assert {len(one) for one in prints} == {16}

@@ -49,21 +49,21 @@ def test_files_of_keys_are_private_and_hold_no_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"", b"wrong", b"\0", b"\xff" * 40])
-def test_what_is_no_token_of_a_key_is_nobodys(tmp_path: Path, wrong: bytes) -> None:
+def test_an_unknown_token_has_no_principal(tmp_path: Path, wrong: bytes) -> None:
     ensure_local_key(tmp_path)
     create_key(tmp_path, "curve", "alice", READER, curve_pair())  # a key without a token has no empty one
     with pytest.raises(UnauthorizedError):
         Credentials(tmp_path).of_token(wrong)
 
 
-def test_a_hash_from_the_key_file_is_no_token(tmp_path: Path) -> None:
+def test_a_hash_from_the_key_file_is_not_accepted_as_a_token(tmp_path: Path) -> None:
     ensure_local_key(tmp_path)
     (key,) = read_keys(tmp_path)
     with pytest.raises(UnauthorizedError):
         Credentials(tmp_path).of_token(key.token_sha256.encode())
 
 
-def test_keys_that_are_made_and_revoked_count_at_once(tmp_path: Path) -> None:
+def test_created_and_revoked_keys_take_effect_at_once(tmp_path: Path) -> None:
     ensure_local_key(tmp_path)
     credentials = Credentials(tmp_path)
     pair = curve_pair()
@@ -82,7 +82,7 @@ def test_keys_that_are_made_and_revoked_count_at_once(tmp_path: Path) -> None:
 
 
 def test_a_name_is_never_used_again(tmp_path: Path) -> None:
-    """What is noted of a key stays true of it."""
+    """Records of a key's name stay unambiguous."""
     create_key(tmp_path, "a", "alice", READER)
     revoke_key(tmp_path, "a")
     for name in ("a", "local", "", "a b", "../up", "x" * 65):
@@ -90,7 +90,7 @@ def test_a_name_is_never_used_again(tmp_path: Path) -> None:
             create_key(tmp_path, name, "alice", READER)
 
 
-def test_nobody_gets_a_key_as_the_system(tmp_path: Path) -> None:
+def test_no_key_is_created_for_the_system_user(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="system"):
         create_key(tmp_path, "conductor", "system", READER)
 
@@ -107,13 +107,13 @@ def test_the_folders_own_key_is_not_revoked_but_replaced(tmp_path: Path) -> None
         credentials.of_token(old.encode())
 
 
-def test_a_token_file_that_a_crash_left_empty_lets_nobody_in(tmp_path: Path) -> None:
+def test_an_empty_token_file_after_a_crash_grants_no_access(tmp_path: Path) -> None:
     (tmp_path / "token").touch()
     assert len(ensure_local_key(tmp_path)) >= 43
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"version":1,"keys":[{"id":1}]}', '{"keys":[],"more":1}'])
-def test_a_damaged_key_file_lets_nobody_in_and_is_named(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_key_file_grants_no_access_and_is_named(tmp_path: Path, damage: str) -> None:
     token = ensure_local_key(tmp_path).encode()
     credentials = Credentials(tmp_path)
     assert credentials.of_token(token)
@@ -140,7 +140,7 @@ def test_no_flipped_bit_makes_a_key_another_users_or_the_daemon_another_one(tmp_
         (tmp_path / name).write_bytes(whole)
 
 
-def test_files_of_keys_from_before_they_were_sealed_are_read(tmp_path: Path) -> None:
+def test_key_files_from_before_checksums_are_read(tmp_path: Path) -> None:
     create_key(tmp_path, "planner", "alice", READER)
     server_pair(tmp_path, curve_pair)
     kept = read_keys(tmp_path), server_pair(tmp_path, curve_pair)
@@ -149,7 +149,7 @@ def test_files_of_keys_from_before_they_were_sealed_are_read(tmp_path: Path) -> 
     assert (read_keys(tmp_path), server_pair(tmp_path, curve_pair)) == kept
 
 
-def test_a_key_file_that_is_gone_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_missing_key_file_grants_no_access(tmp_path: Path) -> None:
     token = ensure_local_key(tmp_path).encode()
     credentials = Credentials(tmp_path)
     (tmp_path / "keys.json").unlink()
@@ -157,7 +157,7 @@ def test_a_key_file_that_is_gone_lets_nobody_in(tmp_path: Path) -> None:
         credentials.of_token(token)
 
 
-def test_keys_made_at_once_are_all_there(tmp_path: Path) -> None:
+def test_keys_created_concurrently_are_all_kept(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         made = list(threads.map(lambda n: create_key(tmp_path, f"key-{n}", f"user-{n}", READER), range(12)))
     credentials = Credentials(tmp_path)
@@ -165,7 +165,7 @@ def test_keys_made_at_once_are_all_there(tmp_path: Path) -> None:
     assert msgspec.json.decode(verify_checksum((tmp_path / "keys.json").read_bytes()))["version"] == 1
 
 
-def test_a_rotated_key_opens_the_same_with_another_token_alone(tmp_path: Path) -> None:
+def test_a_rotated_key_keeps_its_permissions_and_accepts_only_the_new_token(tmp_path: Path) -> None:
     ensure_local_key(tmp_path)
     former = create_key(tmp_path, "reader", "alice", READER)
     credentials = Credentials(tmp_path)
@@ -177,7 +177,7 @@ def test_a_rotated_key_opens_the_same_with_another_token_alone(tmp_path: Path) -
     assert [key.id for key in read_keys(tmp_path)] == ["local", "reader"]
 
 
-def test_a_rotated_curve_key_stays_one(tmp_path: Path) -> None:
+def test_a_rotated_curve_key_is_still_a_curve_key(tmp_path: Path) -> None:
     former = create_key(tmp_path, "far", "alice", READER, curve_pair())
     latter = rotate_key(tmp_path, "far", curve_pair)
     credentials = Credentials(tmp_path)
@@ -198,7 +198,7 @@ def test_the_folders_own_token_is_replaced_in_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dies_at", [1, 2])
-def test_a_rotation_that_a_crash_broke_off_leaves_a_token_that_opens(
+def test_a_rotation_interrupted_by_a_crash_leaves_a_valid_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:
     """Each of its writes is whole; before any of them the folder's file holds a token that counts."""
@@ -220,7 +220,7 @@ def test_a_rotation_that_a_crash_broke_off_leaves_a_token_that_opens(
     assert [key.id for key in read_keys(tmp_path)] == ["local"]  # the next start leaves one
 
 
-def test_what_cannot_be_rotated_is_said(tmp_path: Path) -> None:
+def test_keys_that_cannot_be_rotated_are_refused_with_the_reason(tmp_path: Path) -> None:
     ensure_local_key(tmp_path)
     create_key(tmp_path, "gone", "alice", READER)
     revoke_key(tmp_path, "gone")
@@ -229,7 +229,7 @@ def test_what_cannot_be_rotated_is_said(tmp_path: Path) -> None:
             rotate_key(tmp_path, name, curve_pair)
 
 
-def test_a_revoked_key_is_named_to_who_shows_it(tmp_path: Path) -> None:
+def test_presenting_a_revoked_key_names_it_in_the_error(tmp_path: Path) -> None:
     made = create_key(tmp_path, "gone", "alice", READER)
     far = create_key(tmp_path, "far", "alice", READER, curve_pair())
     for name in ("gone", "far"):

@@ -104,7 +104,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule()
     def the_publisher_loses_patience(self) -> None:
-        """It connects anew: what was queued in either direction is gone."""
+        """It reconnects: messages queued in either direction are lost."""
         self.under_way, self.answers = [], []
         self.window.rewind()
 

@@ -68,7 +68,7 @@ def test_a_key_that_is_not_the_greatest_is_not_appended_and_replaces_nothing(
         assert transaction.get("one", key(number)) == b"value %d" % number
 
 
-def test_a_journal_whose_last_number_was_damaged_takes_no_event_instead_of_losing_it(tmp_path: Path) -> None:
+def test_a_journal_with_a_damaged_last_number_refuses_events(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal") as journal:
         journal.append([event(number) for number in range(5)], NOW)
         with journal._environment.write() as transaction:
@@ -78,7 +78,7 @@ def test_a_journal_whose_last_number_was_damaged_takes_no_event_instead_of_losin
         assert [entry.seq for entry in journal.read(0, 10)] == [1, 2, 3, 4, 5]
 
 
-def test_what_was_consumed_is_gone_and_the_pair_at_which_it_stopped_stays(environment: Environment) -> None:
+def test_consumed_pairs_are_deleted_and_the_current_one_stays(environment: Environment) -> None:
     fill(environment, 5)
     taken = []
     with environment.write() as transaction:

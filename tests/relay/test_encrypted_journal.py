@@ -1,4 +1,4 @@
-"""An encrypted journal: nothing of what it was told lies on the disk, and a key that is gone holds nobody up."""
+"""An encrypted journal: no plain text is on the disk, and a missing key does not block other users."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def ids(journal: Journal, user_id: str | None = None) -> list[str]:
     return [read_event(entry.data).event_id for entry in journal.read(0, 1_000, user_id=user_id)]
 
 
-def test_nothing_of_what_it_was_told_lies_on_the_disk(journal: Journal, folder: Path, tmp_path: Path) -> None:
+def test_no_plain_text_is_on_the_disk(journal: Journal, folder: Path, tmp_path: Path) -> None:
     fill(journal)
     assert found_below(folder) == set()
     with Journal.open(tmp_path / "plain") as plain:
@@ -115,7 +115,7 @@ def test_nothing_of_what_it_was_told_lies_on_the_disk(journal: Journal, folder: 
     assert faults(folder) == []
 
 
-def test_what_was_sent_before_is_recognised(journal: Journal) -> None:
+def test_repeats_are_recognised(journal: Journal) -> None:
     fill(journal)
     again = [told(number) for number in range(1, 9)]
     assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 8  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_what_was_sent_before_is_recognised(journal: Journal) -> None:
     assert journal.stats().quarantined == before
 
 
-def test_whose_key_is_gone_is_passed_and_others_are_read(journal: Journal, keys: KeyRing) -> None:
+def test_events_without_their_key_are_skipped_and_others_are_read(journal: Journal, keys: KeyRing) -> None:
     fill(journal)
     assert keys.destroy("alice")
     assert ids(journal) == [f"{ID}-9", f"{ID}-10"]
@@ -138,7 +138,7 @@ def test_whose_key_is_gone_is_passed_and_others_are_read(journal: Journal, keys:
     assert codes[3][0] == "malformed_event", "bob's publisher sent it"
 
 
-def test_what_the_system_says_on_behalf_of_a_user_goes_with_that_users_key(journal: Journal, keys: KeyRing) -> None:
+def test_system_events_on_behalf_of_a_user_are_encrypted_with_that_users_key(journal: Journal, keys: KeyRing) -> None:
     events = [told(1, "system", extra={"on_behalf_of": "alice"}), told(2, "system", extra={"on_behalf_of": "bob"})]
     journal.append([*events, told(3, "system")], NOW)  # type: ignore[list-item]
     assert ids(journal, "system") == [f"{ID}-1", f"{ID}-2", f"{ID}-3"]
@@ -148,7 +148,7 @@ def test_what_the_system_says_on_behalf_of_a_user_goes_with_that_users_key(journ
     assert journal.erase(Erasable(user_id="alice", system_seqs=frozenset({1})), NOW).seqs == [1]
 
 
-def test_what_nobody_can_read_is_still_deleted_and_counted(folder: Path, keys: KeyRing) -> None:
+def test_unreadable_entries_can_still_be_deleted_and_counted(folder: Path, keys: KeyRing) -> None:
     with Journal.open(folder, SHORT, keys=keys) as journal:
         fill(journal)
         keys.destroy("alice")
@@ -165,7 +165,7 @@ def test_what_nobody_can_read_is_still_deleted_and_counted(folder: Path, keys: K
     assert faults(folder) == []
 
 
-def test_who_comes_back_gets_a_new_key_that_does_not_read_the_old(journal: Journal, keys: KeyRing) -> None:
+def test_a_returning_user_gets_a_new_key_that_cannot_read_old_events(journal: Journal, keys: KeyRing) -> None:
     fill(journal)
     keys.destroy("alice")
     assert not journal.append([told(4)], NOW)[0].duplicate  # type: ignore[list-item]
@@ -173,7 +173,7 @@ def test_who_comes_back_gets_a_new_key_that_does_not_read_the_old(journal: Journ
     assert ids(journal)[-1] == f"{ID}-4"
 
 
-def test_without_the_folder_of_keys_nothing_goes_on_and_no_keys_are_made(
+def test_without_the_folder_of_keys_all_operations_fail_and_no_keys_are_created(
     journal: Journal, folder: Path, keys: KeyRing
 ) -> None:
     fill(journal)
@@ -202,7 +202,7 @@ def test_without_the_folder_of_keys_nothing_goes_on_and_no_keys_are_made(
         assert len(ids(again)) == 8
 
 
-def test_plain_and_encrypted_are_never_taken_for_each_other(tmp_path: Path, keys: KeyRing) -> None:
+def test_plain_and_encrypted_journals_are_never_confused(tmp_path: Path, keys: KeyRing) -> None:
     plain, sealed = tmp_path / "plain", tmp_path / "sealed"
     with Journal.open(plain) as journal:
         journal.commit("reader", 0)
@@ -235,7 +235,7 @@ def kept(folder: Path, seq: int) -> SealedEvent:
 
 
 @pytest.mark.parametrize("how", ["moved", "changed", "plain"])
-def test_what_was_put_there_by_somebody_without_the_key_is_damage(folder: Path, keys: KeyRing, how: str) -> None:
+def test_entries_forged_without_the_key_count_as_damaged(folder: Path, keys: KeyRing, how: str) -> None:
     with Journal.open(folder, keys=keys) as journal:
         journal.append([told(1), told(2), told(3)], NOW)  # type: ignore[list-item]
     if how == "moved":
@@ -308,7 +308,7 @@ relay.encrypting.encrypt_journal(folder, JournalSettings(), keys, NOW)
 
 
 @pytest.mark.parametrize("where", ["copying", "before", "between", "after"])
-def test_a_conversion_that_was_killed_leaves_one_of_both_and_is_finished_by_the_next(
+def test_a_killed_conversion_leaves_either_file_and_the_next_one_finishes_it(
     folder: Path, keys: KeyRing, where: str
 ) -> None:
     with Journal.open(folder) as plain:
@@ -327,7 +327,7 @@ def test_a_conversion_that_was_killed_leaves_one_of_both_and_is_finished_by_the_
     assert faults(folder) == []
 
 
-def test_another_folder_of_keys_in_the_place_of_ours_is_one_that_is_away(journal: Journal, keys: KeyRing) -> None:
+def test_a_wrong_folder_of_keys_counts_as_missing(journal: Journal, keys: KeyRing) -> None:
     fill(journal)
     known = ids(journal)
     keys.folder.rename(away := keys.folder.with_name("away"))
@@ -343,10 +343,10 @@ def test_another_folder_of_keys_in_the_place_of_ours_is_one_that_is_away(journal
     assert ids(journal) == known
 
 
-def test_nothing_is_kept_that_was_written_while_the_keys_went_away(
+def test_writes_are_undone_when_the_keys_disappear_meanwhile(
     journal: Journal, keys: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keys go between the first look and the last event; a key that is made then is nobody's."""
+    """The keys disappear between the first check and the last event; a key created then must not be used."""
     make = KeyRing._create
 
     def away_then_make(ring: KeyRing, user_id: str) -> None:
@@ -362,7 +362,7 @@ def test_nothing_is_kept_that_was_written_while_the_keys_went_away(
     assert keys.users() == ["carol"]
 
 
-def test_a_relay_encrypts_and_takes_nothing_while_the_keys_are_away(data_dir: Path, keys: KeyRing) -> None:
+def test_a_relay_encrypts_and_refuses_events_while_the_keys_are_missing(data_dir: Path, keys: KeyRing) -> None:
     settings = RelaySettings(encryption=EncryptionSettings(keys_folder=str(keys.folder)))
     away = keys.folder.with_name("away")
     with (

@@ -71,7 +71,7 @@ def left(journal: Journal) -> list[int]:
     return [entry.seq for entry in journal.read(0, 1_000) if entry.seq > 40]
 
 
-def test_events_go_by_id_session_and_run_and_their_numbers_are_holes(journal: Journal) -> None:
+def test_events_are_erased_by_id_session_and_run_and_leave_gaps(journal: Journal) -> None:
     assert journal.erase(Erasable(user_id="alice", event_ids=frozenset({"event-000001"})), NOW).seqs == [41]
     assert left(journal) == [42, 43, 44, 45, 46]
     wanted = Erasable(user_id="alice", session_ids=frozenset({"s-1"}), run_ids=frozenset({"run-1"}))
@@ -104,7 +104,7 @@ def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Jour
     assert findings.listed() == ()
 
 
-def test_it_goes_in_parts(journal: Journal) -> None:
+def test_erasure_works_in_parts(journal: Journal) -> None:
     journal.erase(Erasable(user_id="bob", everything=True), NOW, dry_run=True)
     seqs, after = [], 0
     while after is not None:
@@ -113,7 +113,7 @@ def test_it_goes_in_parts(journal: Journal) -> None:
     assert seqs == list(range(1, 41))
 
 
-def test_appends_and_reads_go_on_around_compactions(journal: Journal) -> None:
+def test_appends_and_reads_continue_around_compactions(journal: Journal) -> None:
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -188,7 +188,7 @@ def test_ids_of_any_type_are_compared_and_end_no_relay(tmp_path: Path) -> None:
         assert len(subscriber.quarantined()) == len(odd)
 
 
-def test_quarantined_bytes_are_of_the_user_whose_key_sent_them_and_of_no_other(tmp_path: Path) -> None:
+def test_quarantined_bytes_belong_to_the_user_whose_key_sent_them(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal") as journal:
         for source in ("client@a@bob/table", "client@bob/x@bob", "client@bob", "client:x@bob/y", "memory:bob"):
             journal.quarantine(b"\xff" + source.encode(), "code", "why", source, NOW)
@@ -196,7 +196,7 @@ def test_quarantined_bytes_are_of_the_user_whose_key_sent_them_and_of_no_other(t
         assert [entry.source for entry in journal.quarantined()] == ["client@a@bob/table", "client:x@bob/y"]
 
 
-def test_a_request_that_nobody_foresaw_fails_alone_and_an_error_of_the_disk_ends_the_relay(
+def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object, request: wire.RemoveConsumer) -> bool:
@@ -237,14 +237,14 @@ def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         yield broker, asked
 
 
-def test_an_erasure_is_asked_for_once_and_its_answer_is_waited_for(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
+def test_an_erasure_is_requested_once_and_its_answer_awaited(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
     broker, asked = slow_relay
     with Subscriber(*broker.endpoints, timeout_s=PATIENCE_S) as subscriber:
         assert subscriber.erase(Erasable(user_id="alice", everything=True)).seqs == [1]
     assert len(asked) == 1
 
 
-def test_in_an_event_loop_too_an_erasure_is_asked_for_once(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
+def test_the_async_subscriber_requests_an_erasure_once(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
     broker, asked = slow_relay
 
     async def erase() -> list[int]:

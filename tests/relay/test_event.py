@@ -149,7 +149,7 @@ def test_arbitrary_fields_raise_nothing_but_the_malformed_event(fields: dict[str
         (json.dumps(GOLDEN).encode() + b"}", "not JSON"),
     ],
 )
-def test_bytes_that_are_no_object_are_refused_as_the_event(sent: bytes, reason: str) -> None:
+def test_bytes_that_are_not_an_object_are_refused_naming_the_event(sent: bytes, reason: str) -> None:
     with pytest.raises(MalformedEventError, match=reason) as raised:
         decode_event(sent, LIMITS, NOW)
     assert raised.value.field == "event"
@@ -192,7 +192,7 @@ def test_an_unsafe_user_id_is_refused_by_name(user_id: object) -> None:
 
 
 @pytest.mark.parametrize("user_id", ["alice", "a", "A.b-c_d@e+f:9", "-x", "x" * 128])
-def test_a_safe_user_id_is_taken_as_it_is(user_id: str) -> None:
+def test_a_safe_user_id_is_accepted_unchanged(user_id: str) -> None:
     assert validate_user_id(user_id) == user_id
     assert decoded({**GOLDEN, "user_id": user_id}).user_id == user_id
 

@@ -1,4 +1,4 @@
-"""Acknowledged intake: order per producer, repeats, gaps, and malformed events that disturb nobody."""
+"""Acknowledged intake: order per producer, repeats, gaps, and malformed events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refusals(replies: list[Reply]) -> list[tuple[str, int, int]]:
     ]
 
 
-def test_what_queued_becomes_one_ack_per_publisher(intake: Intake) -> None:
+def test_queued_publishes_get_one_ack_per_publisher(intake: Intake) -> None:
     replies = intake.take([submit(1, 2), submit(1, 1, producer="q"), submit(3, 1), submit(2, 1, producer="q")], NOW)
     assert acks(replies) == [(b"peer-p", 1, [1, 2, 4]), (b"peer-q", 1, [3, 5])]
 
@@ -72,7 +72,7 @@ def test_a_resend_is_acknowledged_again_and_stored_once(intake: Intake, journal:
     assert journal.last_seq == 4
 
 
-def test_an_older_publisher_under_the_same_name_is_told_to_stop(intake: Intake) -> None:
+def test_a_superseded_publisher_is_refused(intake: Intake) -> None:
     intake.take([submit(1, 1, epoch=2)], NOW)
     assert refusals(intake.take([submit(2, 1, epoch=1)], NOW))[0][0] == "producer_superseded"
     assert acks(intake.take([submit(2, 1, epoch=2)], NOW)) == [(b"peer-p", 2, [2])]
@@ -107,7 +107,7 @@ def test_a_full_journal_refuses_everything_and_forgets_nothing(tmp_path: Path) -
         assert journal.last_seq == number - 1 > 1
 
 
-def test_producers_beyond_count_are_forgotten_without_harm(intake: Intake) -> None:
+def test_forgetting_producers_beyond_the_limit_loses_nothing(intake: Intake) -> None:
     for number in range(10_050):
         publish = Publish(producer_id=f"p{number}", epoch=1, first_seq=1, base_seq=1, attempt=1, events=[])
         intake.take([Submission(b"peer", publish, publisher_for_all("k"))], NOW)

@@ -64,7 +64,7 @@ def test_a_batch_ends_at_its_limits_but_always_holds_an_entry(journal: Journal) 
     assert ([entry.seq for entry in batch.entries], batch.first_seq, batch.last_seq) == ([5], 1, 5)
 
 
-def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
+def test_reopening_keeps_everything(tmp_path: Path) -> None:
     with Journal.open(tmp_path) as journal:
         journal.append([event(1), event(2)], NOW)
         journal.commit("memory", 1)
@@ -116,7 +116,7 @@ def test_a_second_writer_is_refused_and_readers_are_not(tmp_path: Path) -> None:
         assert seen.stdout.strip() == "1"
 
 
-def test_a_journal_that_is_not_there_is_not_made_by_a_reader(tmp_path: Path) -> None:
+def test_a_reader_does_not_create_a_missing_journal(tmp_path: Path) -> None:
     with pytest.raises(JournalError):
         Journal.open(tmp_path / "none", readonly=True)
     assert not (tmp_path / "none").exists()
@@ -127,7 +127,7 @@ def append_until_refused(journal: Journal) -> None:
         journal.append([event(number, payload={"text": "x" * 4_000})], NOW)
 
 
-def test_a_full_map_refuses_events_and_still_lets_old_ones_go(tmp_path: Path) -> None:
+def test_a_full_map_refuses_events_and_still_deletes_old_ones(tmp_path: Path) -> None:
     settings = JournalSettings(map_size_bytes=1 << 20, retention_bytes=100_000)
     with Journal.open(tmp_path, settings) as journal:
         with pytest.raises(JournalFullError) as raised:
@@ -167,7 +167,7 @@ def test_a_flipped_bit_is_noticed_and_can_be_set_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [100, 9_000, 20_000])
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, kept_bytes: int) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path, kept_bytes: int) -> None:
     with Journal.open(tmp_path) as journal:
         journal.append([event(number, payload={"text": "x" * 1_000}) for number in range(100)], NOW)
     os.truncate(tmp_path / "data.mdb", kept_bytes)
@@ -175,13 +175,13 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path, kept_bytes: int) -
         Journal.open(tmp_path)
 
 
-def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"this is not LMDB" * 4_096)
     with pytest.raises(JournalDamagedError):
         Journal.open(tmp_path)
 
 
-def test_what_is_quarantined_stays_until_it_is_dropped_or_released(journal: Journal) -> None:
+def test_quarantine_entries_stay_until_dropped_or_released(journal: Journal) -> None:
     first = journal.quarantine(b"one", "malformed_event", "event: no", "pub", NOW)
     second = journal.quarantine(b"two", "unhandled", "no", "memory:alice", NOW, seq=7)
     entries = journal.quarantined()
@@ -236,7 +236,7 @@ def test_a_child_made_by_fork_is_refused(journal: Journal) -> None:
     assert journal.append([event(1)], NOW) == [Appended(1, False)]
 
 
-def test_an_entry_says_which_key_published_it_and_an_old_one_that_nobody_knows(journal: Journal) -> None:
+def test_an_entry_names_its_key_and_an_old_one_has_none(journal: Journal) -> None:
     everybodys, alices = Origin("local", True), Origin("of-alice", False)
     journal.append([event(1), event(2)], NOW, origins=[everybodys, alices])
     journal.append([event(3)], NOW)

@@ -1,4 +1,4 @@
-"""What a check of a journal finds, and what it does not make up."""
+"""A check of a journal finds damage and reports none in a sound journal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_flipped_bit_is_found(closed: Path, database: str) -> None:
 @pytest.mark.parametrize(
     ("database", "noticed"), [("ids", "ids"), ("users", "users"), ("events", "ids"), ("unread", "unread")]
 )
-def test_what_is_missing_is_found(closed: Path, database: str, noticed: str) -> None:
+def test_missing_entries_are_found(closed: Path, database: str, noticed: str) -> None:
     with lmdb.open(str(closed), max_dbs=16) as engine, engine.begin() as transaction:
         keys = list(transaction.cursor(db=engine.open_db(database.encode(), transaction)).iternext(values=False))
     change(closed, database, keys[-1], None)
@@ -68,12 +68,12 @@ def test_what_is_missing_is_found(closed: Path, database: str, noticed: str) -> 
 
 
 @pytest.mark.parametrize("database", ["ids", "users", "consumers", "unread"])
-def test_what_leads_nowhere_is_found(closed: Path, database: str) -> None:
+def test_dangling_references_are_found(closed: Path, database: str) -> None:
     change(closed, database, b"nobody\0" + (999).to_bytes(8, "big"), (999).to_bytes(8, "big"))
     assert database in found(closed)[1]
 
 
-def test_a_journal_that_is_written_meanwhile_can_be_checked(closed: Path) -> None:
+def test_a_journal_can_be_checked_while_it_is_written(closed: Path) -> None:
     with Journal.open(closed) as journal:
         journal.append([event(100)], NOW)
         # LMDB opens a file once in a process; another process does this beside the relay (end_to_end)

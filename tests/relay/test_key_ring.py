@@ -26,7 +26,7 @@ MAKE = "import sys; from pathlib import Path; from relay.crypto import KeyRing\n
 MAKE += "print(KeyRing(Path(sys.argv[1])).cipher('alice', 'memory', create=True).key_id.hex())"
 
 
-def test_a_key_is_made_once_and_is_private(tmp_path: Path) -> None:
+def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path / "keys")
     sealed = ring.cipher("alice", "memory", create=True).seal(b"text", b"")
     assert KeyRing(tmp_path / "keys").cipher("alice", "memory").open(sealed, b"") == b"text"
@@ -43,13 +43,13 @@ def test_each_user_has_a_key_of_its_own(tmp_path: Path) -> None:
     assert ring.users() == ["Alice", "alice"]
 
 
-def test_no_key_is_made_unless_that_is_asked_for(tmp_path: Path) -> None:
+def test_no_key_is_created_unless_requested(tmp_path: Path) -> None:
     with pytest.raises(EncryptionKeyMissingError):
         KeyRing(tmp_path).cipher("alice", "memory")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_makes_a_key_at_the_same_time_gets_the_same(tmp_path: Path) -> None:
+def test_concurrent_creators_of_a_key_get_the_same_key(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", MAKE, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for _ in range(3)
@@ -62,7 +62,7 @@ def test_who_makes_a_key_at_the_same_time_gets_the_same(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_destroyed_key_is_gone_at_once_for_who_used_it(tmp_path: Path) -> None:
+def test_a_destroyed_key_is_gone_at_once_for_all_its_users(tmp_path: Path) -> None:
     ring, other = KeyRing(tmp_path), KeyRing(tmp_path)
     sealed = other.cipher("alice", "memory", create=True).seal(b"text", b"")
     (file,) = tmp_path.iterdir()
@@ -101,7 +101,7 @@ def test_no_flipped_bit_makes_another_key(tmp_path: Path) -> None:
             assert KeyRing(tmp_path).cipher("alice", "memory").key_id == key_id, place
 
 
-def test_a_user_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MalformedEventError):
         KeyRing(tmp_path).cipher("../alice", "memory", create=True)
 
@@ -110,7 +110,7 @@ def test_without_a_folder_nothing_is_encrypted(tmp_path: Path) -> None:
     assert open_key_ring(EncryptionSettings(), tmp_path) is None
 
 
-def test_keys_lie_outside_of_what_they_encrypt(tmp_path: Path) -> None:
+def test_a_folder_of_keys_inside_the_data_folder_is_refused(tmp_path: Path) -> None:
     data, keys, door = tmp_path / "data", tmp_path / "keys", tmp_path / "door"
     ring = open_key_ring(EncryptionSettings(keys_folder=str(keys)), data)
     assert ring is not None
@@ -123,12 +123,12 @@ def test_keys_lie_outside_of_what_they_encrypt(tmp_path: Path) -> None:
         assert caught.value.setting == "encryption.keys_folder"
 
 
-def test_a_folder_that_depends_on_who_looks_is_refused(tmp_path: Path) -> None:
+def test_a_relative_folder_of_keys_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RelaySettingsError, match="absolute"):
         open_key_ring(EncryptionSettings(keys_folder="keys"), tmp_path)
 
 
-def test_who_meets_a_key_while_it_is_destroyed_finds_none(tmp_path: Path) -> None:
+def test_a_key_being_destroyed_reads_as_missing(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path)
     ring.cipher("alice", "memory", create=True)
     (file,) = tmp_path.iterdir()
@@ -152,7 +152,7 @@ key_ring.KeyRing(Path(sys.argv[1])).destroy("alice")
 """
 
 
-def test_a_key_whose_destroyer_was_killed_is_gone_and_not_damaged(tmp_path: Path) -> None:
+def test_a_key_whose_destruction_was_interrupted_is_missing_and_not_damaged(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path)
     before = ring.cipher("alice", "memory", create=True).key_id
     ring.cipher("bob", "memory", create=True)
@@ -168,9 +168,7 @@ def test_a_key_whose_destroyer_was_killed_is_gone_and_not_damaged(tmp_path: Path
     assert ring.users() == ["bob"]
 
 
-def test_a_ring_keeps_no_more_ciphers_than_it_may_however_many_users_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ring_caches_a_bounded_number_of_ciphers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_ring, "_MOST_KEPT", 3)
     ring = KeyRing(tmp_path)
     made = [ring.cipher(f"user-{number}", "journal", create=True).key_id for number in range(8)]
@@ -178,7 +176,7 @@ def test_a_ring_keeps_no_more_ciphers_than_it_may_however_many_users_come(
     assert [ring.cipher(f"user-{number}", "journal").key_id for number in range(8)] == made
 
 
-def test_the_key_of_one_user_is_not_taken_for_anothers(tmp_path: Path) -> None:
+def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path)
     ring.cipher("alice", "memory", create=True)
     (alices,) = tmp_path.iterdir()
@@ -189,7 +187,7 @@ def test_the_key_of_one_user_is_not_taken_for_anothers(tmp_path: Path) -> None:
         KeyRing(tmp_path).cipher("bob", "memory")
 
 
-def test_another_ring_with_a_system_key_mounted_meanwhile_makes_nobody_a_key(tmp_path: Path) -> None:
+def test_another_ring_mounted_meanwhile_creates_no_key(tmp_path: Path) -> None:
     folder, data_dir = tmp_path / "keys", tmp_path / "data"
     ring = KeyRing(folder, data_dir)
     ring.cipher("alice", "records", create=True)
@@ -203,7 +201,7 @@ def test_another_ring_with_a_system_key_mounted_meanwhile_makes_nobody_a_key(tmp
     assert ring.is_away()
 
 
-def test_of_many_who_begin_a_data_folder_at_once_all_have_one_ring(tmp_path: Path) -> None:
+def test_concurrent_first_starts_of_a_data_folder_agree_on_one_ring(tmp_path: Path) -> None:
     rings = [KeyRing(tmp_path / "keys", tmp_path / "data") for _ in range(8)]
     with ThreadPoolExecutor(len(rings)) as pool:
         made = pool.map(

@@ -1,4 +1,4 @@
-"""What it costs to pass entries that no key is left for, and what a key that cannot be read holds up."""
+"""The cost of skipping entries without a key, and what an unreadable key blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relay.crypto import KeyRing
 from relay.errors import KeyFileError
 
 
-def test_what_is_passed_for_want_of_a_key_is_not_held_in_memory(tmp_path: Path) -> None:
+def test_entries_skipped_without_a_key_are_not_held_in_memory(tmp_path: Path) -> None:
     size_bytes, count = 20_000, 300
     keys = KeyRing(tmp_path / "keys")
     with Journal.open(tmp_path / "journal", keys=keys) as journal:
@@ -27,7 +27,7 @@ def test_what_is_passed_for_want_of_a_key_is_not_held_in_memory(tmp_path: Path) 
             tracemalloc.stop()
 
 
-def test_a_damaged_key_holds_up_what_comes_with_it_until_it_is_mended_or_destroyed(tmp_path: Path) -> None:
+def test_a_damaged_key_blocks_its_events_until_it_is_repaired_or_destroyed(tmp_path: Path) -> None:
     keys = KeyRing(tmp_path / "keys")
     with Journal.open(tmp_path / "journal", keys=keys) as journal:
         journal.append([event(1), event(2, "bob")], NOW)

@@ -81,9 +81,9 @@ def test_hard_lines_that_hold_no_secret_are_left_alone(file: str) -> None:
     assert [line for line in lines(file) if masked(line) != line] == []
 
 
-def test_of_secrets_that_the_table_was_never_mended_for_as_many_are_found_as_is_said() -> None:
-    """The long tail: other issuers, flags of other tools. What is found here says what to expect of new ones; whoever
-    mends the table by this file takes that away, and writes another one."""
+def test_the_documented_share_of_held_out_secrets_is_found() -> None:
+    """The long tail: other issuers, flags of other tools. It estimates the share found of unknown formats, so the table
+    must not be tuned on this file; if it is, write another one."""
     found = [nothing_is_left(one) for seed in range(100, 120) for one in
              made_up_secrets(seed, "second_held_out_secrets.jsonl")]  # fmt: skip
     assert len(found) == 600
@@ -113,11 +113,11 @@ def test_the_sentence_around_a_secret_stays() -> None:
         "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE\n-----END PUBLIC KEY-----",
     ],
 )
-def test_what_only_speaks_of_secrets_is_left_alone(text: str) -> None:
+def test_text_that_only_mentions_secrets_is_left_alone(text: str) -> None:
     assert masked(text) == text
 
 
-def test_no_line_of_our_own_sources_is_taken_for_a_secret() -> None:
+def test_no_line_of_our_own_sources_is_masked() -> None:
     listed = run(["git", "ls-files", "relay", "sona", "memory_agent"], cwd=ROOT, capture_output=True, text=True)
     files = [ROOT / name for name in listed.stdout.split()] or [*(ROOT / "relay").glob("*.py")]
     masker = Masker()
@@ -127,7 +127,7 @@ def test_no_line_of_our_own_sources_is_taken_for_a_secret() -> None:
                 assert masker.text(line) == line, f"{file}: {line}"
 
 
-def test_no_turn_of_months_of_talk_is_taken_for_a_secret() -> None:
+def test_no_turn_of_months_of_conversation_is_masked() -> None:
     data = ROOT.parent / "shared" / "data" / "locomo_dev.json"
     if not data.exists():
         pytest.skip(f"there is no {data.name}")
@@ -155,7 +155,7 @@ def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
 
 
 @given(st.lists(st.sampled_from([*PIECES, *(one.secret for one in made_up_secrets()), " ", "'", "x"]), max_size=12))
-def test_what_is_masked_stays_as_it_is(parts: list[str]) -> None:
+def test_masking_is_idempotent(parts: list[str]) -> None:
     text = masked(" ".join(parts))  # a token that follows another one without a gap is seen when that one is gone
     once = Masker()
     again = once.text(text)
@@ -185,7 +185,7 @@ def test_values_at_any_depth_and_fields_named_as_secrets_are_masked() -> None:
     }
 
 
-def test_bytes_that_are_no_text_are_masked_too() -> None:
+def test_bytes_that_are_not_text_are_masked_too() -> None:
     assert Masker().data(b"\xff\x00 " + TOKEN.encode() + b" \xfe") == b"\xff\x00 [masked:github_token] \xfe"
     told = {"user_id": 1, "payload": {"password": "plain", "text": TOKEN}}
     kept = {"user_id": 1, "payload": {"password": "[masked:password]", "text": "[masked:github_token]"}}
@@ -193,7 +193,7 @@ def test_bytes_that_are_no_text_are_masked_too() -> None:
     assert msgspec.msgpack.decode(Masker().data(msgspec.msgpack.encode(told))) == kept
 
 
-def test_it_can_be_switched_off_taught_and_told_what_to_leave() -> None:
+def test_masking_can_be_switched_off_extended_and_given_exceptions() -> None:
     assert masked(TOKEN, enabled=False) == TOKEN
     assert masked(TOKEN, allow=("ghp_Ab1.*",)) == TOKEN
     assert masked("badge EMP-12345 opened it", patterns={"badge": r"EMP-\d{5}"}) == "badge [masked:badge] opened it"
@@ -228,7 +228,7 @@ def test_a_relay_stores_no_secret_counts_them_and_still_recognises_a_repeat(tmp_
     assert (counts["duplicates"], counts["masked_github_token"]) == (1, 2)
 
 
-def test_bytes_that_are_no_event_are_masked_in_quarantine(tmp_path: Path) -> None:
+def test_bytes_that_are_not_an_event_are_masked_in_quarantine(tmp_path: Path) -> None:
     unreadable = json.dumps({"user_id": "alice", "payload": {"text": TOKEN, "password": "plain"}}).encode()
     with Journal.open(tmp_path) as journal:
         masker = Masker()
@@ -250,7 +250,7 @@ def test_many_names_that_are_masked_alike_stay_as_many_fields_and_no_longer_than
 
 
 @pytest.mark.parametrize("text", ["password=hunter2secret!", "PASSPHRASE=tr0ub4dor&3?", "set pwd=Qw3rty!!, then go"])
-def test_what_ends_an_assigned_password_goes_with_it(text: str) -> None:
+def test_the_last_characters_of_an_assigned_password_are_masked(text: str) -> None:
     masked = Masker(MaskingSettings()).text(text)
     assert not set("!?") & set(masked)
     assert masked.partition("=")[2].startswith("[masked:password]")

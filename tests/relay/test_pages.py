@@ -72,7 +72,7 @@ def test_every_page_of_a_tree_is_missed_when_it_is_zeroed(closed: Path) -> None:
     assert noticed >= _tree_pages(closed)
 
 
-def test_a_damaged_journal_is_refused_by_name_and_left_as_it_is(closed: Path) -> None:
+def test_a_damaged_journal_is_refused_by_name_and_left_unchanged(closed: Path) -> None:
     content = bytearray((closed / "data.mdb").read_bytes())
     content[-16 * PAGE_BYTES :] = bytes(16 * PAGE_BYTES)
     (closed / "data.mdb").write_bytes(content)

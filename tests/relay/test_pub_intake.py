@@ -1,4 +1,4 @@
-"""Plain PUB emitters: every form they use, best effort and counted, junk in quarantine, nobody disturbed."""
+"""Plain PUB emitters: every form they use, best effort and counted; junk is quarantined."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_emitter_that_repeats_itself_is_recognised(emitter: zmq.Socket[bytes]
     assert len(entries(subscriber)) == 1
 
 
-def test_what_is_no_event_goes_to_quarantine_with_its_reason(
+def test_bytes_that_are_not_an_event_are_quarantined_with_the_reason(
     emitter: zmq.Socket[bytes], broker: Broker, subscriber: Subscriber
 ) -> None:
     junk = {

@@ -1,4 +1,4 @@
-"""Publishers over real sockets: acks, order, resending, back-pressure, what is wrong with an event."""
+"""Publishers over real sockets: acks, order, resending, back-pressure, invalid events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from relay.wire import Ack, Publish, Receipt, decode_receipt, decode_request, en
 IMPATIENT = PublisherSettings(ack_timeout_s=0.5, publish_timeout_s=0.2, full_pause_s=0.05)
 
 
-def test_publish_names_the_event_and_flush_tells_what_became_of_it(publisher: Publisher) -> None:
+def test_publish_returns_the_event_id_and_flush_the_outcome(publisher: Publisher) -> None:
     assert publisher.publish(mapping(1)) == "event-000001"
     derived = publisher.publish({"event_type": "a.b", "user_id": "bob", "payload": {"x": 1}})
     assert derived.startswith("derived-")
@@ -60,7 +60,7 @@ def test_publish_names_the_event_and_flush_tells_what_became_of_it(publisher: Pu
         ({"payload": {"blob": b"\xff"}}, "payload.blob"),
     ],
 )
-def test_a_malformed_event_is_refused_at_once_and_disturbs_nothing(
+def test_a_malformed_event_is_refused_at_once_without_affecting_others(
     publisher: Publisher, subscriber: Subscriber, flaw: dict[str, Any], field: str
 ) -> None:
     publisher.publish(mapping(1))
@@ -106,7 +106,7 @@ def test_order_is_kept_at_any_window(broker: Broker, subscriber: Subscriber, win
     assert entries(subscriber) == [(number + 1, f"event-{number:06d}") for number in range(500)]
 
 
-def test_progress_is_told_and_only_grows(broker: Broker) -> None:
+def test_progress_is_reported_and_only_grows(broker: Broker) -> None:
     told: list[Progress] = []
     with Publisher(broker.endpoints.ingest, on_progress=told.append) as publisher:
         for number in range(300):
@@ -117,7 +117,7 @@ def test_progress_is_told_and_only_grows(broker: Broker) -> None:
     assert (told[-1].published, told[-1].pending) == (300, 0)
 
 
-def test_a_full_window_waits_and_then_says_so(data_dir: Path) -> None:
+def test_a_full_window_waits_and_then_raises(data_dir: Path) -> None:
     settings = PublisherSettings(window=3, ack_timeout_s=0.5, publish_timeout_s=0.2)
     publisher = Publisher(relay_endpoints(data_dir).ingest, settings=settings)
     for number in range(3):
@@ -134,7 +134,7 @@ def test_a_full_window_waits_and_then_says_so(data_dir: Path) -> None:
     publisher.close()
 
 
-def test_closing_with_events_that_nobody_has_is_an_error(data_dir: Path) -> None:
+def test_closing_with_lost_events_is_an_error(data_dir: Path) -> None:
     publisher = Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT)
     publisher.publish(mapping(1))
     with pytest.raises(RelayUnavailableError, match="1 events were not acknowledged"):
@@ -143,7 +143,7 @@ def test_closing_with_events_that_nobody_has_is_an_error(data_dir: Path) -> None
         publisher.publish(mapping(2))
 
 
-def test_what_was_sent_to_a_killed_relay_is_sent_again_to_the_next(data_dir: Path) -> None:
+def test_events_sent_to_a_killed_relay_are_resent_to_the_next(data_dir: Path) -> None:
     settings = PublisherSettings(window=50, ack_timeout_s=0.2)
     with RelayProcess(data_dir) as relay, Publisher(relay.endpoints.ingest, settings=settings) as publisher:
         for number in range(20):
@@ -229,7 +229,7 @@ def test_an_ack_that_got_lost_is_waited_for_and_the_events_are_sent_again(
         assert (report.acked, report.duplicates) == (0, 1)
 
 
-def test_answers_that_are_not_for_it_are_passed_over(data_dir: Path, relay_of_ours: zmq.Socket[bytes]) -> None:
+def test_replies_to_others_are_ignored(data_dir: Path, relay_of_ours: zmq.Socket[bytes]) -> None:
     with Publisher(relay_endpoints(data_dir).ingest) as publisher:
         publisher.publish(mapping(1))
         peer, sent = received(relay_of_ours)
@@ -261,7 +261,7 @@ def test_the_async_publisher_keeps_the_order_of_its_calls(broker: Broker, subscr
     assert [event_id for _, event_id in entries(subscriber)] == [f"event-{number:06d}" for number in range(100)]
 
 
-def test_a_process_that_forgets_to_close_ends_all_the_same(broker: Broker) -> None:
+def test_a_process_without_close_still_ends(broker: Broker) -> None:
     program = (
         "import json, sys; from relay import Publisher; publisher = Publisher(sys.argv[1]);"
         "publisher.publish(json.loads(sys.argv[2])); print(publisher.flush().acked)"
@@ -271,7 +271,7 @@ def test_a_process_that_forgets_to_close_ends_all_the_same(broker: Broker) -> No
     assert ended.stdout.strip() == "1"
 
 
-def test_an_event_object_may_be_published_as_it_is(publisher: Publisher, subscriber: Subscriber) -> None:
+def test_an_event_object_may_be_published_directly(publisher: Publisher, subscriber: Subscriber) -> None:
     publisher.publish(event(1, session_id="s-1", tenant="acme"))
     publisher.flush()
     (entry,) = subscriber.fetch(0, 1).entries

@@ -1,4 +1,4 @@
-"""What the relay gives to whom: nothing without a key, and with one what its user and its scopes say."""
+"""Access to the relay: nothing without a key, and with one only its user and scopes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_without_a_known_token_no_request_is_answered(filled: Broker, identity: 
                 ask(stranger)
 
 
-def test_a_publisher_without_a_known_token_is_told_and_nothing_is_taken(filled: Broker) -> None:
+def test_a_publisher_without_a_known_token_gets_an_error_and_nothing_is_stored(filled: Broker) -> None:
     publisher = Publisher(filled.endpoints.ingest, identity=Identity(token="wrong"))
     publisher.publish(mapping(3))
     with pytest.raises(UnauthorizedError):
@@ -149,7 +149,7 @@ def test_a_publisher_with_a_key_for_one_user_fills_it_in_and_cannot_name_another
         assert subscriber.stats().counts["foreign"] == 2
 
 
-def test_a_revoked_key_is_refused_on_the_connection_that_stands(filled: Broker, data_dir: Path) -> None:
+def test_a_revoked_key_is_refused_on_an_open_connection(filled: Broker, data_dir: Path) -> None:
     identity = key(data_dir, "a", None)
     with asking(filled, identity) as subscriber, Publisher(filled.endpoints.ingest, identity=identity) as publisher:
         assert subscriber.ping() == wire.VERSION
@@ -190,7 +190,7 @@ def guarded(data_dir: Path) -> Iterator[Broker]:
 
 
 def test_over_tcp_with_curve_events_go_in_and_come_out(guarded: Broker, data_dir: Path, tmp_path: Path) -> None:
-    """With the key file as it is handed out; the doorbell rings through the second gate."""
+    """With a key file from `create_key`; the doorbell passes the CURVE socket of the feed."""
     pair, server = curve_pair(), server_pair(data_dir, curve_pair).public
     document = create_key(data_dir, "planner", None, ALL_SCOPES, pair)
     write_private(tmp_path / "planner.key", msgspec.json.encode(msgspec.structs.replace(document, server=server)))
@@ -236,7 +236,7 @@ def test_a_peer_without_curve_gets_no_byte_through_where_curve_guards(guarded: B
         assert not plain.poll(1_000)
 
 
-def test_a_peer_that_calls_itself_somebody_in_its_greeting_is_not_believed(data_dir: Path) -> None:
+def test_a_user_id_claimed_in_the_handshake_is_ignored(data_dir: Path) -> None:
     """Without CURVE a peer's greeting may hold any property, `User-Id` too: only the token counts there."""
     pair = curve_pair()
     create_key(data_dir, "planner", None, ALL_SCOPES, pair)
@@ -248,7 +248,7 @@ def test_a_peer_that_calls_itself_somebody_in_its_greeting_is_not_believed(data_
 
 
 def greet_as(endpoint: str, user_id: str, body: bytes, data_dir: Path | None = None) -> bytes:
-    """Speak ZMTP 3.0 by hand, with a `User-Id` in the READY command, and return what comes back."""
+    """Speak raw ZMTP 3.0, with a `User-Id` in the READY command, and return the reply."""
     host, port = endpoint.removeprefix("tcp://").split(":")
     token = (data_dir / "token").read_bytes() if data_dir is not None else b""
     properties = b"".join(
@@ -293,7 +293,7 @@ def test_curve_is_for_the_endpoints_that_can_have_it(data_dir: Path, setting: st
         Broker(data_dir, RelaySettings(broker=BrokerSettings(**{setting: named})))
 
 
-def test_without_curve_keys_a_client_says_what_it_needs(data_dir: Path) -> None:
+def test_a_client_without_curve_keys_names_what_is_missing(data_dir: Path) -> None:
     with pytest.raises(RelaySettingsError, match="keys create --curve"):
         Publisher("curve+tcp://127.0.0.1:7441")
 

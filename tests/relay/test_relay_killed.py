@@ -1,4 +1,4 @@
-"""Publishers are killed: what was acknowledged is there once, in order. Killed relays: `tests/crash`."""
+"""Publishers are killed: acknowledged events are stored once, in order. Killed relays: `tests/crash`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(journaled: list[tuple[str, str]], acked: dict[str, list[str]]) -> None
 
 
 @pytest.mark.slow
-def test_a_killed_publisher_that_starts_over_doubles_nothing(data_dir: Path, tmp_path: Path) -> None:
+def test_a_killed_publisher_that_restarts_duplicates_nothing(data_dir: Path, tmp_path: Path) -> None:
     acked, spool = tmp_path / "acked.txt", str(tmp_path / "spool")
     with RelayProcess(data_dir) as relay:
         for turn in range(1, 4):
@@ -65,7 +65,7 @@ def test_a_killed_publisher_that_starts_over_doubles_nothing(data_dir: Path, tmp
 
 
 @pytest.mark.slow
-def test_what_a_killed_publisher_had_on_disk_is_delivered_by_the_next(data_dir: Path, tmp_path: Path) -> None:
+def test_the_spool_of_a_killed_publisher_is_delivered_by_the_next(data_dir: Path, tmp_path: Path) -> None:
     """The relay is away all the while; `publish` returned, so the event must survive SIGKILL."""
     program = (
         "import sys, json, pathlib; from relay import Publisher, PublisherSettings\n"

@@ -52,7 +52,7 @@ def reader(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def test_who_opens_a_journal_while_its_file_is_replaced_waits_and_finds_the_new_one(
+def test_opening_a_journal_during_a_replacement_waits_for_the_new_file(
     journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readers: list[subprocess.Popen[bytes]] = []
@@ -79,7 +79,7 @@ def test_who_opens_a_journal_while_its_file_is_replaced_waits_and_finds_the_new_
         stack.__exit__(None, None, None)
 
 
-def test_a_journal_that_was_replaced_under_a_reader_by_foreign_hands_is_refused_instead_of_looked_at_for_ever(
+def test_a_journal_replaced_by_another_program_is_refused_instead_of_retried_for_ever(
     journal: Journal, tmp_path: Path
 ) -> None:
     """The lock file, which the reader keeps alive, tells of a commit that the new file does not have."""

@@ -1,4 +1,4 @@
-"""What a peer that shows no token may cost: not the memory for a frame of any size, nor for many large ones."""
+"""A peer without a token cannot make the relay hold a frame of any size, or many large ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) 
     assert asyncio.run(go()) == (1 << 20, True)
 
 
-def test_large_requests_that_nobody_has_read_wait_with_whoever_sends_them(tmp_path: Path) -> None:
+def test_large_unread_requests_wait_at_their_senders(tmp_path: Path) -> None:
     async def go() -> int:
         server = AsyncReplySocket([f"ipc://{tmp_path}/s.sock"])
         with zmq.Context() as context, context.socket(zmq.DEALER) as sender:

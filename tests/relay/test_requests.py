@@ -53,7 +53,7 @@ def test_a_late_reply_is_not_taken_for_the_next_one(echo: str) -> None:
     client.close()
 
 
-def test_nobody_there_is_an_error_within_the_deadline(tmp_path: Path) -> None:
+def test_an_absent_server_is_an_error_within_the_deadline(tmp_path: Path) -> None:
     client = RequestSocket(ipc_endpoint(tmp_path / "nobody.sock"))
     with pytest.raises(DeadlineExceededError):
         client.request(b"x", 0.05)

@@ -22,7 +22,7 @@ def test_without_settings_nothing_is_ever_deleted(journal: Journal) -> None:
     assert journal.retain(later(1_000 * DAY_S)).deleted == 0
 
 
-def test_what_is_older_than_the_age_goes(tmp_path: Path) -> None:
+def test_entries_beyond_the_age_are_deleted(tmp_path: Path) -> None:
     with Journal.open(tmp_path, JournalSettings(retention_age_s=3_600)) as journal:
         fill(journal)
         report = journal.retain(later(9 * 3_600))
@@ -31,7 +31,7 @@ def test_what_is_older_than_the_age_goes(tmp_path: Path) -> None:
         assert [entry.seq for entry in journal.read(0, 10, user_id="alice")] == [9, 10]
 
 
-def test_the_oldest_go_until_the_size_is_kept(tmp_path: Path) -> None:
+def test_the_oldest_entries_are_deleted_down_to_the_size(tmp_path: Path) -> None:
     with Journal.open(tmp_path, JournalSettings(retention_bytes=4_000)) as journal:
         fill(journal)
         report = journal.retain(NOW)
@@ -62,7 +62,7 @@ def test_a_consumer_that_was_only_registered_holds_everything(tmp_path: Path) ->
         assert journal.retain(later(DAY_S)).deleted == 10
 
 
-def test_told_to_ignore_consumers_it_passes_them_and_says_whom(tmp_path: Path) -> None:
+def test_retention_may_ignore_consumers_and_names_those_it_passed(tmp_path: Path) -> None:
     settings = JournalSettings(retention_age_s=1, retention_ignores_consumers=True)
     with Journal.open(tmp_path, settings) as journal:
         fill(journal)
@@ -73,7 +73,7 @@ def test_told_to_ignore_consumers_it_passes_them_and_says_whom(tmp_path: Path) -
         assert journal.retain(later(DAY_S)).passed == {}
 
 
-def test_numbers_go_on_after_everything_was_deleted(tmp_path: Path) -> None:
+def test_numbers_continue_after_everything_was_deleted(tmp_path: Path) -> None:
     with Journal.open(tmp_path, JournalSettings(retention_age_s=1)) as journal:
         fill(journal)
         journal.retain(later(DAY_S))
@@ -94,7 +94,7 @@ def test_a_repeat_of_a_deleted_event_is_recognised_until_the_horizon(tmp_path: P
         assert journal.append([event(1)], later(DAY_S)) == [Appended(2, False)]
 
 
-def test_many_events_go_in_several_transactions(tmp_path: Path) -> None:
+def test_many_events_are_deleted_in_several_transactions(tmp_path: Path) -> None:
     with Journal.open(tmp_path, JournalSettings(retention_age_s=1, repeat_horizon_s=0)) as journal:
         journal.append([event(number) for number in range(2_500)], NOW)
         assert journal.retain(later(DAY_S)).deleted == 2_500

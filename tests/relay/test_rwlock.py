@@ -28,7 +28,7 @@ def test_readers_share_and_may_nest_while_a_writer_waits() -> None:
     assert writing.is_set()
 
 
-def test_a_writer_gives_up_in_time_and_readers_go_on() -> None:
+def test_a_writer_times_out_and_readers_continue() -> None:
     lock = ReadWriteLock()
     with ThreadPoolExecutor() as pool, lock.shared():
 

@@ -1,4 +1,4 @@
-"""The spool: what a publisher cannot deliver goes to disk, in order, and comes before what is newer."""
+"""The spool: undelivered events go to disk, in order, and are sent before newer ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def journaled(broker: Broker) -> list[str]:
 
 
 def taken(report: FlushReport) -> int:
-    """What is in the journal: what an impatient publisher sends again is a repeat there."""
+    """The events in the journal: resent ones are duplicates there."""
     return report.acked + report.duplicates
 
 
@@ -57,7 +57,7 @@ def test_while_the_relay_is_away_events_go_to_disk_and_then_on_in_order(data_dir
             assert journaled(broker) == ids(0, 120)
 
 
-def test_the_next_process_delivers_what_the_last_one_left(data_dir: Path, tmp_path: Path) -> None:
+def test_the_next_process_delivers_what_remains_in_the_spool(data_dir: Path, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=spool) as first:
         for number in range(50):
@@ -100,7 +100,7 @@ def is_taken(publisher: Publisher, number: int) -> bool:
     return True
 
 
-def test_a_full_spool_refuses_and_keeps_what_it_took(data_dir: Path, tmp_path: Path) -> None:
+def test_a_full_spool_refuses_events_and_keeps_the_accepted_ones(data_dir: Path, tmp_path: Path) -> None:
     settings = PublisherSettings(window=2, ack_timeout_s=0.05, spool_max_bytes=1 << 20)
     with Publisher(relay_endpoints(data_dir).ingest, settings=settings, spool=tmp_path / "spool") as publisher:
         with pytest.raises(SpoolFullError) as raised:
@@ -126,7 +126,7 @@ def test_a_repeat_in_the_spool_is_counted_and_sent_once(data_dir: Path, tmp_path
             assert journaled(broker) == ["event-000001", "event-000002", "event-000003"]
 
 
-def test_what_the_relay_rejects_leaves_the_spool_and_is_reported(data_dir: Path, tmp_path: Path) -> None:
+def test_events_the_relay_rejects_leave_the_spool_and_are_reported(data_dir: Path, tmp_path: Path) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=tmp_path / "spool") as publisher:
         for number in range(20):
             publisher.publish(mapping(number, payload={"text": "x" * (800 if number == 7 else 1)}))
@@ -146,7 +146,7 @@ def test_one_publisher_has_the_spool(data_dir: Path, tmp_path: Path) -> None:
         Publisher(broker.endpoints.ingest, spool=tmp_path / "spool")
 
 
-def test_an_event_damaged_on_disk_is_reported_and_the_others_go_on(data_dir: Path, tmp_path: Path) -> None:
+def test_an_event_damaged_on_disk_is_reported_and_the_others_are_sent(data_dir: Path, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=spool) as first:
         for number in range(20):
@@ -167,7 +167,7 @@ def outgoing(number: int) -> Outgoing:
     return Outgoing(one.event_id, one.user_id, encode_event(one))
 
 
-def test_what_is_taken_stays_on_disk_until_it_is_released(tmp_path: Path) -> None:
+def test_events_taken_from_the_spool_stay_on_disk_until_released(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 1 << 20)
     for number in range(10):
         spool.add(event(number), NOW)
@@ -185,7 +185,7 @@ def test_what_is_taken_stays_on_disk_until_it_is_released(tmp_path: Path) -> Non
         assert journal.stats().entries == 0
 
 
-def test_a_window_is_kept_in_front_of_what_comes_later(tmp_path: Path) -> None:
+def test_a_spooled_window_stays_ahead_of_later_events(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 1 << 20)
     window = [outgoing(1), outgoing(2)]
     spool.keep(window, NOW)

@@ -1,4 +1,4 @@
-"""Following an event table in somebody else's SQLite file: each row once, bad rows aside, nothing written there."""
+"""Follow an event table in another program's SQLite file: each row once, bad rows quarantined, nothing written."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_file_that_comes_later_is_waited_for(data_dir: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("columns", ["event_type TEXT", "seq2 TEXT, payload TEXT"])
-def test_a_table_without_its_columns_is_reported_and_disturbs_nobody(
+def test_a_table_without_its_columns_is_reported_without_affecting_others(
     data_dir: Path, tmp_path: Path, columns: str
 ) -> None:
     file = tmp_path / "events.db"
@@ -163,7 +163,7 @@ def test_a_table_without_its_columns_is_reported_and_disturbs_nobody(
         assert subscriber.ping()
 
 
-def test_a_seq_that_is_no_number_is_reported(data_dir: Path, tmp_path: Path) -> None:
+def test_a_seq_that_is_not_a_number_is_reported(data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "events.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE events (seq, event_type, payload, user_id)")

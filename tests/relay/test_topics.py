@@ -31,7 +31,7 @@ def test_a_pattern_takes_a_type_a_prefix_at_a_dot_or_everything(pattern: str, ev
 
 
 @given(event_types, event_types)
-def test_what_lies_below_a_dot_is_taken_and_nothing_else(prefix: str, event_type: str) -> None:
+def test_a_prefix_matches_only_at_a_dot(prefix: str, event_type: str) -> None:
     parts, below = prefix.split("."), event_type.split(".")
     assert matches(f"{prefix}.*", event_type) == (len(below) > len(parts) and below[: len(parts)] == parts)
 

@@ -99,6 +99,6 @@ def test_a_plain_emitter_may_send_its_event_in_three_forms(frames: list[bytes], 
 
 
 @pytest.mark.parametrize("frames", [[], [b""], [b"  "]])
-def test_an_empty_message_is_no_event(frames: list[bytes]) -> None:
+def test_an_empty_message_is_not_an_event(frames: list[bytes]) -> None:
     with pytest.raises(MalformedEventError, match="empty"):
         wire.event_in_frames(frames)

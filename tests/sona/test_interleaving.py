@@ -100,7 +100,7 @@ def test_a_contest_counts_used_items_by_ranking() -> None:
     assert contest([], {1}) == Contest(0, 0)
 
 
-def test_using_every_shown_item_is_no_contest() -> None:
+def test_using_every_shown_item_decides_no_contest() -> None:
     picks = [Pick(2, "learned"), Pick(3, "baseline"), Pick(4, "baseline"), Pick(5, "learned"), Pick(6, "learned")]
     assert contest(picks, {2, 3, 4, 5, 6, 99}) is None
     assert contest(picks[:4], {2, 3, 4, 5}) is None
@@ -122,7 +122,7 @@ def test_random_use_prefers_neither_ranking() -> None:
     assert abs(sides[1] / decided - 0.5) < 4 * 0.5 / np.sqrt(decided)
 
 
-def test_use_of_what_one_ranking_puts_first_prefers_that_ranking() -> None:
+def test_using_the_first_item_of_one_ranking_prefers_that_ranking() -> None:
     baseline, learned = [1, 2, 3, 4, 5, 6, 7, 8], [7, 1, 2, 3, 4, 5, 6, 8]
     contests = [contest(team_draft(baseline, learned, 5, f"recall-{number}"), {7}) for number in range(200)]
     assert set(contests) == {Contest(learned=1, baseline=0)}

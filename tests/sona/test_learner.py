@@ -176,7 +176,7 @@ def test_the_gate_opens_when_the_learned_ranking_keeps_winning_and_never_by_itse
     assert Learner.from_lessons(NDIM, silent).gate.state == "trial"
 
 
-def test_more_lessons_than_fit_are_condensed_and_still_reach_what_they_used() -> None:
+def test_lessons_beyond_the_limit_are_condensed_and_still_have_effect() -> None:
     topics = Topics()
     learner = Learner.from_lessons(NDIM, topics.lessons(200), capacity=40)
     assert len(learner.exemplars) == 40

@@ -48,7 +48,7 @@ operations = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(operations)
-def test_after_any_updates_the_bank_equals_one_solved_from_what_remains(
+def test_after_any_updates_the_bank_equals_one_solved_from_scratch(
     steps: list[tuple[str, int, int, float]],
 ) -> None:
     x, y = units(6, seed=1), units(6, seed=2)

@@ -35,7 +35,7 @@ def run_events(number: int, user_id: str = "alice") -> list[dict[str, Any]]:
 
 
 def fill(memory: Memory, runs: int = 8) -> None:
-    """Add runs, recalls, feedback, memories remembered by hand, and a deletion."""
+    """Add runs, recalls, feedback, remembered memories, and a deletion."""
     for number in range(runs):
         memory.ingest(run_events(number, memory.user_id), seqs=range(4 * number + 1, 4 * number + 5))
         result = memory.recall("flaky login test mutex", now=NOW + timedelta(days=1))

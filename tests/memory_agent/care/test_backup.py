@@ -63,7 +63,9 @@ def restored(backup: Path, data_dir: Path, *, replace: bool = False) -> Restored
     return restore_all(backup, data_dir, SETTINGS, NOW, quiet, replace=replace)
 
 
-def test_a_backup_restored_elsewhere_gives_the_same_answers(data_dir: Path, tmp_path: Path, embedder: Embedder) -> None:
+def test_a_backup_restored_in_another_folder_gives_the_same_answers(
+    data_dir: Path, tmp_path: Path, embedder: Embedder
+) -> None:
     made = make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
     assert {part.part for part in made.parts} == {"user alice", "user bob.x", "journal"}
     elsewhere = tmp_path / "elsewhere" / "data"
@@ -121,7 +123,7 @@ def writer(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
         pass
 
 
-def test_a_backup_under_load_loses_no_event_of_its_journal(
+def test_a_backup_made_under_load_has_every_event_of_its_journal(
     data_dir: Path, tmp_path: Path, writer: subprocess.Popen[str]
 ) -> None:
     """No store is ahead of the journal, and the journal delivers again what a store lacks."""
@@ -169,7 +171,7 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(data_dir: Path, tmp_pat
     assert {path: path.read_bytes() for path in data_dir.rglob("data.mdb")} == before
 
 
-def test_existing_memories_are_moved_aside_only_with_replace(data_dir: Path, tmp_path: Path) -> None:
+def test_existing_memories_are_moved_aside_only_on_request(data_dir: Path, tmp_path: Path) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
     with Memory.open(user_folder(data_dir, "carol")) as memory:
         memory.remember("came after the backup")
@@ -182,7 +184,7 @@ def test_existing_memories_are_moved_aside_only_with_replace(data_dir: Path, tmp
         assert memory.stats().memories == 1
 
 
-def test_nothing_is_restored_while_the_folder_is_in_use(data_dir: Path, tmp_path: Path) -> None:
+def test_nothing_is_restored_into_a_folder_in_use(data_dir: Path, tmp_path: Path) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
     with Layout(data_dir).hold(), pytest.raises(DaemonRunningError):
         restored(tmp_path / "backup", data_dir, replace=True)
@@ -198,7 +200,7 @@ def test_a_damaged_user_is_left_out_by_name_and_the_others_are_copied(data_dir: 
     assert {part.part for part in made.parts} == {"user bob.x", "journal"}
 
 
-def test_one_user_is_restored_and_later_events_are_delivered_again(
+def test_a_restored_user_receives_later_events_from_the_journal(
     data_dir: Path, tmp_path: Path, embedder: Embedder
 ) -> None:
     make_backup(data_dir, tmp_path / "backup", SETTINGS, NOW, quiet)
@@ -217,7 +219,7 @@ def test_one_user_is_restored_and_later_events_are_delivered_again(
         assert any("login test 8" in one.record.text for one in memory.recall("login test 8", 10, now=NOW).memories)
 
 
-def test_a_user_without_a_backup_is_replayed_from_the_journal(
+def test_a_user_without_a_backup_is_rebuilt_from_the_journal(
     data_dir: Path, tmp_path: Path, embedder: Embedder
 ) -> None:
     with Memory.open(tmp_path / "whole", user_id="alice", embedder=embedder) as memory:

@@ -45,7 +45,7 @@ def imported(folder: Path, data: bytes, store: StoreSettings = GRAPH) -> Importe
 
 
 def stored(folder: Path) -> list[object]:
-    """What a store holds, row numbers aside: bytes where they do not hold the row's number, values else."""
+    """The content of a store without row numbers: bytes where they do not contain the row's number, else values."""
     archive = Archive.open(folder, GRAPH, "library")
     with archive.store.snapshot() as snapshot:
         rows = [row for row, _ in snapshot.scan()]
@@ -129,7 +129,7 @@ def test_a_truncated_file_is_refused(filled: Path, tmp_path: Path) -> None:
         imported(tmp_path / "other", b"")
 
 
-def test_an_import_that_does_not_fit_imports_nothing(filled: Path, tmp_path: Path) -> None:
+def test_an_import_without_room_is_undone(filled: Path, tmp_path: Path) -> None:
     lines = exported(filled).splitlines()
     head, one = json.loads(lines[0]), json.loads(lines[1])
     many = []
@@ -205,7 +205,7 @@ def _bits(folder: Path) -> Iterator[object]:
 
 @settings(max_examples=25, deadline=None)
 @given(made=memories(), gone=st.integers(0, 6))
-def test_arbitrary_stores_round_trip_bit_for_bit(made: list[Any], gone: int) -> None:
+def test_any_stored_memory_round_trips_bit_for_bit(made: list[Any], gone: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         first, second = Path(scratch) / "first", Path(scratch) / "second"
         archive = Archive.open(first, SMALL, "library")

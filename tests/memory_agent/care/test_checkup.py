@@ -1,4 +1,4 @@
-"""What `verify` finds, and what it does not make up."""
+"""`verify` finds damage and reports none in a sound store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_sound_store_has_no_findings_and_is_not_touched(filled: Path) -> None:
 
 
 def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path, embedder: Embedder) -> None:
-    """What the owner has not saved yet is no fault: the change log tells of it."""
+    """Unsaved changes of the owner are not faults: the change log has them."""
     with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
         memory.remember("later than the saved graph")
         process = subprocess.run(
@@ -75,14 +75,14 @@ _PLANTED = {
 
 
 @pytest.mark.parametrize("database", _PLANTED)
-def test_what_does_not_belong_is_named_by_its_class(filled: Path, database: str) -> None:
+def test_foreign_entries_are_named_by_their_class(filled: Path, database: str) -> None:
     with lmdb.open(str(filled / "records"), max_dbs=20) as engine, engine.begin(write=True) as transaction:
         transaction.put(_PLANTED[database], b"\xff" * 12, db=engine.open_db(database.encode(), transaction))
     assert database in places(check(filled))
 
 
 @pytest.mark.parametrize("database", ["ids", "vectors", "run_index", "recall_index", "events"])
-def test_what_is_missing_is_named(filled: Path, database: str) -> None:
+def test_missing_entries_are_named(filled: Path, database: str) -> None:
     with lmdb.open(str(filled / "records"), max_dbs=20) as engine, engine.begin(write=True) as transaction:
         handle = engine.open_db(database.encode(), transaction)
         key = next(transaction.cursor(db=handle).iternext(values=False))
@@ -117,7 +117,7 @@ def test_an_index_of_other_vectors_and_a_lexicon_of_other_words_are_found(filled
     assert sum(finding.count for finding in report.findings) == 4
 
 
-def test_damaged_files_are_named_and_nothing_of_their_content(filled: Path) -> None:
+def test_damaged_files_are_named_without_their_content(filled: Path) -> None:
     lexicon = filled / "lexicon.sqlite"
     lexicon.write_bytes(lexicon.read_bytes()[:-4_096] + bytes(4_096))
     (filled / "index.usearch").write_bytes(b"memory-agent index 2\nnonsense")
@@ -130,9 +130,7 @@ def test_damaged_files_are_named_and_nothing_of_their_content(filled: Path) -> N
 
 
 @pytest.mark.parametrize("applied", ["q", "9" * 5_000, b"1\xff"])
-def test_a_lexicon_that_says_nonsense_of_how_far_it_follows_is_found_and_built_anew(
-    filled: Path, applied: str | bytes
-) -> None:
+def test_a_lexicon_with_a_damaged_position_is_found_and_rebuilt(filled: Path, applied: str | bytes) -> None:
     with closing(sqlite3.connect(filled / "lexicon.sqlite", isolation_level=None)) as connection:
         connection.execute("UPDATE state SET value = CAST(? AS TEXT) WHERE name = 'applied'", (applied,))
     write_clean_mark(filled / "lexicon.sqlite")

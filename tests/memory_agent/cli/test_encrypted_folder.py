@@ -117,7 +117,7 @@ def test_encrypt_leaves_nothing_readable_and_everything_usable(plain: Path, keys
     owners.close()
 
 
-def test_encrypt_removes_leftovers_of_killed_processes(plain: Path, locked: Run) -> None:
+def test_encrypt_removes_the_leftovers_of_killed_processes(plain: Path, locked: Run) -> None:
     left = [
         plain / ".restoring" / "users" / "alice",  # of a restore
         plain / "users" / f".erased-{'0' * 26}",  # of an erasure of a whole user
@@ -247,7 +247,7 @@ def test_a_user_whose_key_was_destroyed_is_skipped_and_named(
     assert "alice" not in json.dumps(told)
 
 
-def test_a_user_without_a_key_is_erased_unread(encrypted: Path, keys: Path, locked: Run) -> None:
+def test_an_unreadable_user_can_be_forgotten_and_created_again(encrypted: Path, keys: Path, locked: Run) -> None:
     KeyRing(keys).destroy("alice")
     result = locked("forget", "--user", "alice", "--user-all", "--yes", "--json")
     assert document(result)["complete"] is True
@@ -280,7 +280,7 @@ cli(words)
 @pytest.mark.parametrize(
     "step", ["discard_learner", "room_for_copy", "flush_copy", "replace_by_copy", "encrypt_intent"]
 )
-def test_encrypt_continues_after_a_kill_at_any_step(step: str, plain: Path, keys: Path, run: Run, locked: Run) -> None:
+def test_encryption_killed_at_any_step_continues(step: str, plain: Path, keys: Path, run: Run, locked: Run) -> None:
     words = ["encrypt", "--user", "bob", "--data-dir", str(plain), "--set", f"encryption.keys_folder={keys}"]
     done = subprocess.run([sys.executable, "-c", KILLED, step, *words], check=False, capture_output=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr

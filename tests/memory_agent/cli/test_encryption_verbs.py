@@ -112,7 +112,7 @@ def test_status_shows_a_missing_key_as_locked(
     assert run_json("encryption", "status", *on)["stores"] == locked
 
 
-def test_destroying_a_key_makes_its_users_data_unreadable_and_no_others(
+def test_a_destroyed_key_makes_only_its_own_user_unreadable(
     run: Run, run_json: RunJson, on: tuple[str, str], filled: Path, keys: KeyRing
 ) -> None:
     user_folder(filled, "alice").mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_destroying_a_key_makes_its_users_data_unreadable_and_no_others(
     assert json.loads(again.stderr)["error"]["code"] == "encryption_key_missing"
 
 
-def test_a_user_is_erased_after_the_key_was_destroyed(
+def test_the_rest_of_a_user_with_a_destroyed_key_can_be_forgotten(
     run_json: RunJson, on: tuple[str, str], filled: Path, keys: KeyRing
 ) -> None:
     run_json("encryption", "destroy", "--user", "alice", "--yes", *on)
@@ -162,7 +162,9 @@ def test_keys_inside_the_data_folder_are_refused(run: Run, data_dir: Path) -> No
     assert json.loads(refused.stderr)["error"]["code"] == "relay_settings"
 
 
-def test_the_doctor_finds_what_is_plain_locked_or_open_to_others(filled: Path, keys: KeyRing, tmp_path: Path) -> None:
+def test_the_doctor_finds_plain_and_locked_stores_and_open_permissions(
+    filled: Path, keys: KeyRing, tmp_path: Path
+) -> None:
     layout, on = Layout(filled), Settings(encryption=EncryptionSettings(keys_folder=str(keys.folder)))
     assert check_encryption(on, layout).state == "ok"
     assert check_encryption(Settings(), layout).advice == "name the folder of keys: encryption.keys_folder"

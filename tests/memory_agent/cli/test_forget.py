@@ -113,7 +113,7 @@ def put_aside(data_dir: Path, *tops: str, name: str = ASIDE) -> Path:
 
 
 @pytest.mark.parametrize("name", [ASIDE, ".restoring"])  # the second is left by a restore that was killed
-def test_a_whole_user_is_also_erased_from_what_a_restore_moved_aside(
+def test_a_whole_user_is_erased_from_files_that_a_restore_moved_aside(
     filled: Path, run_json: RunJson, name: str
 ) -> None:
     kept = put_aside(filled, "users", name=name)
@@ -126,7 +126,7 @@ def test_a_whole_user_is_also_erased_from_what_a_restore_moved_aside(
 
 
 @pytest.mark.parametrize("name", [ASIDE, ".restoring"])
-def test_an_erasure_is_incomplete_while_a_restore_left_files_aside(
+def test_files_that_a_restore_moved_aside_keep_an_erasure_incomplete(
     filled: Path, run: Run, run_json: RunJson, name: str
 ) -> None:
     kept = put_aside(filled, "users/alice", name=name)
@@ -148,7 +148,7 @@ def test_an_erasure_is_incomplete_while_a_restore_left_files_aside(
     assert run_json("forget", "--user", "alice", "--user-all", "--yes")["complete"] is True
 
 
-def test_a_user_is_removed_durably_before_the_receipt(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_off_the_disk_before_the_receipt(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each change of the users' folder is fsynced: its content at each fsync, in order."""
     seen: list[list[str]] = []
     fsync = os.fsync

@@ -116,7 +116,7 @@ def test_the_folders_own_key_is_rotated_into_its_file_and_not_printed(
     assert token.decode() not in run("keys", "rotate", "local").stdout
 
 
-def test_without_a_daemon_a_key_is_obeyed_as_with_one(run: Run, run_json: RunJson, data_dir: Path) -> None:
+def test_a_key_is_enforced_without_a_daemon_too(run: Run, run_json: RunJson, data_dir: Path) -> None:
     key = data_dir.parent / "bob.key"
     run("keys", "create", "bob", "--user", "bob", "--scope", "publish,recall", "--out", str(key))
     run("remember", "A duck sits in the mailroom")
@@ -141,7 +141,9 @@ def test_without_a_daemon_a_key_is_obeyed_as_with_one(run: Run, run_json: RunJso
         )
 
 
-def test_without_a_daemon_an_unknown_key_is_refused(run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_key_is_refused_without_a_daemon_too(
+    run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key, nonsense = data_dir.parent / "bob.key", data_dir.parent / "nonsense.key"
     run("keys", "create", "bob", "--user", "bob", "--out", str(key))
     run("keys", "revoke", "bob")

@@ -55,7 +55,7 @@ def fault(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", ["missing", "foreign"])
-def test_no_second_folder_of_keys_is_started(how: str, encrypted: Path, keys: Path, locked: Run) -> None:
+def test_no_second_ring_of_keys_is_created(how: str, encrypted: Path, keys: Path, locked: Run) -> None:
     away(keys, encrypted, how)
     before = sorted(keys.glob("*"))
     for user_id in ("newcomer", "another"):
@@ -70,7 +70,7 @@ def test_no_second_folder_of_keys_is_started(how: str, encrypted: Path, keys: Pa
 
 
 @pytest.mark.parametrize("how", ["missing", "foreign"])
-def test_a_wrong_folder_of_keys_is_reported_first(
+def test_a_missing_folder_of_keys_is_reported_first(
     how: str, encrypted: Path, keys: Path, locked: Run, tmp_path: Path
 ) -> None:
     (user_folder(encrypted, "plain")).mkdir()
@@ -99,7 +99,7 @@ def test_everything_works_again_when_the_keys_are_back(encrypted: Path, keys: Pa
     assert KeyRing(keys).users() == ["alice", "newcomer", "system"]
 
 
-def test_a_damaged_mark_prevents_new_keys_until_it_is_removed(encrypted: Path, keys: Path, locked: Run) -> None:
+def test_no_key_is_created_until_a_damaged_ring_mark_is_removed(encrypted: Path, keys: Path, locked: Run) -> None:
     mark = encrypted / "encryption"
     whole = mark.read_bytes()
     for damaged in (b"", whole[:9], whole.replace(b"0", b"1").replace(b"a", b"b"), whole[::-1]):
@@ -111,7 +111,7 @@ def test_a_damaged_mark_prevents_new_keys_until_it_is_removed(encrypted: Path, k
     assert mark.read_bytes() == whole
 
 
-def test_without_the_setting_nothing_plain_is_created_beside_encrypted_stores(encrypted: Path, run: Run) -> None:
+def test_without_the_setting_no_plain_store_is_created_beside_encrypted_ones(encrypted: Path, run: Run) -> None:
     error = fault(run("remember", "x", "--user", "newcomer", "--json"))
     assert (error["code"], "encryption.keys_folder" in error["message"]) == ("store_encrypted", True)
     assert not user_folder(encrypted, "newcomer").exists()
@@ -120,7 +120,7 @@ def test_without_the_setting_nothing_plain_is_created_beside_encrypted_stores(en
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_daemon_reports_wrong_keys_and_does_not_start(
+def test_a_daemon_reports_key_problems_and_creates_nothing(
     is_named: bool, encrypted: Path, keys: Path, run: Run, locked: Run
 ) -> None:
     keys.rename(keys.with_name("keys.away"))

@@ -92,7 +92,7 @@ def test_the_status_of_the_learner_is_shown(run: Run, run_json: RunJson) -> None
     assert "not known: no recall was decided yet" in shown
 
 
-def test_what_was_learned_is_reset_here_and_imported_where_the_memories_are(
+def test_an_export_restores_what_a_reset_discarded(
     run: Run, run_json: RunJson, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MEMORY_AGENT_EMBEDDER__FOLDER")

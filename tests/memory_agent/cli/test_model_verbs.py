@@ -47,7 +47,7 @@ def test_a_model_with_another_checksum_is_refused(run: Run, tmp_path: Path, cach
     assert "remove or replace that file" in run("model", "status", "--folder", str(folder)).stdout
 
 
-def test_a_missing_model_is_told_with_the_way_to_get_it(run: Run, tmp_path: Path, cache: Path) -> None:
+def test_a_missing_model_is_reported_with_advice(run: Run, tmp_path: Path, cache: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     status = run("model", "status", "--folder", str(empty))

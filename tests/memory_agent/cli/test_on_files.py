@@ -42,7 +42,7 @@ def deploy(prepared: Path, data_dir: Path) -> None:
     shutil.copytree(prepared, data_dir)
 
 
-def test_what_is_remembered_is_recalled_with_all_its_fields(run_json: RunJson) -> None:
+def test_a_remembered_text_is_recalled_with_all_its_fields(run_json: RunJson) -> None:
     words = ("--tag", "deploy", "--title", "VPN", "--provenance", "verified", "--session", "s-1", "--kind", "pattern")
     remembered = run_json("remember", DEPLOY, *words)
     assert set(remembered) == set(MemoryRecord.__struct_fields__) - {"embedding"}
@@ -55,12 +55,12 @@ def test_what_is_remembered_is_recalled_with_all_its_fields(run_json: RunJson) -
     assert (record.title, record.tags, record.provenance, record.session_id) == ("VPN", ("deploy",), "verified", "s-1")
 
 
-def test_no_more_memories_come_than_were_asked_for(run_json: RunJson, deploy: None) -> None:
+def test_recall_returns_at_most_top_k_memories(run_json: RunJson, deploy: None) -> None:
     document = run_json("recall", "why did the deploy hang", "--top-k", "2")
     assert [memory["record"]["title"] for memory in document["memories"]] == ["VPN", None]
 
 
-def test_a_vector_is_shown_only_when_asked_for(run_json: RunJson, deploy: None) -> None:
+def test_a_vector_is_shown_only_on_request(run_json: RunJson, deploy: None) -> None:
     plain = run_json("recall", "deploy")["memories"][0]["record"]
     assert "embedding" not in plain
     assert set(plain) == set(MemoryRecord.__struct_fields__) - {"embedding"}
@@ -98,20 +98,20 @@ def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
     assert "3 memories in " in shown
 
 
-def test_a_memory_cannot_speak_to_the_terminal(run: Run) -> None:
+def test_a_memory_cannot_send_control_sequences_to_the_terminal(run: Run) -> None:
     run("remember", "-", input="deploy \x1b[2J\x07 [bold]now[/bold]‮ end\nsecond line")
     shown = run("recall", "deploy").stdout
     assert "   deploy �[2J� [bold]now[/bold]� end\n   second line\n" in shown
 
 
-def test_a_tag_cannot_forge_what_we_say_of_a_memory(run: Run) -> None:
+def test_a_tag_cannot_forge_our_description_of_a_memory(run: Run) -> None:
     run("remember", "deploy", "--tag", "a · provenance: verified\n 2 just now", "--title", "b\n 2 just now")
     first, *below = run("recall", "deploy").stdout.splitlines()[:4]
     assert "verified" not in first
     assert below == ["   b 2 just now", "   tags: a · provenance: verified 2 just now", "   deploy"]
 
 
-def test_the_block_cannot_speak_to_the_terminal(run: Run) -> None:
+def test_the_context_block_has_no_control_sequences(run: Run) -> None:
     run("remember", "-", "--title", "a\x1b]0;b", input="deploy \x1b[2J\x07 gone \u202e txt")
     block = run("recall", "deploy", "--context").stdout
     assert "| title: a]0;b\n| deploy [2J gone  txt\n" in block
@@ -145,7 +145,7 @@ def test_maintenance_of_an_unknown_user_creates_none(run: Run, data_dir: Path, d
     assert list(known_users(data_dir)) == ["default"]
 
 
-def test_others_than_the_owner_are_not_told_who_is_there(
+def test_users_are_listed_only_for_the_owner_of_the_data_folder(
     run: Run, deploy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", run("keys", "create", "one", "--user", "alcie").stdout.strip())
@@ -163,7 +163,7 @@ def test_an_empty_memory_answers_and_says_where_it_looked(run: Run, data_dir: Pa
     assert not data_dir.exists()
 
 
-def test_the_context_block_is_what_a_planner_gets(run: Run, run_json: RunJson, deploy: None) -> None:
+def test_context_prints_the_block_for_a_planner(run: Run, run_json: RunJson, deploy: None) -> None:
     block = run("recall", "why did the deploy hang", "--context", "--top-k", "1").stdout
     assert block.startswith("<recalled_memories>\n")
     assert "| The deploy hung because the VPN was down.\n</recalled_memories>\n" in block
@@ -200,7 +200,7 @@ def test_without_a_model_recall_goes_by_words_and_says_so(run: Run, run_json: Ru
     assert run_json("stats", *no_model)["without_vector"] == 1
 
 
-def test_stats_count_what_is_there(run: Run, run_json: RunJson, deploy: None) -> None:
+def test_stats_count_the_memories(run: Run, run_json: RunJson, deploy: None) -> None:
     document = run_json("stats")
     assert set(document) == {*MemoryStats.__struct_fields__, "daemon"}
     assert (document["user_id"], document["memories"], document["daemon"]) == ("default", 3, None)
@@ -235,12 +235,12 @@ def test_a_file_of_settings_is_read_and_a_typo_in_it_is_named(run: Run, tmp_path
     assert (refused.exit_code, refused.stderr) == (1, "error: setting recall.moed: there is no such setting\n")
 
 
-def test_the_token_in_the_environment_is_not_taken_for_a_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_variable_is_not_read_as_a_setting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", run("keys", "create", "one", "--all-users").stdout.strip())
     assert run("stats").exit_code == 0
 
 
-def test_the_quarantine_is_listed_from_the_journal_when_nothing_runs(
+def test_the_quarantine_is_listed_from_the_journal_without_a_daemon(
     run: Run, run_json: RunJson, data_dir: Path
 ) -> None:
     assert run("quarantine", "list").stdout == "nothing is in quarantine\n"

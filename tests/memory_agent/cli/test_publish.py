@@ -36,7 +36,7 @@ class Relay:
         self._process.communicate(timeout=60)
 
     def journaled(self) -> list[tuple[str, str]]:
-        """User and text of what is on the disk, in order; open beside the relay."""
+        """User and text of the journal's events, in order; read beside the relay."""
         with Journal.open(journal_folder(self.folder), readonly=True) as journal:
             events = [read_event(entry.data) for entry in journal.read(0, 10_000)]
         return [(event.user_id, event.payload["text"]) for event in events]
@@ -73,7 +73,7 @@ def counts(result: Result) -> tuple[int, ...]:
     return tuple(document[name] for name in ("published", "acknowledged", "duplicates", "rejected", "spooled"))
 
 
-def test_events_are_on_the_disk_in_order_when_it_returns(publish: Publish, relay: Relay, tmp_path: Path) -> None:
+def test_published_events_are_on_the_disk_in_order(publish: Publish, relay: Relay, tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text("\n".join(line(f"text {number}", user_id="alice") for number in range(1000)))
     result = publish(str(file))
@@ -83,7 +83,9 @@ def test_events_are_on_the_disk_in_order_when_it_returns(publish: Publish, relay
     assert relay.journaled() == [("alice", f"text {number}") for number in range(1000)]
 
 
-def test_a_byte_order_mark_and_windows_line_endings_do_no_harm(publish: Publish, relay: Relay, tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_endings_are_accepted(
+    publish: Publish, relay: Relay, tmp_path: Path
+) -> None:
     file = tmp_path / "events.jsonl"
     text = "\r\n".join(line(f"text {number}", user_id="alice") for number in range(3))
     file.write_bytes(codecs.BOM_UTF8 + text.encode())
@@ -101,7 +103,7 @@ def test_repeats_are_recognised_and_counted(publish: Publish, relay: Relay) -> N
     assert [text for _, text in relay.journaled()] == ["one", "two", "three"]
 
 
-def test_a_bad_line_is_named_with_its_number_and_field_and_the_others_go_on(publish: Publish, relay: Relay) -> None:
+def test_a_bad_line_is_named_by_number_and_field_and_the_others_are_sent(publish: Publish, relay: Relay) -> None:
     lines = [
         line("good", user_id="alice"),
         "",
@@ -183,7 +185,7 @@ def test_a_relay_elsewhere_is_named_by_its_endpoint(publish: Publish, relay: Rel
     assert relay.journaled() == [("alice", "far")]
 
 
-def test_an_endpoint_for_questions_is_not_taken_for_the_relays(tmp_path: Path) -> None:
+def test_the_daemons_request_endpoint_is_not_mistaken_for_the_relays(tmp_path: Path) -> None:
     words = ["publish", "--data-dir", str(tmp_path), "--endpoint", "tcp://127.0.0.1:1"]
     refused = CliRunner().invoke(cli, words, input=line("far", user_id="alice"))
     assert refused.exit_code == 1
@@ -192,7 +194,7 @@ def test_an_endpoint_for_questions_is_not_taken_for_the_relays(tmp_path: Path) -
     assert "at tcp://127.0.0.1:1; a daemon listens there with the setting relay.broker.listen" in named.stderr
 
 
-def test_waiting_for_what_never_arrived_is_not_said_to_have_been_handled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_does_not_report_unarrived_events_as_handled(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(Summary(published=0, rejected=3, recallable_s=0.004))
     print_summary(Summary(published=2, rejected=2, recallable_s=0.004))
     nothing = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A backup and a data folder of which one is encrypted and the other is not: what comes back is as the folder is."""
+"""Restoring plain backups into encrypted folders and the reverse: the result is as the folder."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def readable(folder: Path) -> list[Path]:
     ]
 
 
-def test_a_plain_backup_is_encrypted_before_it_is_in_its_place(
+def test_a_plain_backup_is_encrypted_before_it_is_put_in_place(
     plain: Path, elsewhere: Path, keys: Path, on: tuple[str, ...]
 ) -> None:
     assert readable(plain)
@@ -139,7 +139,7 @@ def test_a_plain_backup_makes_no_encrypted_folder_plain(plain: Path, locked: Pat
     assert readable(data_dir) == []
 
 
-def test_what_comes_back_encrypted_has_its_ring_noted(
+def test_a_restored_encrypted_folder_notes_its_key_ring(
     locked: Path, elsewhere: Path, keys: Path, on: tuple[str, ...]
 ) -> None:
     assert run(elsewhere, "restore", str(locked), *on).exit_code == 0

@@ -1,4 +1,4 @@
-"""What was forgotten after a backup stays forgotten when the backup is restored."""
+"""Memories forgotten after a backup stay forgotten when the backup is restored."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def test_a_memory_that_was_erased_after_the_backup_stays_erased(data_dir: Path, 
     assert restored(run, data_dir, backup)["erased_again"] == {"alice": 1}  # and so it is the next time
 
 
-def test_a_session_that_was_erased_stays_erased_with_what_the_conductor_said(
-    data_dir: Path, backup: Path, run: Run
-) -> None:
+def test_an_erased_session_stays_erased_with_its_system_events(data_dir: Path, backup: Path, run: Run) -> None:
     for session_id in ("s-0", "s-1"):
         assert run("forget", "--user", "alice", "--session", session_id, "--yes").exit_code == 0
     assert restored(run, data_dir, backup)["erased_again"] == {"alice": 4}
@@ -115,7 +113,7 @@ def test_an_erased_user_is_not_restored(data_dir: Path, backup: Path, run: Run) 
     assert "was erased" in refused.stderr
 
 
-def test_memories_forgotten_without_erasure_stay_forgotten_though_the_journal_has_them(
+def test_forgotten_memories_stay_forgotten_though_the_journal_has_their_events(
     data_dir: Path, backup: Path, run: Run
 ) -> None:
     publish(data_dir, told(8, "alice", f"{SECRET} came later", "s-9"))
@@ -134,7 +132,7 @@ def test_memories_forgotten_without_erasure_stay_forgotten_though_the_journal_ha
     assert texts(data_dir, "alice") == [f"{SECRET} in place 0"]
 
 
-def test_an_erased_session_that_went_on_keeps_its_later_memories(
+def test_an_erased_session_keeps_memories_from_after_the_erasure(
     data_dir: Path, backup: Path, run: Run, tmp_path: Path
 ) -> None:
     assert run("forget", "--user", "alice", "--session", "s-9", "--yes").exit_code == 0
@@ -144,9 +142,7 @@ def test_an_erased_session_that_went_on_keeps_its_later_memories(
     assert "harmless again" in texts(data_dir, "alice")
 
 
-def test_a_restore_without_a_history_of_erasures_says_so(
-    data_dir: Path, backup: Path, run: Run, tmp_path: Path
-) -> None:
+def test_a_missing_history_of_erasures_is_reported(data_dir: Path, backup: Path, run: Run, tmp_path: Path) -> None:
     assert run("forget", "--user", "alice", "--user-all", "--yes").exit_code == 0
     shutil.rmtree(data_dir)
     result = run("restore", str(backup))
@@ -155,9 +151,7 @@ def test_a_restore_without_a_history_of_erasures_says_so(
     assert len(texts(data_dir, "alice")) == 5
 
 
-def test_the_history_holds_no_id_and_no_name_and_a_line_cut_short_costs_itself(
-    data_dir: Path, backup: Path, run: Run
-) -> None:
+def test_the_history_holds_no_ids_and_a_torn_line_loses_only_itself(data_dir: Path, backup: Path, run: Run) -> None:
     one = id_of(data_dir, "alice", "place 2")
     assert run("forget", "--user", "alice", "--id", one, "--session", "s-1", "--yes").exit_code == 0
     kept = data_dir / HISTORY_FOLDER
@@ -177,7 +171,7 @@ def test_the_history_holds_no_id_and_no_name_and_a_line_cut_short_costs_itself(
     assert history.since(history.erasures[0].at + timedelta(seconds=1)).erasures == ()
 
 
-def test_a_memory_that_was_erased_and_imported_again_survives_a_restore(
+def test_memories_imported_after_being_forgotten_survive_a_restore(
     data_dir: Path, tmp_path: Path, run: Run, run_json: RunJson
 ) -> None:
     with open_user(data_dir, "alice") as memory:

@@ -37,7 +37,7 @@ class ServerProcess:
         self.endpoint: str = self.ready.get("endpoint", endpoint)
 
     def stop(self) -> tuple[int, str]:
-        """End it with SIGTERM; return its exit code and what it logged."""
+        """End it with SIGTERM; return its exit code and log."""
         self.process.terminate()
         return self.wait()
 

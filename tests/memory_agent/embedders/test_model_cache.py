@@ -79,7 +79,7 @@ def test_a_damaged_graph_without_weights_is_a_missing_model(tmp_path: Path) -> N
     raise AssertionError("a damaged graph was used")
 
 
-def test_a_cache_that_is_not_writable_is_no_obstacle(tmp_path: Path, int8_model: MiniLM) -> None:
+def test_an_unwritable_cache_is_tolerated(tmp_path: Path, int8_model: MiniLM) -> None:
     blocked = tmp_path / "a-file"
     blocked.write_text("in the way")
     model = MiniLM(obtain(INT8, blocked), 256)

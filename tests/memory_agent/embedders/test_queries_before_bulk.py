@@ -1,4 +1,4 @@
-"""A query waits for no bulk text: whoever submitted how many, in this process and through the embedder's own.
+"""A query never waits behind bulk texts, of any caller and number, in this process and through the embedder's.
 
 By what happens in which order, never by time. That two bulk threads share the processors with a query is a matter of
 their priority, and measured by `ops.bench.load`.
@@ -130,7 +130,7 @@ class WitnessServer:
         self.process.stdin.flush()
 
     def stop(self) -> list[str]:
-        """End it in order; return what it told meanwhile."""
+        """Stop it cleanly; return its output."""
         told, _ = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0
         return told.splitlines()
@@ -178,7 +178,7 @@ def test_through_the_embedder_process_a_query_waits_for_no_bulk_text_either(
 
 
 def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
-    """They lie in its socket when it goes on: a hundred callers who are gone would go before the one who waits."""
+    """Expired queries lie in its socket when it continues: a hundred would run before the one that still waits."""
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
     server.process.send_signal(signal.SIGSTOP)

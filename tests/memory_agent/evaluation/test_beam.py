@@ -89,7 +89,7 @@ def test_plans_wrap_batches_and_keep_their_sessions_apart(tmp_path: Path) -> Non
         assert [item.session for item in history.items] == ["plan-2/batch-1"] * 4 + ["plan-10/batch-2"] * 2
 
 
-def test_an_id_that_several_messages_have_is_no_evidence(tmp_path: Path) -> None:
+def test_an_ambiguous_message_id_is_not_evidence(tmp_path: Path) -> None:
     history = read(tmp_path, [{"plan-1": [BATCHES[0]]}, {"plan-2": [BATCHES[0]]}])
     assert len({item.id for item in history.items}) == len(history.items) == 8
     assert [question.relevant for question in history.questions] == [{}, {}, {}]

@@ -157,7 +157,7 @@ def test_only_questions_that_both_asked_are_compared() -> None:
     assert comparison.metrics[0].difference == 1
 
 
-def test_what_differs_between_the_runs_is_told() -> None:
+def test_differences_between_the_settings_are_reported() -> None:
     a, b = results([0.0]), results([0.0], top_k=5)
     assert compare(a, b).changed == {"top_k": (10, 5)}
     assert compare(a, a).changed == {}

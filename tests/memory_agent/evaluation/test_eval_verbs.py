@@ -53,7 +53,7 @@ def test_sessions_are_counted_with_and_without_the_questions_that_have_no_eviden
     assert report["mrr"] == report["session_mrr"] == report["ndcg_at"]["1"] == 1.0
 
 
-def test_only_cutoffs_that_top_k_can_tell_about_are_told(tmp_path: Path) -> None:
+def test_only_cutoffs_within_top_k_are_reported(tmp_path: Path) -> None:
     report = evaluate("locomo", write_locomo(tmp_path, 1), "--top-k", "5", "--mode", "lexical")
     assert list(report["recall_at"]) == list(report["session_recall_at"]) == ["1", "5"]
     assert report["mode"] == "lexical"
@@ -153,14 +153,14 @@ def test_two_runs_are_compared_by_the_verb_that_made_them_and_by_the_verb_for_it
         (("locomo", "x.json", "--compare", "a", "b"), 2, "measures nothing itself"),
         (("locomo", "--compare", "a"), 2, "--compare"),
         (("locomo", "--compare", "absent", "b"), 1, "absent: cannot be read"),
-        (("locomo", "x.json", "--conversations", "2-1"), 2, "no list of numbers and ranges"),
-        (("locomo", "x.json", "--conversations", "one"), 2, "no list of numbers and ranges"),
+        (("locomo", "x.json", "--conversations", "2-1"), 2, "is not a list of numbers and ranges"),
+        (("locomo", "x.json", "--conversations", "one"), 2, "is not a list of numbers and ranges"),
         (("jsonl", "absent.jsonl"), 1, "absent.jsonl: cannot be read"),
         (("beam", "absent"), 1, "absent: holds no BEAM chat"),
         (("compare", "a"), 2, "Missing argument 'B'"),
     ],
 )
-def test_what_cannot_be_done_is_said(words: tuple[str, ...], exit_code: int, said: str) -> None:
+def test_impossible_requests_are_errors(words: tuple[str, ...], exit_code: int, said: str) -> None:
     result = run(*words)
     assert result.exit_code == exit_code
     assert said in " ".join(result.stderr.split())
@@ -206,7 +206,7 @@ def test_data_of_ones_own_is_asked_by_user_and_graded(tmp_path: Path) -> None:
     assert rows == ["category none", "all", "all, shown records alone"]
 
 
-def test_turns_that_say_the_same_are_credited_and_told_apart_from_the_shown_one(tmp_path: Path) -> None:
+def test_duplicate_turns_are_credited_and_distinguished_from_the_shown_one(tmp_path: Path) -> None:
     text = "The nightly deploy of the billing service failed: no VPN"
     records = [{"type": "record", "id": f"r{n}", "text": text, "session_id": f"s{n}"} for n in range(4)]
     query = {"type": "query", "id": "q", "text": "why did the deploy fail?", "relevant": [f"r{n}" for n in range(4)]}

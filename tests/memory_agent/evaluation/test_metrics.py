@@ -1,4 +1,4 @@
-"""The metrics, computed by hand, and laws for every ranking."""
+"""The metrics against manual calculations, and laws for every ranking."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_memory_that_comes_back_twice_counts_once() -> None:
 
 
 @given(ranked=ids, relevant=ids.filter(bool))
-def test_recall_never_falls_with_k_and_ends_at_what_was_found(ranked: list[str], relevant: list[str]) -> None:
+def test_recall_never_falls_with_k(ranked: list[str], relevant: list[str]) -> None:
     curve = [recall_at_k(places(ranked), relevant, k) for k in range(len(ranked) + 1)]
     assert curve == sorted(curve)
     assert curve[0] == 0

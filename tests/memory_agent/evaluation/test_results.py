@@ -34,7 +34,7 @@ def run_of(*, settings_known: bool = True) -> Run:
     return Run(plan, (ANSWER,), 1.0, 1, "model|sha|float32|x|384", embedded=True, settings_known=settings_known)
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_results_round_trip(tmp_path: Path) -> None:
     write_results(run_of(), tmp_path / "kept.jsonl")
     results = read_results(tmp_path / "kept.jsonl")
     header, (line,) = results.header, results.lines
@@ -58,7 +58,7 @@ def test_settings_that_rank_are_kept_and_paths_are_not() -> None:
     assert "/srv" not in repr(kept)
 
 
-def test_the_settings_of_somebody_elses_daemon_are_not_claimed_to_be_known(tmp_path: Path) -> None:
+def test_the_settings_of_a_foreign_daemon_are_recorded_as_unknown(tmp_path: Path) -> None:
     write_results(run_of(settings_known=False), tmp_path / "kept.jsonl")
     assert read_results(tmp_path / "kept.jsonl").header.settings is None
 

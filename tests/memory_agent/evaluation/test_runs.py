@@ -95,9 +95,7 @@ def test_a_run_leaves_no_trace_where_the_events_were_brought_in(prepared: Prepar
     assert after == before
 
 
-def test_run_embedded_gives_the_same_as_asking_what_was_brought_in(
-    prepared: Prepared, plan: Plan, tmp_path: Path
-) -> None:
+def test_run_embedded_equals_ingesting_and_asking(prepared: Prepared, plan: Plan, tmp_path: Path) -> None:
     run = run_embedded(replace(plan, data_dir=tmp_path), quiet)
     assert answers(run) == answers(prepared.ask(plan, quiet))
     assert (run.embedded, run.settings_known, run.model) == (True, True, prepared.embedder.info.stamp)

@@ -1,4 +1,4 @@
-"""Judging an answer: items, and sessions ranked by their best item. By hand."""
+"""Judging an answer: items, and sessions ranked by their best item; against manual calculations."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_shown_items_alone_never_find_more_items_than_all_that_they_stand_fo
     assert metrics["shown_mrr"] <= metrics["mrr"]
 
 
-def test_a_memory_that_is_no_item_takes_its_place_and_belongs_to_no_session() -> None:
+def test_a_memory_that_is_not_an_item_takes_a_rank_and_has_no_session() -> None:
     metrics = judge((("stranger", None), ("a1", "A")), {}, {"a1": 1}, SESSIONS, [1])
     assert (metrics["recall@1"], metrics["session_recall@1"]) == (0, 1)
 
@@ -98,7 +98,7 @@ def test_the_first_k_items_never_reach_a_session_that_the_first_k_sessions_miss(
         assert metrics[f"session_recall@{k}"] >= len(reached) / len(evidence)
 
 
-def test_only_cutoffs_that_the_answer_can_tell_about_are_told() -> None:
+def test_only_cutoffs_within_the_answer_are_reported() -> None:
     assert cutoffs(1000) == [1, 5, 10, 50]
     assert cutoffs(10) == [1, 5, 10]
     assert cutoffs(1) == [1]

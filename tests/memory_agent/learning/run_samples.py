@@ -19,7 +19,7 @@ OBJECTIVE = "Fix the race in the auth module"
 
 
 def at(minute: float) -> datetime:
-    """So many minutes after the start."""
+    """This many minutes after the start."""
     return START + timedelta(minutes=minute)
 
 
@@ -59,7 +59,7 @@ def approval(run_id: str, minute: float, **payload: Any) -> dict[str, Any]:
 
 
 def whole(run_id: str, minute: float, objective: str = OBJECTIVE, **payload: Any) -> list[dict[str, Any]]:
-    """A run of five minutes that completed. What the payload says, its begin says."""
+    """A completed run of five minutes; the payload is that of its begin."""
     return [begin(run_id, minute, objective, **payload), end(run_id, minute + 5)]
 
 

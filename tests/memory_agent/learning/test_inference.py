@@ -209,7 +209,7 @@ def test_a_forgotten_memory_is_no_longer_used_nor_does_a_forgotten_report_credit
     assert memory._archive.store.verify() > 0
 
 
-def test_one_call_reads_a_bounded_number_of_runs_and_the_next_goes_on(memory: Memory) -> None:
+def test_one_call_reads_a_bounded_number_of_runs_and_the_next_continues(memory: Memory) -> None:
     for number in range(MOST_RUNS + 3):
         memory.ingest([begin(f"r-{number}", 10 * number, QUESTION)], now=LATER)
         memory.recall(QUESTION, 4, SAID, by_run=f"r-{number}", now=at(10 * number + 1), deadline_ms=60_000)
@@ -230,7 +230,7 @@ def test_nothing_is_inferred_when_learning_is_off(tmp_path: Path) -> None:
         assert used(memory) == []
 
 
-def test_what_a_run_used_is_carried_with_it_and_not_inferred_again_elsewhere(memory: Memory, tmp_path: Path) -> None:
+def test_inferred_uses_are_exported_with_the_run(memory: Memory, tmp_path: Path) -> None:
     ran(memory, "r", 0, USED)
     memory.sona.consolidate(LATER)
     (mutex,) = memory.get([id_of(memory, MUTEX)])
@@ -243,7 +243,7 @@ def test_what_a_run_used_is_carried_with_it_and_not_inferred_again_elsewhere(mem
         assert [name for name, *_ in used(other)] == [mutex.id]
 
 
-def test_what_a_failed_run_used_counts_in_utility_and_moves_no_query(tmp_path: Path, embedder: Embedder) -> None:
+def test_uses_by_a_failed_run_count_in_utility_and_do_not_move_queries(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "alice", embedder=embedder, store_settings=SMALL) as memory:
         fill(memory)
         asked(memory, "r", 0)

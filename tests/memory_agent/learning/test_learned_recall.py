@@ -70,7 +70,7 @@ def test_memories_used_for_similar_requests_rise_above_closer_ones(
     assert after >= 13
 
 
-def test_an_answer_says_what_was_learned_and_from_which_runs(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
+def test_an_answer_names_what_was_learned_and_from_which_runs(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
     company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
     thing, result = company.ask(42)
     best = result.memories[0]

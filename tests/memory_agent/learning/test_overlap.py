@@ -1,4 +1,4 @@
-"""What a run used, told from its own words: facts count, the request and what everybody says do not."""
+"""What a run used, inferred from its text: facts count; the request and common words do not."""
 
 from __future__ import annotations
 

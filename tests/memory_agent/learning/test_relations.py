@@ -44,7 +44,7 @@ def test_the_same_request_in_other_words_soon_after_is_a_retry(memory: Memory) -
     [(20, OBJECTIVE), (20, f"  {OBJECTIVE.upper()} "), (36, SAME_WORDS), (20, "Fix the race in the login page")],
     ids=["the very same words", "the same but for case", "too late", "something else"],
 )
-def test_what_is_no_retry(memory: Memory, minute: float, objective: str) -> None:
+def test_requests_that_are_not_retries(memory: Memory, minute: float, objective: str) -> None:
     take(memory, whole("one", 0), begin("two", minute, objective))
     assert quality(memory, "one") == (0.8, "completed")
 

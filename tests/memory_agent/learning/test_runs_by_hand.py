@@ -1,4 +1,4 @@
-"""Runs kept by hand: begun, continued, ended, listed, and expired when silent."""
+"""Runs through `Memory.runs`: begun, continued, ended, listed, and expired when silent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
         yield memory
 
 
-def test_a_run_by_hand_equals_one_from_events(memory: Memory) -> None:
+def test_a_run_through_the_api_equals_one_from_events(memory: Memory) -> None:
     things = things_to_use(memory)
     begun = memory.runs.begin(OBJECTIVE, "r", "s-1", now=START)
     assert (begun.state, begun.objective, begun.session_id, begun.began_at) == ("open", OBJECTIVE, "s-1", START)
@@ -38,7 +38,7 @@ def test_a_run_by_hand_equals_one_from_events(memory: Memory) -> None:
     assert memory.forget_session("s-1") == 3
 
 
-def test_a_run_may_end_with_a_quality_of_ones_own_or_fail(memory: Memory) -> None:
+def test_a_run_may_end_with_an_explicit_quality_or_fail(memory: Memory) -> None:
     memory.runs.begin(OBJECTIVE, "good", now=START)
     memory.runs.begin("Bake bread", "bad", now=START)
     assert memory.runs.end("good", quality=0.65, now=at(1)).quality == 0.65
@@ -161,7 +161,7 @@ def test_recalls_without_a_run_are_deleted_by_number_and_by_age(memory: Memory) 
     assert store.verify()
 
 
-def test_of_very_many_steps_the_earliest_are_kept_and_all_of_them_are_remembered(memory: Memory) -> None:
+def test_the_earliest_steps_of_many_are_kept_and_all_become_memories(memory: Memory) -> None:
     events = [step("r", number, number / 100) for number in range(MOST_STEPS + 50)]
     memory.ingest([*events[MOST_STEPS:], begin("r", 0), *events[:MOST_STEPS], end("r", 50)], now=LATER)
     run = memory.runs.get("r")

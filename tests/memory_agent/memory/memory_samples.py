@@ -45,7 +45,7 @@ def progress(number: int, text: str, run_id: str = "run_7") -> dict[str, Any]:
 
 
 def texts(result: RecallResult) -> list[str]:
-    """What was recalled, best first."""
+    """The recalled texts, best first."""
     return [memory.record.text for memory in result.memories]
 
 

@@ -50,7 +50,7 @@ def test_a_named_time_is_understood(query: str, phrase: str, since: str | None, 
 
 
 @pytest.mark.parametrize("query", NO_TIME)
-def test_what_only_looks_like_a_time_is_left_alone(query: str) -> None:
+def test_phrases_that_only_resemble_a_time_are_ignored(query: str) -> None:
     assert understand_dates(query, SEEN_FROM) == ()
 
 
@@ -103,7 +103,7 @@ def test_every_time_of_a_list_is_understood(query: str, understood: list[str]) -
         ("since January and February", "since January"),
     ],
 )
-def test_what_only_looks_like_one_more_of_a_list_is_left_alone(query: str, phrase: str) -> None:
+def test_words_that_only_resemble_a_list_item_are_ignored(query: str, phrase: str) -> None:
     assert [span.phrase for span in understand_dates(query, SEEN_FROM)] == [phrase]
 
 
@@ -139,7 +139,7 @@ def test_a_no_to_something_else_leaves_the_time(query: str, phrase: str) -> None
     assert [span.phrase for span in understand_dates(query, SEEN_FROM)] == [phrase]
 
 
-def test_a_date_whose_day_and_month_cannot_be_told_apart_means_both() -> None:
+def test_an_ambiguous_day_and_month_means_both_dates() -> None:
     found = understand_dates("on 05/07/2023", SEEN_FROM)
     assert [span.since for span in found] == [moment("2023-05-07"), moment("2023-07-05")]
     assert {(span.start, span.end) for span in found} == {(0, 13)}
@@ -191,14 +191,14 @@ def test_any_text_gives_spans_that_hold_together(query: str, now: datetime) -> N
 
 
 @given(st.sampled_from(NAMED), anything.filter(str.isascii))
-def test_a_phrase_is_found_whatever_stands_in_the_sentences_beside_it(sample: tuple[str, ...], noise: str) -> None:
+def test_a_phrase_is_found_regardless_of_neighbouring_sentences(sample: tuple[str, ...], noise: str) -> None:
     phrase = sample[1]
     query = f"{re.sub('[^a-z ]', '', noise)}. \n{phrase}.\n {noise}"
     assert any(phrase in span.phrase or span.phrase in phrase for span in understand_dates(query, SEEN_FROM))
 
 
 @given(st.sampled_from(NAMED), moments)
-def test_what_was_asked_before_changes_nothing(sample: tuple[str, ...], now: datetime) -> None:
+def test_earlier_queries_change_nothing(sample: tuple[str, ...], now: datetime) -> None:
     expected = understand_dates(sample[0], SEEN_FROM)
     understand_dates(sample[0], now)
     assert understand_dates(sample[0], SEEN_FROM) == expected

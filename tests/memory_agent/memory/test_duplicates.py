@@ -80,12 +80,12 @@ def leaders(prints: list[int], most: int = 10) -> list[Leader]:
     return fold(enumerate(prints, 100), most)
 
 
-def test_the_best_of_those_that_say_the_same_stands_for_all() -> None:
+def test_the_best_of_several_duplicates_represents_them() -> None:
     assert leaders([7, 8, 7, 7]) == [Leader(100, 7, [102, 103]), Leader(101, 8, [])]
     assert leaders([7, 8, 9, 7], most=2) == [Leader(100, 7, [103]), Leader(101, 8, [])]
 
 
-def test_a_paraphrase_pays_for_its_likeness_and_says_to_whom() -> None:
+def test_a_paraphrase_is_penalised_and_names_the_similar_memory() -> None:
     vectors = np.array([[1.0, 0.0], [0.9, np.sqrt(1 - 0.81)], [0.0, 1.0]], dtype=np.float32)
     chosen = mmr(leaders([1, 2, 3]), vectors, np.array([0.9, 0.85, 0.84]), 3, 1.0)
     assert [choice.place for choice in chosen] == [100, 102, 101]
@@ -143,7 +143,7 @@ def test_the_count_obeys_the_filter(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
-def test_many_repeats_crowd_nothing_out_and_the_newest_stands_for_them(
+def test_many_duplicates_crowd_nothing_out_and_the_newest_represents_them(
     tmp_path: Path, embedder: Embedder, mode: str
 ) -> None:
     few = RecallSettings(candidates=20, mode=mode)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_many_repeats_crowd_nothing_out_and_the_newest_stands_for_them(
     assert many.first_seen == START
 
 
-def test_what_has_another_title_or_kind_is_another_memory(memory: Memory) -> None:
+def test_another_title_or_kind_is_another_memory(memory: Memory) -> None:
     for title, kind in (("Deploy production", "finding"), ("Deploy staging", "finding"), ("Deploy staging", "pattern")):
         memory.remember("Done.", kind, title=title, now=NOW)  # type: ignore[arg-type]
     assert sorted(found.count for found in memory.recall("deploy done").memories) == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""A memory under a key works as any other, and its folder says nothing to whoever has not got the key."""
+"""An encrypted memory works as any other, and its folder reveals nothing without the key."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
 
 
 def learnt_in(store: Store) -> bytes:
-    """Bytes from the middle of what the learner of a store is saved as."""
+    """Bytes from the middle of a store's saved learner."""
     learner = load_learner(store)
     assert learner is not None
     data = checkpoint.to_bytes(learner)
@@ -131,7 +131,7 @@ def test_it_answers_as_one_that_is_not_encrypted(tmp_path: Path, embedder: Embed
     assert answers[0] == answers[1]
 
 
-def test_what_was_learnt_and_what_is_being_erased_is_found_again(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_learner_and_a_pending_erasure_survive_reopening(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
         record_id = fill(memory)["id"].decode()
     with Store.open(tmp_path / "alice", GRAPH, key=UserKey(KeyRing(tmp_path / "keys"), "alice")) as store:
@@ -188,7 +188,7 @@ def test_a_key_of_one_user_opens_nothing_of_another(tmp_path: Path) -> None:
         opened(tmp_path / "bob", keys=tmp_path / "keys")
 
 
-def test_a_memory_in_use_goes_on_when_the_folder_of_keys_is_back(tmp_path: Path) -> None:
+def test_an_open_memory_continues_when_the_folder_of_keys_is_back(tmp_path: Path) -> None:
     keys, away = tmp_path / "keys", tmp_path / "away"
     with opened(tmp_path / "alice", keys=keys) as memory:
         kept = memory.remember("before", now=NOW).id

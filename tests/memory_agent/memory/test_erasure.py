@@ -69,7 +69,7 @@ def erase_all(memory: Memory) -> int:
     return by_session + memory.erasure.erase(left).memories
 
 
-def test_erased_memories_are_in_no_byte_of_any_file(tmp_path: Path, embedder: Embedder) -> None:
+def test_erased_text_is_in_no_byte_of_any_file(tmp_path: Path, embedder: Embedder) -> None:
     folder = tmp_path / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
         fill(memory)
@@ -126,7 +126,7 @@ def test_an_intent_with_a_flipped_bit_is_refused_and_erases_nothing_else(tmp_pat
         Memory.open(folder, embedder=embedder)
 
 
-def test_a_filter_selects_what_is_erased(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_filter_selects_memories_to_erase(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         kept = memory.remember("a finding that stays", kind="finding")
         memory.remember("an episode that goes", kind="episode")
@@ -282,7 +282,7 @@ def test_a_purge_waiting_for_disk_space_does_not_wait_for_the_journal_again(
         assert read_intent(tmp_path) is None
 
 
-def test_a_repeated_event_without_an_id_stays_forgotten(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_equal_event_without_an_id_stays_forgotten(tmp_path: Path, embedder: Embedder) -> None:
     said = {"event_type": "user_input", "user_id": "alice", "payload": {"text": f"the {SECRET} has a new cellar"}}
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         ids = memory.ingest([said]).record_ids

@@ -65,7 +65,7 @@ def test_text_that_is_not_unicode_is_refused_by_field(payload: dict[str, Any], f
 
 
 @pytest.mark.parametrize("payload", [None, [], "text", 3])
-def test_a_payload_that_is_no_object_is_refused(payload: Any) -> None:
+def test_a_payload_that_is_not_an_object_is_refused(payload: Any) -> None:
     with pytest.raises(UnhandledEventError, match="payload"):
         read("user_input", payload)
 

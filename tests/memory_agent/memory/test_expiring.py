@@ -58,7 +58,7 @@ def ages_of(memory: Memory) -> list[int]:
     return sorted((NOW - record.timestamp).days for _, record in memory._archive.store.scan())
 
 
-def test_expired_memories_are_in_no_byte_of_any_file_after_opening(tmp_path: Path, embedder: Embedder) -> None:
+def test_expired_text_is_in_no_byte_of_any_file_after_opening(tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, told(1, 31 * DAY), told(2, 90 * DAY), told(3, 2 * DAY, text="harmless"))
     with opened(tmp_path, embedder, USUAL) as memory:
         assert ages_of(memory) == [2]
@@ -199,7 +199,7 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Whether a closed memory has to be scanned, so many days from now."""
+    """Whether a closed memory has to be scanned, this many days from now."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )
@@ -245,7 +245,7 @@ def test_a_memory_whose_process_was_killed_is_due(tmp_path: Path, embedder: Embe
 
 
 @pytest.mark.parametrize("step", ["write_intent", "first part", "second part", "purge", "close_intent"])
-def test_expiry_killed_half_way_is_finished(step: str, tmp_path: Path, embedder: Embedder) -> None:
+def test_killed_half_way_it_continues(step: str, tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(6)), told(9, DAY, text="harmless"))
     killed = subprocess.run([sys.executable, __file__, str(tmp_path), step], timeout=120)
     assert killed.returncode == -signal.SIGKILL

@@ -51,7 +51,7 @@ def test_where_listing_costs_next_to_nothing_everything_is_listed(total: int, sh
 
 
 @given(totals, st.integers(0, 4_000), limits)
-def test_what_an_index_narrows_is_no_dearer_to_list(total: int, matching: int, limit: int) -> None:
+def test_a_filter_narrowed_by_an_index_is_not_dearer_to_list(total: int, matching: int, limit: int) -> None:
     by_index = choose(total, matching, min(matching, total // 10), limit)
     assert by_index.costs_us["filter_first"] <= choose(total, matching, None, limit).costs_us["filter_first"]
 

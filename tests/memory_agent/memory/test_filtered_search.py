@@ -241,7 +241,7 @@ def test_a_search_that_finds_too_little_lists_after_all(world: World, budget_us:
         assert filtered.matching == world.passing(chosen).sum()
 
 
-def test_what_is_shut_lets_nothing_through(world: World) -> None:
+def test_reject_all_lets_nothing_pass(world: World) -> None:
     filtered = filtered_by(world, None, LIMIT, None)
     filtered.reject_all()
     assert filtered.passing(np.arange(1, 50)).tolist() == []

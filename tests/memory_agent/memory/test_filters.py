@@ -177,7 +177,7 @@ def test_all_fields_are_tried_here() -> None:
     assert {field for fields in ONE_FIELD_EACH for field in fields} == set(msgspec.structs.asdict(MemoryFilter()))
 
 
-def test_an_empty_name_is_no_condition(filled: Memory) -> None:
+def test_an_empty_name_matches_everything(filled: Memory) -> None:
     nothing_asked = MemoryFilter(session_id="", run_id="", channel_id="", agent_id="")
     assert len(filled.recall("auth", top_k=5, filter=nothing_asked).memories) == 5
 

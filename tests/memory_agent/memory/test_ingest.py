@@ -112,7 +112,7 @@ def test_an_event_that_is_too_large_is_refused_at_the_limit_of_the_settings(tmp_
 
 
 @pytest.mark.parametrize("events", [message(1), "text", b"bytes"])
-def test_one_event_is_no_list_of_events(memory: Memory, events: Any) -> None:
+def test_a_single_event_instead_of_a_list_is_refused(memory: Memory, events: Any) -> None:
     with pytest.raises(InvalidInputError, match="events: must be a list of events"):
         memory.ingest(events, now=NOW)
     assert memory.stats().memories == 0

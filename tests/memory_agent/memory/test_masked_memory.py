@@ -49,8 +49,8 @@ def test_masking_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None
         assert memory.stats().masked == {}
 
 
-def test_what_was_masked_is_counted_for_its_user_and_outlives_the_process(tmp_path: Path, embedder: Embedder) -> None:
-    """By the marks that stand in events: a relay masks them before a daemon's memory sees them."""
+def test_masked_secrets_are_counted_by_user_durably(tmp_path: Path, embedder: Embedder) -> None:
+    """Counted by the marks in events: a relay masks secrets before a daemon's memory sees them."""
     folder = tmp_path / "alice"
     masked = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "deploy with [masked:github_token]"}}
     noise = {

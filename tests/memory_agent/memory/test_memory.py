@@ -30,7 +30,7 @@ def test_a_folder_is_all_that_is_needed(tmp_path: Path, model_cache: Path, monke
         assert memory.user_id == "alice"
 
 
-def test_what_is_remembered_is_there_with_all_it_was_given(memory: Memory) -> None:
+def test_a_remembered_memory_keeps_all_its_fields(memory: Memory) -> None:
     record = memory.remember(
         "The staging database is read-only on Sundays",
         "pattern",
@@ -68,14 +68,14 @@ def test_what_is_remembered_is_there_with_all_it_was_given(memory: Memory) -> No
         ({"now": datetime(2026, 1, 1)}, "now"),  # noqa: DTZ001
     ],
 )
-def test_what_cannot_be_remembered_is_refused_by_name(memory: Memory, arguments: dict[str, Any], field: str) -> None:
+def test_invalid_memories_are_refused_by_name(memory: Memory, arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.remember(**({"text": "Something"} | arguments))
     assert caught.value.field.startswith(field)
     assert memory.stats().memories == 0
 
 
-def test_what_is_forgotten_is_gone_from_every_side_and_stays_so(tmp_path: Path, embedder: Embedder) -> None:
+def test_forgotten_memories_are_gone_from_store_and_indexes_and_stay_so(tmp_path: Path, embedder: Embedder) -> None:
     events = [message(number) for number in range(16)]
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest(events, seqs=range(1, 17), now=NOW)
@@ -142,7 +142,7 @@ def test_closing_twice_does_no_harm_and_a_closed_memory_says_so(tmp_path: Path, 
 
 
 class HeldEvent(dict[str, Any]):
-    """An event that says when it is being read, and is not done before it is let go."""
+    """An event that signals when it is read, and blocks until it is released."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         super().__init__(fields)

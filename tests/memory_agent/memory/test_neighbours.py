@@ -32,7 +32,7 @@ def windows(count: int) -> list[Window]:
 
 
 @given(scores, st.floats(0.01, 1))
-def test_only_the_best_lend_and_only_what_they_have_above_the_next(values: np.ndarray, share: float) -> None:
+def test_only_the_best_memories_boost_neighbours_and_only_by_their_margin(values: np.ndarray, share: float) -> None:
     rows = np.arange(len(values))
     best = set(boosts.lenders(values, rows))
     made = boosts.loans(values, rows, windows(len(values)), share)
@@ -73,7 +73,7 @@ def open_memory(folder: Path, embedder: Embedder, **settings: float) -> Memory:
     return memory
 
 
-def test_the_answer_next_to_the_question_is_found_and_says_who_lent(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_answer_next_to_the_question_is_found_and_names_its_booster(tmp_path: Path, embedder: Embedder) -> None:
     with open_memory(tmp_path, embedder) as memory:
         result = memory.recall("What did the landlord choose for the hallway?", top_k=2)
     assert texts(result) == [QUESTION, ANSWER]

@@ -39,7 +39,7 @@ def test_a_profile_says_how_many_of_which_kinds(filled: Memory, profile: Profile
     assert {memory.record.kind for memory in found} <= set(fetch.kinds or KINDS)
 
 
-def test_what_the_caller_says_goes_first(filled: Memory) -> None:
+def test_the_callers_values_override_the_profile(filled: Memory) -> None:
     found = filled.recall("how do we release", 6, MemoryFilter(kinds=("episode",)), profile="document").memories
     assert (len(found), {memory.record.kind for memory in found}) == (6, {"episode"})
 

@@ -1,4 +1,4 @@
-"""Of former requests that ask what the query asks, one is in the answer; informative memories are never folded."""
+"""Of past requests that repeat the query, one is in the answer; informative memories are never folded."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def test_a_filter_that_nothing_but_repeats_passes_returns_all_that_pass(asked: M
     assert len(asked.recall(QUERY, 5, few, now=NOW, deadline_ms=60_000).memories) == 2
 
 
-def test_who_asks_for_the_users_messages_alone_is_shown_each_of_them(asked: Memory) -> None:
+def test_a_filter_for_user_messages_shows_each_of_them(asked: Memory) -> None:
     result = asked.recall(QUERY, 3, {"sources": ["user_input"]}, now=NOW, deadline_ms=60_000)
     assert [found.explanation["repeats"] for found in result.memories] == [None] * 3
 
 
-def test_what_a_user_told_in_the_words_of_the_query_is_no_repeat_of_it(memory: Memory) -> None:
+def test_a_statement_in_the_words_of_the_query_is_not_an_echo(memory: Memory) -> None:
     told = [
         f"The nightly backup of the orders database failed because {reason}"
         for reason in ("the disk is full", "the token expired", "db-2 was down", "nobody started it")
@@ -121,7 +121,7 @@ def test_what_a_user_told_in_the_words_of_the_query_is_no_repeat_of_it(memory: M
     assert set(texts(result)) == set(told)
 
 
-def test_a_message_that_denies_what_the_query_says_is_no_repeat_of_it(memory: Memory) -> None:
+def test_a_message_that_denies_the_query_is_not_an_echo(memory: Memory) -> None:
     memory.ingest([message(0, "The nightly backup was not complete"), message(1, "The nightly backup was complete")])
     for finding in FINDINGS:
         memory.remember(finding, now=START)
@@ -129,7 +129,7 @@ def test_a_message_that_denies_what_the_query_says_is_no_repeat_of_it(memory: Me
     assert {"The nightly backup was not complete", "The nightly backup was complete"} <= set(texts(result))
 
 
-def test_the_begin_of_a_run_that_says_how_it_will_be_done_is_no_repeat(memory: Memory) -> None:
+def test_the_begin_of_a_run_with_a_plan_is_not_an_echo(memory: Memory) -> None:
     for number, strategy in enumerate(("read the log", "ask the owner", "try it again")):
         memory.ingest([request(number, WISH, strategy=strategy)])
     for finding in FINDINGS:
@@ -147,7 +147,7 @@ def test_a_request_with_another_number_does_not_stand_for_the_one_with_that_of_t
     assert standing.record.run_id == "run-1"
 
 
-def test_repeats_as_many_as_are_looked_at_do_not_hide_what_answers(memory: Memory) -> None:
+def test_many_echoes_do_not_hide_answers(memory: Memory) -> None:
     tell(memory, [f"Please {WISH}, ticket {number}" for number in range(60)])
     for finding in FINDINGS:
         memory.remember(finding, now=START)

@@ -103,7 +103,7 @@ def test_the_score_is_the_raw_cosine_also_once_queries_are_centred(tmp_path: Pat
         assert [m.sona_score for m in result.memories] == sorted((m.sona_score for m in result.memories), reverse=True)
 
 
-def test_what_was_learnt_of_the_queries_outlives_the_process(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_mean_of_the_queries_outlives_the_process(tmp_path: Path, embedder: Embedder) -> None:
     def centred(memory: Memory) -> bool:
         return bool(memory.recall("login", top_k=1).memories[0].explanation["centred"])
 
@@ -250,7 +250,7 @@ def test_a_model_that_arrives_while_the_memory_is_open_is_used(
         assert memory.recall("sourdough").degraded == ()
 
 
-def test_vectors_of_another_model_are_never_mixed_and_are_made_anew_on_request(
+def test_vectors_of_another_model_are_never_mixed_and_are_recomputed_on_request(
     tmp_path: Path, embedder: Embedder
 ) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
@@ -283,14 +283,14 @@ def test_an_embedder_that_does_not_answer_is_not_waited_for_beyond_the_deadline(
     silent.close()
 
 
-def test_a_deadline_that_is_over_is_answered_with_nothing_and_said(filled: Memory) -> None:
+def test_an_expired_deadline_returns_an_empty_degraded_answer(filled: Memory) -> None:
     for deadline_ms in (0.0, -5.0):
         result = filled.recall("sourdough", deadline_ms=deadline_ms)
         assert (result.memories, result.degraded) == ((), ("deadline",))
 
 
 @pytest.mark.parametrize("side", ["index", "lexicon"])
-def test_a_side_that_is_being_built_anew_is_left_out_and_comes_back(
+def test_an_index_that_is_being_rebuilt_is_left_out_and_comes_back(
     tmp_path: Path, embedder: Embedder, side: str
 ) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
@@ -307,7 +307,7 @@ def test_a_side_that_is_being_built_anew_is_left_out_and_comes_back(
         assert result.memories[0].retrieval == "hybrid"
 
 
-def test_a_damaged_lexicon_is_found_out_by_a_recall_and_built_anew(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_damaged_lexicon_is_detected_by_a_recall_and_rebuilt(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(number) for number in range(8)], now=NOW)
         memory._archive.lexicon._disconnect()

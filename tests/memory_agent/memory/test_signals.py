@@ -190,7 +190,7 @@ def test_the_rows_of_this_test_are_all_rows_of_the_table() -> None:
     assert len(signals) == len(rows)
 
 
-def test_a_memory_knows_whose_it_is_and_where_it_comes_from() -> None:
+def test_a_memory_has_its_user_and_origin() -> None:
     payload = {
         "message": OBJECTIVE,
         "title": "Auth\nrace",
@@ -251,7 +251,7 @@ def test_the_id_is_of_the_time_of_the_event_and_the_same_whenever_it_is_read() -
         ({"message": "one\r\ntwo\x00\x07 three"}, "one\ntwo three"),
     ],
 )
-def test_the_readable_part_is_taken_wherever_it_stands(payload: dict[str, Any], text: str) -> None:
+def test_readable_text_is_found_at_any_depth(payload: dict[str, Any], text: str) -> None:
     assert kept("chat.user_msg", payload).text == text
 
 
@@ -319,7 +319,7 @@ def test_metadata_does_not_repeat_the_text_with_its_escapes() -> None:
         ({"status": "unheard of"}, 0.8),
     ],
 )
-def test_how_it_ended_is_what_the_event_says(payload: dict[str, Any], quality: float) -> None:
+def test_the_outcome_comes_from_the_event(payload: dict[str, Any], quality: float) -> None:
     assert kept("conductor.run.completed", {"summary": "It is done"} | payload).quality_score == pytest.approx(quality)
 
 

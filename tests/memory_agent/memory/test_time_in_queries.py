@@ -88,7 +88,7 @@ def test_times_can_be_ignored(diary: Memory) -> None:
     assert all(found.explanation["date_boost"] == 0.0 for found in result.memories)
 
 
-def test_the_reference_time_moves_what_last_week_means(diary: Memory) -> None:
+def test_last_week_is_relative_to_the_reference_time(diary: Memory) -> None:
     earlier = NOW - 90 * DAY
     result = diary.recall("flaky test last week", top_k=1, reference_time=earlier)
     assert 91 <= days_ago(result.memories[0].record.timestamp) <= 98

@@ -137,7 +137,7 @@ def test_an_embedder_that_stops_answering_is_asked_once_more_and_no_more(embedde
     assert embedder.count_tokens(block) <= 400
 
 
-def test_what_was_counted_when_time_is_up_is_kept(embedder: Embedder) -> None:
+def test_tokens_are_estimated_after_the_deadline(embedder: Embedder) -> None:
     deadline = Deadline(60_000)
     count = TokenCounter(late(embedder), deadline)
     exact = count("tunnel maintenance")

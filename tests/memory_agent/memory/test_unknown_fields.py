@@ -88,7 +88,7 @@ def test_labels_tokens_paths_numbers_code_and_dumps_do_not(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [text for text in NO_LANGUAGE if not text.startswith(('{"', '["'))])
-def test_no_memory_comes_of_what_is_no_language(text: str) -> None:
+def test_payloads_without_language_make_no_memory(text: str) -> None:
     assert read("conductor.worker.result", {"blob": text, "id": UUID, "sizes": [1, 2]}) == Dropped("no_text")
 
 
@@ -123,7 +123,7 @@ def test_one_word_is_enough_under_a_telling_name_and_not_elsewhere() -> None:
     assert read("conductor.worker.result", {"state": "Finished"}) == Dropped("no_text")
 
 
-def test_context_is_no_text() -> None:
+def test_context_fields_are_not_text() -> None:
     assert read("conductor.worker.result", {"context": "alice"}) == Dropped("no_text")
 
 
@@ -132,7 +132,7 @@ def test_the_longest_text_that_reads_as_language_is_read() -> None:
     assert kept("worker.task.completed", payload).text == SENTENCE
 
 
-def test_json_in_a_field_is_read_as_what_it_stands_for() -> None:
+def test_json_in_a_field_is_decoded() -> None:
     payload = {"blob": json.dumps({"inner": json.dumps({"result_summary": SENTENCE, "code": 3})})}
     assert kept("conductor.worker.result", payload).text == SENTENCE
 
@@ -148,7 +148,7 @@ def test_a_known_field_without_a_letter_counts_as_empty() -> None:
     assert read("conductor.worker.result", {"value": 12345}) == Dropped("no_text")
 
 
-def test_what_only_accompanies_other_text_makes_no_memory_alone() -> None:
+def test_accompanying_fields_alone_make_no_memory() -> None:
     assert read("conductor.run.completed", {"goal": SENTENCE}) == Dropped("no_text")
 
 

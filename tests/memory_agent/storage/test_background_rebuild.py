@@ -50,7 +50,7 @@ def assert_right(archive: Archive) -> None:
 
 
 @pytest.mark.parametrize("side", ["index", "lexicon"])
-def test_what_is_missing_at_open_is_built_while_the_store_is_in_use(closed: Path, side: Side) -> None:
+def test_missing_indexes_are_built_while_the_store_is_in_use(closed: Path, side: Side) -> None:
     (closed / FILES[side]).unlink()
     archive = Archive.open(closed, GRAPH, "library")
     with archive._writing:  # the builder cannot end, so that the state in between is seen

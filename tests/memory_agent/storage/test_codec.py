@@ -96,7 +96,7 @@ def test_a_long_text_is_stored_deflated() -> None:
         ("metadata", {"huge": 2**80}),
     ],
 )
-def test_what_cannot_be_stored_is_refused_by_name(field: str, value: Any) -> None:
+def test_unstorable_values_are_refused_by_name(field: str, value: Any) -> None:
     record = msgspec.structs.replace(memory(), **{field: value})
     with pytest.raises(InvalidInputError) as caught:
         encode_record(1, record)

@@ -37,7 +37,7 @@ def contents(snapshot: Snapshot) -> object:
     return list(snapshot.scan()), [(rows.tolist(), vectors.tolist()) for rows, vectors in snapshot.scan_vectors()]
 
 
-def test_a_compacted_store_is_smaller_and_holds_the_same_and_goes_on(folder: Path) -> None:
+def test_a_compacted_store_is_smaller_equal_and_usable(folder: Path) -> None:
     with Store.open(folder, SMALL) as store:
         with store.snapshot() as snapshot:
             before = contents(snapshot)
@@ -54,7 +54,7 @@ def test_a_compacted_store_is_smaller_and_holds_the_same_and_goes_on(folder: Pat
         assert not (folder / "records" / "compact").exists()
 
 
-def test_what_was_deleted_has_left_the_file(folder: Path) -> None:
+def test_deleted_bytes_have_left_the_file(folder: Path) -> None:
     with Store.open(folder, SMALL) as store:
         with store.batch() as batch:
             for row in range(290, 301):
@@ -101,7 +101,7 @@ def test_readers_and_writers_go_on_while_a_store_is_compacted(folder: Path) -> N
 
 
 def test_reads_that_overlap_without_a_pause_do_not_keep_compaction_off(folder: Path) -> None:
-    """Each read ends only after a later one began, or found the door shut: there is no moment without one."""
+    """Each read ends only after a later one began or was refused: there is no moment without a read."""
     entered, failures = [0], list[BaseException]()
     changed, done = threading.Condition(), threading.Event()
 
@@ -148,7 +148,7 @@ def test_a_read_within_a_read_does_not_wait_for_the_swap_that_waits_for_it(folde
         assert len(sizes) == 1
 
 
-def test_a_former_owner_does_not_put_its_copy_over_what_its_successor_wrote(folder: Path) -> None:
+def test_a_former_owner_cannot_overwrite_its_successors_writes(folder: Path) -> None:
     store = Store.open(folder, SMALL, role="host")
     lock = folder / "owner.lock"
     lock.rename(folder / "old.lock")  # as a successor does, who puts a lock of its own there

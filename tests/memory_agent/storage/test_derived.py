@@ -49,7 +49,7 @@ def close(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
 
 
 def assert_right(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Both indexes hold exactly what the store holds."""
+    """Check that both indexes equal the store."""
     memories = dict(store.scan())
     rows = np.array(sorted(memories), dtype=np.int64)
     held = dict(zip(rows.tolist(), store.vectors(rows), strict=True))
@@ -107,7 +107,7 @@ def test_saved_files_are_used_and_right(closed: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip, truncate, zero_tail, scramble, empty, Path.unlink])
 @pytest.mark.parametrize("name", ["index.usearch", "lexicon.sqlite"])
-def test_a_damaged_file_is_built_anew_and_answers_right(
+def test_a_damaged_file_is_rebuilt_and_answers_correctly(
     closed: Path, name: str, damage: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
     damage(closed / name)
@@ -120,7 +120,7 @@ def test_a_damaged_file_is_built_anew_and_answers_right(
 
 
 @pytest.mark.parametrize("damage", [truncate, zero_tail, scramble, empty])
-def test_a_lexicon_damaged_by_a_process_that_died_is_built_anew(
+def test_a_lexicon_damaged_by_a_process_that_died_is_rebuilt(
     closed: Path, damage: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
 ) -> None:
     (closed / "lexicon.sqlite.seal").unlink()
@@ -149,7 +149,7 @@ def test_a_batch_after_damage_in_use_repairs_by_itself(closed: Path) -> None:
     close(store, index, lexicon)
 
 
-def test_what_both_have_followed_leaves_the_change_log(closed: Path) -> None:
+def test_changes_that_both_indexes_applied_leave_the_change_log(closed: Path) -> None:
     store, index, lexicon = opened(closed)
     assert store.log_length == 0
     add(store, index, lexicon, 4, seed=2)
@@ -178,7 +178,7 @@ def test_changes_made_without_the_indexes_are_caught_up_from_the_log(closed: Pat
     close(store, index, lexicon)
 
 
-def test_indexes_that_the_log_does_not_reach_back_to_are_built_anew(closed: Path) -> None:
+def test_indexes_older_than_the_change_log_are_rebuilt(closed: Path) -> None:
     with Store.open(closed, GRAPH, key=_keys[-1]) as store:
         for number in range(3):
             with store.batch() as batch:

@@ -49,7 +49,7 @@ def fill(environment: Environment) -> None:
         transaction.put("known", b"MARKED event", b"\x07")
 
 
-def test_what_was_put_is_read_in_the_order_of_numbers_and_places(tmp_path: Path) -> None:
+def test_entries_are_read_in_the_order_of_numbers_and_times(tmp_path: Path) -> None:
     environment = opened(tmp_path)
     fill(environment)
     environment.close()
@@ -129,7 +129,7 @@ def test_a_destroyed_key_ends_its_use_at_the_next_transaction_and_no_new_one_is_
     assert not KeyRing(tmp_path / "keys").has("alice")
 
 
-def test_a_new_key_of_the_same_user_does_not_open_what_the_old_one_locked(tmp_path: Path) -> None:
+def test_a_new_key_of_the_same_user_does_not_open_an_old_store(tmp_path: Path) -> None:
     opened(tmp_path).close()
     ring = KeyRing(tmp_path / "keys")
     ring.destroy("alice")
@@ -138,7 +138,7 @@ def test_a_new_key_of_the_same_user_does_not_open_what_the_old_one_locked(tmp_pa
         opened(tmp_path)
 
 
-def test_a_new_key_of_the_same_user_ends_the_use_of_what_the_old_one_locks(tmp_path: Path) -> None:
+def test_a_new_key_of_the_same_user_ends_the_use_of_an_open_store(tmp_path: Path) -> None:
     environment = opened(tmp_path)
     fill(environment)
     ring = KeyRing(tmp_path / "keys")

@@ -22,7 +22,7 @@ def environment(tmp_path: Path):  # type: ignore[no-untyped-def]
     opened.close()
 
 
-def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
+def test_committed_data_survives_reopening(tmp_path: Path) -> None:
     environment = open_environment(tmp_path, SIZE, NAMES)
     with environment.write() as transaction:
         transaction.put("one", b"key", b"value")
@@ -179,7 +179,7 @@ def test_only_the_owner_of_the_files_may_read_them(environment: Environment) -> 
     assert (environment.path / "data.mdb").stat().st_mode & 0o077 == 0
 
 
-def test_a_reader_sees_what_the_writer_commits_and_can_change_nothing(environment: Environment) -> None:
+def test_a_reader_sees_commits_and_cannot_write(environment: Environment) -> None:
     code = f"""
 import sys
 from pathlib import Path
@@ -200,7 +200,7 @@ except StoreError:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_reading_what_does_not_exist_creates_nothing(tmp_path: Path) -> None:
+def test_reading_a_missing_environment_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         open_environment(tmp_path / "none", SIZE, NAMES, readonly=True)
     assert not (tmp_path / "none").exists()

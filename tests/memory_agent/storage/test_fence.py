@@ -49,7 +49,7 @@ def test_a_library_is_never_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["library", "host"])
-def test_a_library_is_refused_at_once_and_told_by_whom(tmp_path: Path, role: str) -> None:
+def test_a_library_is_refused_at_once_with_the_owner_named(tmp_path: Path, role: str) -> None:
     with owner(tmp_path, role) as holder, pytest.raises(StoreOwnedElsewhereError) as caught:
         Store.open(tmp_path, SMALL, role="library")
     assert f"{role} process {holder.pid}" in str(caught.value)
@@ -108,7 +108,7 @@ def test_a_copied_folder_opens_without_its_owner(tmp_path: Path) -> None:
             assert copy.count == 1
 
 
-def test_a_lock_file_that_was_damaged_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_damaged_lock_file_does_not_block_opening(tmp_path: Path) -> None:
     with Store.open(tmp_path / "user"):
         pass
     (tmp_path / "user" / "owner.lock").write_bytes(b'{"role\xa2')

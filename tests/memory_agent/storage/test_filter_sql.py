@@ -73,7 +73,7 @@ def test_more_rows_are_looked_up_than_a_statement_takes_parameters(lexicon: Lexi
 
 
 @pytest.mark.parametrize("chosen", FILTERS.values(), ids=FILTERS)
-def test_an_estimate_is_near_and_what_an_index_leaves_is_never_exceeded(lexicon: Lexicon, chosen: MemoryFilter) -> None:
+def test_an_estimate_is_close_and_never_exceeds_the_index_bound(lexicon: Lexicon, chosen: MemoryFilter) -> None:
     total, right = len(lexicon), len(lexicon.matching_rows(chosen))
     estimated, indexed = lexicon.estimate_matching(chosen, total)
     if indexed is None:
@@ -84,7 +84,7 @@ def test_an_estimate_is_near_and_what_an_index_leaves_is_never_exceeded(lexicon:
 
 
 @pytest.mark.parametrize(("name", "leaves"), [("session", 30), ("rare tag", 4), ("time", 100), ("nothing", 0)])
-def test_what_an_index_narrows_is_counted(lexicon: Lexicon, name: str, leaves: int) -> None:
+def test_rows_narrowed_by_an_index_are_counted(lexicon: Lexicon, name: str, leaves: int) -> None:
     _, indexed = lexicon.estimate_matching(FILTERS[name], len(lexicon))
     assert indexed is not None
     assert 0.7 * leaves <= indexed <= leaves

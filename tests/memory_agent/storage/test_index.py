@@ -18,7 +18,7 @@ K = 10
 
 
 class Source:
-    """Stands in for the vectors of a store."""
+    """The vectors of a store, in memory."""
 
     def __init__(self, ndim: int = NDIM) -> None:
         self.ndim = ndim
@@ -77,7 +77,7 @@ def test_scores_are_exact_cosines_best_first(limit: int) -> None:
 
 
 @pytest.mark.parametrize(("limit", "least"), [(10_000, 1.0), (100, 0.98)], ids=["flat", "graph"])
-def test_search_finds_what_exact_search_in_float32_finds(limit: int, least: float) -> None:
+def test_search_equals_exact_search_in_float32(limit: int, least: float) -> None:
     source = Source(ndim=384)
     index = filled(source, 3_000, limit)
     queries = unit_vectors(100, seed=9, ndim=384)  # as far from every vector as new text is
@@ -111,7 +111,7 @@ def test_a_table_that_grows_past_the_limit_becomes_a_graph_and_comes_back(tmp_pa
 
 
 @pytest.mark.parametrize("limit", [10_000, 100], ids=["flat", "graph"])
-def test_what_was_deleted_is_never_found_and_what_was_replaced_is_found_anew(limit: int) -> None:
+def test_deleted_rows_are_not_found_and_replaced_ones_are(limit: int) -> None:
     source = Source()
     index = filled(source, 300, limit)
     query = source.vectors[7]
@@ -142,7 +142,7 @@ def test_a_search_within_chosen_rows_is_exact(limit: int, share: float) -> None:
 @pytest.mark.parametrize("limit", [10_000, 100], ids=["flat", "graph"])
 @pytest.mark.parametrize("share", [0.002, 0.3, 0.9])
 @pytest.mark.parametrize("expected", [0.001, 0.5, 1.0])
-def test_a_search_for_what_passes_is_exact_whatever_is_expected(limit: int, share: float, expected: float) -> None:
+def test_a_filtered_search_is_exact_regardless_of_the_estimate(limit: int, share: float, expected: float) -> None:
     source = Source(ndim=64)
     index = filled(source, 2_000, limit)
     chosen = np.flatnonzero(np.random.default_rng(6).random(2_000) < share) + 1
@@ -164,7 +164,7 @@ def test_a_search_for_what_passes_is_exact_whatever_is_expected(limit: int, shar
         assert found[1].tolist() == listed[1].tolist()  # to the last bit
 
 
-def test_a_search_for_what_passes_gives_up_when_it_would_cost_too_much() -> None:
+def test_a_filtered_search_stops_at_its_budget() -> None:
     source = Source()
     index = filled(source, 2_000, limit=100)
     query = unit_vectors(1, seed=7)[0]
@@ -297,7 +297,7 @@ def test_a_saved_graph_below_a_raised_limit_becomes_a_table_only_when_worn(tmp_p
     assert recall(loaded, source, unit_vectors(10, seed=2)) == 1.0
 
 
-def test_a_table_is_not_saved_and_an_old_file_goes(tmp_path: Path) -> None:
+def test_a_flat_table_is_not_saved_and_an_old_file_is_removed(tmp_path: Path) -> None:
     source = Source()
     _, path = saved(tmp_path, source)
     filled(Source(), 10, limit=100).save(path)

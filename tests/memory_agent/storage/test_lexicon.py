@@ -96,9 +96,7 @@ def lexicon(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 @given(memories=st.lists(records(), max_size=12), chosen=st.lists(filters, min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_filter_lets_through_exactly_what_it_says(
-    tmp_path: Path, memories: list[MemoryRecord], chosen: list[MemoryFilter]
-) -> None:
+def test_every_filter_is_exact(tmp_path: Path, memories: list[MemoryRecord], chosen: list[MemoryFilter]) -> None:
     with built(tmp_path, memories) as lexicon:
         for one in chosen:
             expected = [row for row, record in enumerate(memories, start=1) if passes(record, one)]

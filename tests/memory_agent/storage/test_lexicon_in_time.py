@@ -32,7 +32,7 @@ def test_a_search_ends_at_the_deadline_and_the_next_one_is_whole(lexicon: Lexico
     assert len(lexicon.search("mutex", MEMORIES)[0]) == MEMORIES
 
 
-def test_what_was_found_can_still_be_looked_up_after_the_deadline(lexicon: Lexicon) -> None:
+def test_found_rows_can_be_read_after_the_deadline(lexicon: Lexicon) -> None:
     with lexicon.until(time.monotonic() - 1.0):
         assert sorted(lexicon.times(np.arange(1, 31))) == list(range(1, 31))
 

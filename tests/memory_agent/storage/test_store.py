@@ -238,7 +238,7 @@ def test_the_change_log_says_when_it_does_not_reach_back(store: Store) -> None:
         assert again.log_length == 1
 
 
-def test_a_snapshot_does_not_see_what_is_committed_later(store: Store) -> None:
+def test_a_snapshot_does_not_see_later_commits(store: Store) -> None:
     with store.batch() as batch:
         batch.put(memory(), None)
     with store.snapshot() as snapshot:

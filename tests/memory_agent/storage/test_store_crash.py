@@ -1,4 +1,4 @@
-"""What was acknowledged survives: writers that are killed at any moment, and disks that are full."""
+"""Acknowledged writes survive killed writers and full disks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ while True:
 
 
 def killed_after(folder: Path, keys: Path | None, acks: int) -> int:
-    """Run a writer, kill it after so many acknowledgements, and return the last one that it gave."""
+    """Run a writer, kill it after this many acknowledgements, and return its last one."""
     code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder), keys=str(keys or ""))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None

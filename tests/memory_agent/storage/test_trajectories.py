@@ -1,4 +1,4 @@
-"""Runs and recalls in the store: found by time and by memory, sealed, and in step with their indexes."""
+"""Runs and recalls in the store: found by time and by memory, with checksums, and in step with their indexes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_runs_that_used_a_memory_are_known_by_it(store: Store) -> None:
         assert [use.run_key for use in snapshot.uses(7)] == [b"b"]
 
 
-def test_what_can_be_learnt_gets_a_new_version_when_it_changes_and_only_then(store: Store) -> None:
+def test_the_lessons_version_changes_only_with_the_lessons(store: Store) -> None:
     versions = [store.lessons_version]
     ended = run("a", 100, 200)
     changes = [
@@ -192,7 +192,7 @@ def test_recalls_of_no_run_are_pruned_by_number_and_age_and_those_of_runs_never(
     assert store.verify() == 0
 
 
-def test_equal_requests_have_equal_digests_white_space_and_case_aside() -> None:
+def test_equal_requests_have_equal_digests_ignoring_white_space_and_case() -> None:
     assert request_digest(" Fix  the\nRace ") == request_digest("fix the race")
     assert request_digest("fix the race!") != request_digest("fix the race")
 

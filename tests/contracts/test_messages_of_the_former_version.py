@@ -1,7 +1,6 @@
 """Requests and replies have the bytes they had before the table of verbs: clients and daemons of both versions mix.
 
-`frames.json` was recorded with the version before: its clients' requests with the arguments they were made of, and its
-hosts' replies.
+`messages.json` was recorded with the former version: requests with their arguments, and replies.
 """
 
 from __future__ import annotations
@@ -67,31 +66,31 @@ def _recorded() -> list[Recorded]:
         "drop_quarantined": ("ids",),
     }
     found = []
-    document = json.loads(Path(__file__).with_name("frames.json").read_text(encoding="utf-8"))
-    for frame in document["frames"]:
-        places = dict(zip(names.get(frame["method"], ()), map(_value, frame["args"]), strict=False))
-        arguments = {**places, **{name: _value(value) for name, value in frame["kwargs"].items()}}
-        reply = None if frame["reply"] is None else base64.b64decode(frame["reply"])
-        found.append(Recorded(BY_METHOD[frame["method"]], arguments, base64.b64decode(frame["request"]), reply))
+    document = json.loads(Path(__file__).with_name("messages.json").read_text(encoding="utf-8"))
+    for message in document["messages"]:
+        places = dict(zip(names.get(message["method"], ()), map(_value, message["args"]), strict=False))
+        arguments = {**places, **{name: _value(value) for name, value in message["kwargs"].items()}}
+        reply = None if message["reply"] is None else base64.b64decode(message["reply"])
+        found.append(Recorded(BY_METHOD[message["method"]], arguments, base64.b64decode(message["request"]), reply))
     return found
 
 
-FRAMES = _recorded()
-IDS = [f"{number}-{frame.verb.method}" for number, frame in enumerate(FRAMES)]
+MESSAGES = _recorded()
+IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAGES)]
 
 
 def test_every_verb_was_recorded() -> None:
-    assert {frame.verb.method for frame in FRAMES} == {verb.method for verb in VERBS if not verb.is_inner}
+    assert {message.verb.method for message in MESSAGES} == {verb.method for verb in VERBS if not verb.is_inner}
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=IDS)
-def test_a_client_sends_the_bytes_it_sent_before(frame: Recorded) -> None:
-    assert frame.verb.call(frame.arguments).encode("alice", "t") == frame.request
+@pytest.mark.parametrize("message", MESSAGES, ids=IDS)
+def test_a_client_sends_the_bytes_it_sent_before(message: Recorded) -> None:
+    assert message.verb.call(message.arguments).encode("alice", "t") == message.request
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=IDS)
-def test_a_daemon_understands_an_older_client(frame: Recorded) -> None:
-    request = decode_request(frame.request)
+@pytest.mark.parametrize("message", MESSAGES, ids=IDS)
+def test_a_daemon_understands_an_older_client(message: Recorded) -> None:
+    request = decode_request(message.request)
     assert permitted(request, EVERYBODY) == request
     kind = BY_NAME[request.method].params
     params = decode(request.params, kind)
@@ -99,25 +98,25 @@ def test_a_daemon_understands_an_older_client(frame: Recorded) -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", [frame for frame in FRAMES if frame.reply is not None], ids=lambda one: one.verb.method
+    "message", [message for message in MESSAGES if message.reply is not None], ids=lambda one: one.verb.method
 )
-def test_a_client_understands_an_older_daemon_whose_replies_had_these_bytes(frame: Recorded) -> None:
-    assert frame.reply is not None
-    assert encode_result(decode_reply(frame.reply, frame.verb.result)) == frame.reply
+def test_a_client_understands_an_older_daemon_whose_replies_had_these_bytes(message: Recorded) -> None:
+    assert message.reply is not None
+    assert encode_result(decode_reply(message.reply, message.verb.result)) == message.reply
 
 
-def test_a_host_answers_what_an_older_client_asks(tmp_path: Path) -> None:
-    """All but the ids, which a new store gives anew; what names one of those is refused by name, or finds nothing."""
+def test_a_host_answers_an_older_client(tmp_path: Path) -> None:
+    """All but the ids, which a new store assigns anew: requests that name one are refused by name, or find nothing."""
     with absent_embedder(tmp_path) as embedder:
         host = MemoryHost(tmp_path, Settings(), embedder)
         faults = []
-        for frame in FRAMES:
-            if frame.reply is not None:
-                request = decode_request(frame.request)
+        for message in MESSAGES:
+            if message.reply is not None:
+                request = decode_request(message.request)
                 reply = host.call("alice", request.method, bytes(request.params), request.deadline_ms)
                 try:
-                    decode_reply(reply, frame.verb.result)
+                    decode_reply(reply, message.verb.result)
                 except Exception as error:  # each is compared
-                    faults.append((frame.verb.method, str(error)))
+                    faults.append((message.verb.method, str(error)))
         host.close()
         assert faults == [("feedback", "recall_id: is not known: it was never given, or is too old")]
