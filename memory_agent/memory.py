@@ -76,7 +76,10 @@ _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
 class Memory:
-    """The memory of one user. Every method raises `StoreError` when the store failed or was closed."""
+    """The memory of one user. Every method raises `StoreError` when the store failed or was closed.
+
+    In the examples, `memory` is `Memory.open("data/alice")`, and empty.
+    """
 
     runs: Runs
     sona: Sona
@@ -135,8 +138,11 @@ class Memory:
         `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` when the folder and
         `settings.encryption` disagree.
 
-            with Memory.open("data/alice", settings=load_settings(Path("memory-agent.toml"))) as memory:
-                result = memory.recall("fix the bug in the auth module")
+        >>> with Memory.open("data/alice") as memory:
+        ...     record = memory.remember("Staging needs the VPN")
+        >>> with Memory.open("data/alice", settings=load_settings(Path("memory-agent.toml"))) as memory:
+        ...     memory.stats().memories
+        1
         """
         if not os.fspath(path):
             raise InvalidInputError("path", "is empty")  # Path("") would be the current folder
@@ -168,6 +174,11 @@ class Memory:
         made no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never become a
         memory (malformed, too large, in the future) are listed in `rejected` and do not affect the others. The events'
         `user_id` is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not match it.
+
+        >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
+        >>> report = memory.ingest([event, event, {"event_type": "user_input"}])
+        >>> report.kept, report.duplicates, [one.reason for one in report.rejected]
+        (1, 1, ['user_id: is missing'])
         """
         if isinstance(events, Mapping | Event | str | bytes):
             raise InvalidInputError("events", f"must be a list of events, is {type(events).__name__}")
@@ -175,7 +186,14 @@ class Memory:
         return self._ingest([partial(self._checked, event, moment) for event in events], seqs)
 
     def ingest_encoded(self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None) -> IngestReport:
-        """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), which validated them."""
+        """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), which validated them.
+
+        >>> entries = journal.read(after_seq=0, limit=100, user_id="alice")
+        >>> memory.ingest_encoded([one.data for one in entries], seqs=[one.seq for one in entries]).kept
+        3
+        >>> memory.stats().cursor
+        3
+        """
         return self._ingest([partial(read_event, event) for event in events], seqs)
 
     @property
@@ -198,6 +216,12 @@ class Memory:
 
         `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded`; that is
         not an error. Raises `InvalidInputError` (with the argument's name).
+
+        >>> fix = memory.remember("A mutex per session fixed the race for the token", tags=["auth"])
+        >>> lunch = memory.remember("Lunch is at noon in the canteen")
+        >>> result = memory.recall("users get signed out at random", top_k=1)
+        >>> [found.record.text for found in result.memories], result.degraded
+        (['A mutex per session fixed the race for the token'], ())
         """
         moment = check_now(now)
         asked = make_query(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
@@ -228,6 +252,10 @@ class Memory:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
         Raises `InvalidInputError` (with the argument's name).
+
+        >>> record = memory.remember("Staging: postgres://ann:kq7xW2pz@db/app", tags=["deploy"])
+        >>> record.text, record.kind, record.tags
+        ('Staging: postgres://ann:[masked:url_password]@db/app', 'finding', ('deploy',))
         """
         record = make_record(
             text,
@@ -247,7 +275,12 @@ class Memory:
         return record
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
-        """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`."""
+        """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> [found.text for found in memory.get([record.id, "unknown"])]
+        ['Staging needs the VPN']
+        """
         wanted = check_ids(ids)
         with self._call():
             rows = [self._archive.store.row_of_id(one) for one in wanted if one]
@@ -259,13 +292,22 @@ class Memory:
 
         Runs and recalls forget them too, and no replay of their events brings them back. Their bytes stay in the files
         for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> memory.forget([record.id]), memory.forget([record.id])
+        (1, 0)
         """
         with self._call():
             self.erasure.forgotten(ids)
             return self._forgetting.memories(ids)
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were."""
+        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were.
+
+        >>> record = memory.remember("Staging needs the VPN", session_id="s-17")
+        >>> memory.forget_session("s-17")
+        1
+        """
         with self._call():
             self.erasure.forgotten(session_id=session_id)
             return self._forgetting.session(session_id)
@@ -285,11 +327,24 @@ class Memory:
         It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
         memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
         memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
+
+        >>> fix = memory.remember("A mutex per session fixed the race for the token")
+        >>> result = memory.recall("users get signed out at random")
+        >>> report = memory.feedback(result.recall_id, used=[fix.id], quality=1.0)
+        >>> memory.get([fix.id])[0].utility
+        Utility(used=1, reward_sum=1.0)
         """
         return self.runs.judge(recall_id, used, quality, comment, event_id=event_id, now=now)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Abandon runs without events for too long, and delete old recalls outside runs; return the number of runs."""
+        """Abandon runs without events for too long, and delete old recalls outside runs; return the number of runs.
+
+        >>> run = memory.runs.begin("Users get signed out at random")
+        >>> memory.expire(now=datetime.now(UTC) + timedelta(days=8))
+        1
+        >>> memory.runs.get(run.id).state
+        'expired'
+        """
         with self._call():
             return self._forgetting.silent_runs(check_now(now))
 
@@ -297,6 +352,13 @@ class Memory:
         """Embed at most `limit` memories that were stored without a vector, for want of a model; return how many.
 
         Resumes where it was interrupted. Returns 0 while there is no model, or if the model changed.
+
+        >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+        >>> with Memory.open("data/bob", settings=no_model) as memory:
+        ...     record = memory.remember("Staging needs the VPN")
+        >>> with Memory.open("data/bob") as memory:
+        ...     memory.fill_vectors(), memory.stats().without_vector
+        (1, 0)
         """
         with self._call():
             filled = self._intake.fill_vectors(limit)
@@ -307,6 +369,10 @@ class Memory:
         """Recompute all vectors with the current model, after `model_changed`; return how many.
 
         Meanwhile recalls are lexical. `progress` is called with (done, total). Raises `ModelError` without a model.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> memory.reembed()  # the model has not changed
+        0
         """
         with self._call():
             made = self._intake.reembed(progress)
@@ -314,7 +380,13 @@ class Memory:
             return made
 
     def stats(self) -> MemoryStats:
-        """Return the figures of this user's memory."""
+        """Return the figures of this user's memory.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> stats = memory.stats()
+        >>> stats.memories, stats.by_kind, stats.index
+        (1, {'finding': 1}, 'exact')
+        """
         with self._call():
             try:
                 return _stats(self.user_id, self._archive)
@@ -323,7 +395,13 @@ class Memory:
                 return _stats(self.user_id, self._archive)
 
     def close(self) -> None:
-        """Wait for running calls, write pending data, save the caches and release the folder. Idempotent."""
+        """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
+
+        >>> memory.close()
+        >>> memory.recall("users get signed out")
+        Traceback (most recent call last):
+        memory_agent.errors.StoreError: the memory of alice is closed
+        """
         if self._call.shut():
             self._consolidation.close()
             with self.erasure.noting_age():
@@ -331,7 +409,13 @@ class Memory:
             self._embedder.close()
 
     def abandon(self) -> None:
-        """Close without writing, after `FencedError`: the folder has a new owner."""
+        """Close without writing, after `FencedError`: the folder has a new owner.
+
+        >>> memory.abandon()
+        >>> memory.recall("users get signed out")
+        Traceback (most recent call last):
+        memory_agent.errors.StoreError: the memory of alice is closed
+        """
         if self._call.shut():
             self._archive.abandon()
             self._embedder.close()

@@ -52,7 +52,12 @@ class Sona:
         self._in_use = in_use
 
     def status(self) -> SonaStatus:
-        """Return the state of the learner."""
+        """Return the state of the learner.
+
+        >>> status = memory.sona.status()
+        >>> status.gate.state, status.trajectories, status.gain
+        ('shadow', 0, None)
+        """
         with self._in_use():
             self._learner.follow()
             store = self._archive.store
@@ -89,6 +94,11 @@ class Sona:
         """Discard what was learned; return the number of ended runs, from which nothing is learned any more.
 
         Runs and the outcomes of memories are kept. Durable on return.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.end("run-7")
+        >>> memory.sona.reset(), memory.sona.status().exemplars
+        (1, 0)
         """
         with self._in_use():
             with self._archive.batch() as batch:
@@ -100,7 +110,14 @@ class Sona:
             return len(runs)
 
     def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. As private as the queries."""
+        """Return the ended runs with their recalls, for `load`. As private as the queries.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.end("run-7")
+        >>> with Memory.open("data/bob") as bob:
+        ...     bob.sona.load(memory.sona.export())
+        1
+        """
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             return export_runs(snapshot)
 
@@ -109,6 +126,11 @@ class Sona:
 
         Memories are matched by id; unknown ones are left out. Raises `InvalidInputError` for damaged data, before any
         change.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.end("run-7")
+        >>> memory.sona.load(memory.sona.export())
+        0
         """
         with self._in_use():
             with self._archive.batch() as batch:
@@ -120,6 +142,11 @@ class Sona:
         """Infer what ended runs used, find patterns, retrain and save the learner; return whether anything was new.
 
         Part of a host's upkeep; reads at most 50 runs at a time.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.end("run-7")
+        >>> memory.sona.consolidate(), memory.sona.consolidate()
+        (True, False)
         """
         with self._in_use():
             return self._consolidation.consolidate(check_now(now))
@@ -136,6 +163,10 @@ class Care:
         """Rebuild the vector index and the lexicon from the records; return how many memories there are.
 
         Meanwhile recalls use the other index and say so in `degraded`. Both include what is ingested meanwhile.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> memory.care.rebuild()
+        1
         """
         with self._in_use():
             self._archive.rebuild("index")
@@ -147,6 +178,10 @@ class Care:
         """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.
 
         Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without room for a copy.
+
+        >>> sizes = memory.care.compact()
+        >>> sizes.bytes_after <= sizes.bytes_before
+        True
         """
         with self._in_use():
             before, after = self._archive.compact()
@@ -185,12 +220,24 @@ class Erasure:
         memories) and the record file is copied. An erasure that a crash interrupts is finished at the next opening.
         `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
         daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises `InvalidInputError`.
+
+        >>> record = memory.remember("Ann is on leave until May", tags=["hr"])
+        >>> receipt = memory.erasure.erase(filter={"tags": ["hr"]})
+        >>> receipt.memories, receipt.complete
+        (1, True)
         """
         moment = check_now(now)
         return self._erase(Selection.of(record_ids, session_id, filter), moment, dry_run=dry_run)
 
     def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
-        """Erase memories that expired by a retention rule, as `erase` does; the receipt counts them in `by_rule`."""
+        """Erase memories that expired by a retention rule, as `erase` does; the receipt counts them in `by_rule`.
+
+        >>> rules = (RetentionRule(name="a-month", age_s=30 * 86_400),)
+        >>> with Memory.open("data/bob", settings=Settings(retention=RetentionSettings(rules=rules))) as bob:
+        ...     record = bob.remember("Ann is on leave until May")
+        ...     bob.erasure.erase_expired(now=datetime.now(UTC) + timedelta(days=31)).by_rule
+        {'a-month': 1}
+        """
         return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
 
     def age(self, now: datetime | None = None, limit: int | None = None) -> int:

@@ -60,7 +60,12 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return."""
+        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run.id, run.state, run.objective
+        ('run-7', 'open', 'Users get signed out')
+        """
         check_words("objective", objective)
         moment = check_now(now)
         given = event_id if run_id is None else run_id  # a repeat begins the same run
@@ -79,7 +84,14 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Record what a run did and which memories that step used. Durable on return."""
+        """Record what a run did and which memories that step used. Durable on return.
+
+        >>> fix = memory.remember("A mutex per session fixed the race for the token")
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.step("run-7", "Put a mutex around the refresh", memory_ids=[fix.id])
+        >>> [(used.how, used.credit) for used in run.used]
+        [('event', 1.0)]
+        """
         check_words("text", text)
         name = check_name("run_id", run_id)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
@@ -97,7 +109,13 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable."""
+        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.end("run-7", summary="Made the token rotation atomic", quality=0.9)
+        >>> run.state, run.outcome, run.quality
+        ('ended', 'completed', 0.9)
+        """
         event_type, said = _ENDS[check_choice("outcome", outcome, OUTCOMES)]
         name = check_name("run_id", run_id)
         payload: dict[str, Any] = {"run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
@@ -110,7 +128,12 @@ class Runs:
         return self._known(name)
 
     def get(self, run_id: str) -> Trajectory | None:
-        """Return the run, or None."""
+        """Return the run, or None.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> memory.runs.get("run-7").objective, memory.runs.get("run-8")
+        ('Users get signed out', None)
+        """
         name = check_name("run_id", run_id)
         with self._in_use():
             self._settle_recalls()
@@ -119,7 +142,14 @@ class Runs:
                 return None if run is None or not run.marks else to_trajectory(snapshot, run)
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
-        """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
+        """Return at most `limit` runs, newest first; with `state`, only runs in that state.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.begin("The deploy hangs", run_id="run-8")
+        >>> run = memory.runs.end("run-7")
+        >>> [run.id for run in memory.runs.list()], [run.id for run in memory.runs.list("open")]
+        (['run-8', 'run-7'], ['run-8'])
+        """
         wanted = None if state is None else check_choice("state", state, RUN_STATES)
         most = check_whole("limit", limit, MOST_RUNS)
         with self._in_use():

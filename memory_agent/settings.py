@@ -224,6 +224,11 @@ def load_settings(
     A variable is `MEMORY_AGENT_` and the path of the setting with `__` between its parts, as in
     `MEMORY_AGENT_RECALL__MODE=vector`; an override is keyed `recall.mode`. `warn` receives a message for each setting
     given under a former name (`RENAMED`); by default it is a `FutureWarning`. Raises `SettingsError`.
+
+    >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
+    >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
+    >>> settings.recall.mode, settings.recall.deadline_ms, settings.recall.candidates
+    ('vector', 200.0, 200)
     """
     tree = _read_toml(file) if file is not None else {}
     for name, text in environment.items():

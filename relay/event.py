@@ -55,12 +55,20 @@ _event_decoder = msgspec.msgpack.Decoder(Event)
 
 
 def encode_event(event: Event) -> bytes:
-    """Return the canonical MessagePack of an event, as the journal stores it and publishers send it."""
+    """Return the canonical MessagePack of an event, as the journal stores it and publishers send it.
+
+    >>> read_event(encode_event(events[0])) == events[0]
+    True
+    """
     return _encoder.encode(event)
 
 
 def read_event(data: bytes) -> Event:
-    """Return the event in canonical bytes, as read from the journal. Raises `MalformedEventError`."""
+    """Return the event in canonical bytes, as read from the journal. Raises `MalformedEventError`.
+
+    >>> read_event(encode_event(events[0])).payload
+    {'text': 'Staging needs the VPN'}
+    """
     try:
         return _event_decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -71,6 +79,13 @@ def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
     """Return the validated event in JSON or MessagePack bytes.
 
     Raises `MalformedEventError` (with the field's name) or `EventTooLargeError`, and nothing else for any bytes.
+
+    >>> data = b'{"event_id": "e-1", "event_type": "user_input", "user_id": "alice"}'
+    >>> decode_event(data, EventLimits(), now).event_id
+    'e-1'
+    >>> decode_event(b"{", EventLimits(), now)
+    Traceback (most recent call last):
+    relay.errors.MalformedEventError: ...
     """
     return event_from_mapping(decode_mapping(data, limits), limits, now)
 
@@ -80,6 +95,10 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
 
     A missing timestamp is `now`. A missing id is derived from the fields as sent, so a repeat gets the same id; two
     events without ids and with equal fields are therefore one.
+
+    >>> event = event_from_mapping({"event_type": "user_input", "user_id": "alice"}, EventLimits(), now)
+    >>> event.event_id, event.timestamp == now
+    ('derived-...', True)
     """
     if not isinstance(mapping, Mapping):
         raise MalformedEventError("event", f"expected an object, got {type(mapping).__name__}")

@@ -60,7 +60,10 @@ class Appended(NamedTuple):
 
 
 class Journal:
-    """One journal in one folder. Threads share it; writes wait for each other."""
+    """One journal in one folder. Threads share it; writes wait for each other.
+
+    In the examples, `journal` is empty, and `events` are `e-1` to `e-3` of alice.
+    """
 
     def __init__(
         self,
@@ -92,6 +95,13 @@ class Journal:
 
         Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`,
         `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+
+        >>> with Journal.open(Path("journal")) as journal:
+        ...     journal.append(events, now)[-1].seq
+        3
+        >>> with Journal.open(Path("journal"), readonly=True) as journal:
+        ...     journal.last_seq
+        3
         """
         settings = settings or JournalSettings()
         environment = open_file(path, settings, readonly=readonly)
@@ -118,6 +128,11 @@ class Journal:
         `origins` holds the origin of each event, if they are known. The same transaction quarantines `suspects`, and
         stores `source`: a name and how far it was read.
         Raises `JournalPausedError` (nothing was written), `JournalError`.
+
+        >>> journal.append(events[:2], now)
+        [Appended(seq=1, duplicate=False), Appended(seq=2, duplicate=False)]
+        >>> journal.append(events[1:], now)
+        [Appended(seq=2, duplicate=True), Appended(seq=3, duplicate=False)]
         """
         with self._writing() as transaction:
             if events:
@@ -132,7 +147,12 @@ class Journal:
     def read(
         self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
     ) -> list[JournalEntry]:
-        """As `fetch`, but return only the entries."""
+        """As `fetch`, but return only the entries.
+
+        >>> appended = journal.append(events, now)
+        >>> [(entry.seq, read_event(entry.data).event_id) for entry in journal.read(after_seq=1, limit=10)]
+        [(2, 'e-2'), (3, 'e-3')]
+        """
         return self.fetch(after_seq, limit, max_bytes, user_id).entries
 
     def fetch(self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None) -> Batch:
@@ -141,6 +161,11 @@ class Journal:
         Stops before `max_bytes` of event data, but the first entry always fits. Entries whose key is gone are passed.
         Raises `EntryDamagedError` when the first entry is damaged (a later one ends the batch before it), and
         `KeysUnavailableError` when the folder of keys is gone.
+
+        >>> appended = journal.append(events, now)
+        >>> batch = journal.fetch(after_seq=0, limit=2)
+        >>> [entry.seq for entry in batch.entries], batch.last_seq
+        ([1, 2], 3)
         """
         self._sealing.require_keys()
         entries: list[JournalEntry] = []
@@ -171,7 +196,12 @@ class Journal:
             return self._first_seq(transaction, counter(transaction, "last_seq"))
 
     def cursor(self, name: str) -> int:
-        """Return the cursor of the consumer `name`, 0 when it is unknown."""
+        """Return the cursor of the consumer `name`, 0 when it is unknown.
+
+        >>> appended = journal.append(events, now)
+        >>> journal.commit("indexer", 2), journal.cursor("indexer"), journal.cursor("other")
+        (2, 2, 0)
+        """
         with self._environment.read() as transaction:
             return self._cursor(transaction, name) or 0
 
@@ -180,6 +210,10 @@ class Journal:
 
         A cursor never goes back. A commit of 0 registers a consumer, so that retention waits for it.
         Raises `CursorError` for a number that was never assigned, or an unusable name.
+
+        >>> appended = journal.append(events, now)
+        >>> journal.commit("indexer", 2), journal.commit("indexer", 1)
+        (2, 2)
         """
         key = _consumer_key(name)
         with self._environment.write() as transaction:
@@ -192,23 +226,43 @@ class Journal:
             return max(seq, known or 0)
 
     def consumers(self) -> list[ConsumerState]:
-        """Return the durable consumers, by name."""
+        """Return the durable consumers, by name.
+
+        >>> appended = journal.append(events, now)
+        >>> journal.commit("indexer", 2), journal.consumers()
+        (2, [ConsumerState(name='indexer', seq=2, lag=1)])
+        """
         with self._environment.read() as transaction:
             return self._consumers(transaction)
 
     def require_read(self, max_lag: int) -> None:
-        """Raise `ConsumerBehindError` when a durable consumer has more than `max_lag` unread entries; 0: off."""
+        """Raise `ConsumerBehindError` when a durable consumer has more than `max_lag` unread entries; 0: off.
+
+        >>> appended, cursor = journal.append(events, now), journal.commit("indexer", 0)
+        >>> journal.require_read(max_lag=2)
+        Traceback (most recent call last):
+        relay.errors.ConsumerBehindError: ...
+        """
         behind = max(self.consumers(), key=lambda consumer: consumer.lag, default=None) if max_lag else None
         if behind is not None and behind.lag > max_lag:
             raise ConsumerBehindError(behind.name, behind.lag, max_lag)
 
     def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return."""
+        """Remove a consumer, so that retention no longer waits for it; False when it was unknown. Durable on return.
+
+        >>> journal.commit("indexer", 0), journal.remove_consumer("indexer"), journal.remove_consumer("indexer")
+        (0, True, False)
+        """
         with self._environment.write() as transaction:
             return transaction.delete("consumers", _consumer_key(name))
 
     def source_cursor(self, name: str) -> int | None:
-        """Return how far a source was read (`append`); None when it is new."""
+        """Return how far a source was read (`append`); None when it is new.
+
+        >>> appended = journal.append(events, now, source=("app", 30))
+        >>> journal.source_cursor("app"), journal.source_cursor("other")
+        (30, None)
+        """
         with self._environment.read() as transaction:
             value = transaction.get("sources", name.encode())
         return None if value is None else number(value)
@@ -216,17 +270,31 @@ class Journal:
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
-        """Quarantine something that could not be handled; return its id (0: no room). Durable on return."""
+        """Quarantine something that could not be handled; return its id (0: no room). Durable on return.
+
+        >>> journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
+        1
+        """
         with self._writing() as transaction:
             return self._quarantine.add(transaction, Suspect(data, code, reason, source, seq), now)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
-        """Return at most `limit` quarantined entries with an id above `after`, in order."""
+        """Return at most `limit` quarantined entries with an id above `after`, in order.
+
+        >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
+        >>> [(entry.id, entry.code, entry.data) for entry in journal.quarantined()]
+        [(1, 'malformed_event', b'{')]
+        """
         with self._environment.read() as transaction:
             return self._quarantine.after(transaction, after, limit)
 
     def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
-        """Return one quarantined entry. Raises `QuarantineEntryError` when there is none."""
+        """Return one quarantined entry. Raises `QuarantineEntryError` when there is none.
+
+        >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
+        >>> journal.quarantined_entry(entry_id).reason
+        'is not JSON'
+        """
         with self._environment.read() as transaction:
             entry = self._quarantine.get(transaction, entry_id)
         if entry is None:
@@ -234,13 +302,24 @@ class Journal:
         return entry
 
     def drop(self, entry_id: int) -> None:
-        """Delete a quarantined entry for good. Durable on return. Raises `QuarantineEntryError`."""
+        """Delete a quarantined entry for good. Durable on return. Raises `QuarantineEntryError`.
+
+        >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
+        >>> journal.drop(entry_id)
+        >>> journal.quarantined()
+        []
+        """
         with self._environment.write() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
                 raise QuarantineEntryError(entry_id, "there is no such entry")
 
     def release(self, entry_id: int, event: Event, origin: Origin, now: datetime) -> Appended:
-        """Append the event of a quarantined entry, and remove the entry, in one transaction. Durable on return."""
+        """Append the event of a quarantined entry, and remove the entry, in one transaction. Durable on return.
+
+        >>> entry_id = journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
+        >>> journal.release(entry_id, events[0], Origin("local", for_all=True), now)
+        Appended(seq=1, duplicate=False)
+        """
         with self._writing() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
                 raise QuarantineEntryError(entry_id, "there is no such entry")
@@ -255,11 +334,22 @@ class Journal:
             return self._quarantine.add(transaction, suspect, now)
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete what is older or more than the settings allow, as far as consumers have read. Durable on return."""
+        """Delete what is older or more than the settings allow, as far as consumers have read. Durable on return.
+
+        >>> appended = journal.append(events, now)
+        >>> journal.retain(now).deleted
+        0
+        """
         return self._retention.retain(now)
 
     def discard(self, through_seq: int, consumer: str, now: datetime) -> None:
-        """Move a consumer's cursor and delete everything up to it, in one transaction. Durable on return."""
+        """Move a consumer's cursor and delete everything up to it, in one transaction. Durable on return.
+
+        >>> appended = journal.append(events, now)
+        >>> journal.discard(2, "indexer", now)
+        >>> journal.first_seq, journal.cursor("indexer")
+        (3, 2)
+        """
         with self._environment.write() as transaction:
             transaction.put("consumers", _consumer_key(consumer), number_key(through_seq))
             self._retention.delete_through(transaction, through_seq, now)
@@ -268,12 +358,21 @@ class Journal:
         """Erase the next part of a selection (`Erasing.erase`). Durable on return.
 
         The bytes stay in free pages until `compact`. Raises `KeysUnavailableError`.
+
+        >>> appended = journal.append(events, now)
+        >>> journal.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"})), now).seqs
+        [2]
         """
         self._sealing.require_keys()
         return self._erasing.erase(wanted, now, dry_run=dry_run)
 
     def erase_all(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase all parts of a selection, one transaction each. Durable on return."""
+        """Erase all parts of a selection, one transaction each. Durable on return.
+
+        >>> appended = journal.append(events, now)
+        >>> journal.erase_all(Erasable(user_id="alice", everything=True), now).seqs
+        [1, 2, 3]
+        """
         seqs: list[int] = []
         while True:
             part = self.erase(wanted, now, dry_run=dry_run)
@@ -286,6 +385,11 @@ class Journal:
         """Rewrite the file without deleted data. Writers wait meanwhile (.1 s per 100 MB). Durable on return.
 
         Raises `JournalFullError` when the disk has no room for the copy, `TimeoutError` when a reader does not end.
+
+        >>> appended = journal.append(events, now)
+        >>> erased = journal.erase_all(Erasable(user_id="alice", everything=True), now)
+        >>> journal.uncompacted, journal.compact(), journal.uncompacted
+        (3, None, 0)
         """
         self._environment.compact(_COMPACTION_TRIES)
         with self._environment.write() as transaction:
@@ -298,11 +402,21 @@ class Journal:
             return counter(transaction, "uncompacted")
 
     def clear_dead_readers(self) -> int:
-        """Free the slots of readers whose process died; return how many. Call it periodically."""
+        """Free the slots of readers whose process died; return how many. Call it periodically.
+
+        >>> journal.clear_dead_readers()
+        0
+        """
         return self._environment.clear_dead_readers()
 
     def stats(self) -> JournalStats:
-        """Return the journal's figures, from one snapshot."""
+        """Return the journal's figures, from one snapshot.
+
+        >>> appended = journal.append(events, now)
+        >>> stats = journal.stats()
+        >>> stats.entries, stats.last_seq, stats.quarantined
+        (3, 3, 0)
+        """
         with self._environment.read() as transaction:
             last_seq = counter(transaction, "last_seq")
             return JournalStats(
@@ -321,7 +435,10 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Close, and release the lock. No other thread may be using the journal. Idempotent."""
+        """Close, and release the lock. No other thread may be using the journal. Idempotent.
+
+        >>> journal.close()
+        """
         self._environment.close()
 
     def __enter__(self) -> Self:

@@ -64,7 +64,13 @@ class Masker:
         return {name.removeprefix(COUNTED): number for name, number in counted if name.startswith(COUNTED)}
 
     def text(self, text: str) -> str:
-        """Return `text` with its secrets masked. Idempotent."""
+        """Return `text` with its secrets masked. Idempotent.
+
+        >>> masker.text("psql postgres://ann:kq7xW2pz@db/app")
+        'psql postgres://ann:[masked:url_password]@db/app'
+        >>> masker.counts
+        {'url_password': 1}
+        """
         if not self._formats:
             return text
         places = self._exact.rows(text) + self._any_case.rows(text.lower())
@@ -74,7 +80,11 @@ class Masker:
         return text
 
     def data(self, data: bytes) -> bytes:
-        """Mask bytes: as `value` if they are JSON or MessagePack, else as `text`; bytes that are not UTF-8 are kept."""
+        """Mask bytes: as `value` if they are JSON or MessagePack, else as `text`; bytes that are not UTF-8 are kept.
+
+        >>> masker.data(b'{"password":"kq7xW2pz"}')
+        b'{"password":"[masked:password]"}'
+        """
         if not self._formats:
             return data
         for decode, encode in _CODECS:
@@ -90,6 +100,9 @@ class Masker:
         """Return free JSON with every text masked, at any depth, field names included.
 
         The value of a field with a name like `password` is always masked.
+
+        >>> masker.value({"user": "ann", "password": "kq7xW2pz"})
+        {'user': 'ann', 'password': '[masked:password]'}
         """
         if not self._formats:
             return value
@@ -102,7 +115,12 @@ class Masker:
         return value
 
     def event(self, event: Event) -> Event:
-        """Return the event with payload and unknown fields masked. Its ids are kept, so a repeat is recognised."""
+        """Return the event with payload and unknown fields masked. Its ids are kept, so a repeat is recognised.
+
+        >>> event = msgspec.structs.replace(events[0], payload={"password": "kq7xW2pz"})
+        >>> masker.event(event).payload
+        {'password': '[masked:password]'}
+        """
         if not self._formats:
             return event
         payload, extra = self.value(event.payload), self.value(event.extra)
@@ -157,6 +175,9 @@ def masked_kinds(*values: object) -> Counter[str]:
     """Count the masked secrets in free JSON by kind, from the marks in it.
 
     A kind that is not in the table (from a setting, or typed into the text) counts as `other`.
+
+    >>> masked_kinds({"text": "psql postgres://ann:[masked:url_password]@db/app"})
+    Counter({'url_password': 1})
     """
     kinds: Counter[str] = Counter()
     for value in values:

@@ -46,10 +46,11 @@ _CLOSE_TIMEOUT_S = 5.0
 class Publisher:
     """One ordered stream of events to one relay. Thread-safe; close it.
 
-        with Publisher(relay_endpoints(data_dir).ingest, spool=Path("spool")) as publisher:
-            publisher.publish({"event_type": "user_input", "user_id": "alice", "payload": {"text": "hello"}})
-
     Without a spool, events that `flush` has not confirmed are lost when this process dies.
+
+    >>> with Publisher(relay_endpoints(data_dir).ingest, spool=Path("spool")) as publisher:
+    ...     publisher.publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
+    'e-1'
     """
 
     def __init__(
@@ -95,6 +96,13 @@ class Publisher:
         Waits while the window is full. Raises, without queueing it, `MalformedEventError` for an invalid event,
         `RelayUnavailableError` when there was no room within `timeout_s`, and `SpoolFullError` when the relay is away
         and the spool is full.
+
+        >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
+        >>> publisher.publish(event)
+        'derived-...'
+        >>> publisher.publish({"event_type": "user_input"})
+        Traceback (most recent call last):
+        relay.errors.MalformedEventError: user_id: is missing
         """
         checked, data = self._encoded(event)
         wait_s = self._settings.publish_timeout_s if timeout_s is None else timeout_s
@@ -107,7 +115,11 @@ class Publisher:
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
-        """Queue an event and return its `event_id`; None where that would wait or need the disk."""
+        """Queue an event and return its `event_id`; None where that would wait or need the disk.
+
+        >>> publisher.try_publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
+        'e-1'
+        """
         checked, data = self._encoded(event)
         with self._changed:
             self._require_open()
@@ -122,6 +134,12 @@ class Publisher:
 
         Acknowledged events are durable; the others are counted as `spooled` (on disk here) or `pending` (in memory
         only). Events that an earlier process left in the spool count too. Raises the error that stopped this publisher.
+
+        >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
+        >>> first, again = publisher.publish(event), publisher.publish(event)
+        >>> report = publisher.flush()
+        >>> report.acked, report.duplicates, report.pending, report.acked_through
+        (1, 1, 0, {'alice': 1})
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
@@ -141,6 +159,11 @@ class Publisher:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
         Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it.
+
+        >>> publisher.close()
+        >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
+        Traceback (most recent call last):
+        relay.errors.RelayUnavailableError: the publisher is closed
         """
         if self._closed:
             return

@@ -33,13 +33,14 @@ _MAX_BYTES = 4 << 20
 class Subscriber:
     """One consumer of one relay. Thread-safe, except `wait` and iteration.
 
-        with Subscriber(*relay_endpoints(data_dir), consumer="indexer") as subscriber:
-            for entry in subscriber.follow(["worker.*"]):
-                handle(entry)
-                subscriber.commit(entry.seq)
-
     Every request raises `RelayUnavailableError` when no answer came within `timeout_s`. It was sent twice by then, so
     it may have taken effect: a repeated removal then reports that there is nothing to remove.
+
+    In the examples, the journal has the events 1 to 3, `e-1` to `e-3` of alice.
+
+    >>> with Subscriber(*relay_endpoints(data_dir), consumer="indexer") as subscriber:
+    ...     [entry.seq for entry in subscriber.fetch(subscriber.cursor(), limit=100).entries]
+    [1, 2, 3]
     """
 
     def __init__(
@@ -61,14 +62,24 @@ class Subscriber:
         self._known_seq = 0
 
     def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
-        """Return up to `limit` entries after number `after`, of all users or one, and the journal's last number."""
+        """Return up to `limit` entries after number `after`, of all users or one, and the journal's last number.
+
+        >>> batch = subscriber.fetch(after=1, limit=100)
+        >>> [(entry.seq, entry.event_type) for entry in batch.entries], batch.last_seq
+        ([(2, 'user_input'), (3, 'user_input')], 3)
+        """
         request = wire.Fetch(after_seq=after, limit=limit, max_bytes=max_bytes, user_id=user_id)
         batch = self._request(request, Batch)
         self._known_seq = max(self._known_seq, batch.last_seq)
         return batch
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait up to `timeout_s` for entries after the last `fetch`; return whether there are any."""
+        """Wait up to `timeout_s` for entries after the last `fetch`; return whether there are any.
+
+        >>> batch = subscriber.fetch(after=0, limit=100)
+        >>> subscriber.wait(timeout_s=0.1)
+        False
+        """
         deadline_s = time.monotonic() + timeout_s
         while (frame := self._doorbell.receive(deadline_s - time.monotonic())) is not None:
             if wire.decode_doorbell(frame) > self._known_seq:
@@ -76,7 +87,15 @@ class Subscriber:
         return False
 
     def follow(self, topics: Sequence[str] = ("*",), after: int | None = None) -> Iterator[JournalEntry]:
-        """Iterate over entries under `topics`, from the cursor or after number `after`, waiting for more for ever."""
+        """Iterate over entries under `topics`, from the cursor or after number `after`, waiting for more for ever.
+
+        >>> for entry in subscriber.follow(["user_input"]):
+        ...     print(entry.seq, read_event(entry.data).payload["text"])
+        ...     if subscriber.commit(entry.seq) == 2:
+        ...         break
+        1 Staging needs the VPN
+        2 The deploy hangs
+        """
         position = self.cursor() if after is None else after
         while True:
             batch = self.fetch(position, _ITERATION_EVENTS)
@@ -92,41 +111,82 @@ class Subscriber:
         return self.follow()
 
     def cursor(self) -> int:
-        """Return the consumer's cursor; registers a new consumer, so that retention waits for it. Durable."""
+        """Return the consumer's cursor; registers a new consumer, so that retention waits for it. Durable.
+
+        >>> subscriber.cursor(), subscriber.commit(2), subscriber.cursor()
+        (0, 2, 2)
+        """
         return self._request(wire.Cursor(consumer=self._consumer), int)
 
     def commit(self, seq: int) -> int:
-        """Advance the cursor to `seq` and return it; it never moves back. Durable on return."""
+        """Advance the cursor to `seq` and return it; it never moves back. Durable on return.
+
+        >>> subscriber.commit(2), subscriber.commit(1)
+        (2, 2)
+        """
         return self._request(wire.Commit(consumer=self._consumer, seq=seq), int)
 
     def consumers(self) -> list[ConsumerState]:
+        """Return the durable consumers, by name.
+
+        >>> subscriber.commit(2), subscriber.consumers()
+        (2, [ConsumerState(name='indexer', seq=2, lag=1)])
+        """
         return self._request(wire.Consumers(), list[ConsumerState])
 
     def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention no longer waits for it; False when there is none."""
+        """Remove a consumer, so that retention no longer waits for it; False when there is none.
+
+        >>> subscriber.commit(2), subscriber.remove_consumer("indexer"), subscriber.remove_consumer("indexer")
+        (2, True, False)
+        """
         return self._request(wire.RemoveConsumer(consumer=name), bool)
 
     def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
-        """Quarantine an event that cannot be handled; return its id, 0 without room. Idempotent; durable on return."""
+        """Quarantine an event that cannot be handled; return its id, 0 without room. Idempotent; durable on return.
+
+        >>> subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
+        1
+        """
         request = wire.Quarantine(data=data, code=code, reason=reason, source=source, seq=seq)
         return self._request(request, int)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantineEntry]:
-        """Return up to `limit` quarantined entries with an id above `after`, in order."""
+        """Return up to `limit` quarantined entries with an id above `after`, in order.
+
+        >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
+        >>> [(entry.id, entry.code, entry.data) for entry in subscriber.quarantined()]
+        [(1, 'malformed_event', b'{')]
+        """
         return self._request(wire.Quarantined(after=after, limit=limit), list[QuarantineEntry])
 
     def quarantined_entry(self, entry_id: int) -> QuarantineEntry:
-        """Return one quarantined entry. Raises `QuarantineEntryError`."""
+        """Return one quarantined entry. Raises `QuarantineEntryError`.
+
+        >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
+        >>> subscriber.quarantined_entry(entry_id).reason
+        'is not JSON'
+        """
         return self._request(wire.QuarantinedEntry(id=entry_id), QuarantineEntry)
 
     def drop_quarantined(self, entry_id: int) -> None:
-        """Delete a quarantined entry for good. Raises `QuarantineEntryError`."""
+        """Delete a quarantined entry for good. Raises `QuarantineEntryError`.
+
+        >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
+        >>> subscriber.drop_quarantined(entry_id)
+        >>> subscriber.quarantined()
+        []
+        """
         self._request(wire.DropQuarantined(id=entry_id), type(None))
 
     def retry_quarantined(self, entry_id: int) -> bool:
         """Decode malformed bytes again; True when they are an event now, which is then journaled. Durable on return.
 
         Raises `QuarantineEntryError`, also for an entry of the journal, which its consumer retries.
+
+        >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
+        >>> subscriber.retry_quarantined(entry_id)
+        False
         """
         return self._request(wire.RetryQuarantined(id=entry_id), bool)
 
@@ -136,6 +196,11 @@ class Subscriber:
         The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). A part
         is requested once only, since a repeat would report nothing to erase. Raises `RelayUnavailableError` when the
         outcome is unknown; call it again, and `seqs` are those that were left.
+
+        >>> subscriber.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"}))).seqs
+        [2]
+        >>> [entry.seq for entry in subscriber.fetch(after=0, limit=100).entries]
+        [1, 3]
         """
         seqs: list[int] = []
         while True:
@@ -147,13 +212,27 @@ class Subscriber:
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     def stats(self) -> RelayStats:
+        """Return the figures of the relay.
+
+        >>> subscriber.stats().journal.entries
+        3
+        """
         return self._request(wire.Stats(), RelayStats)
 
     def ping(self) -> int:
-        """Return the version of the relay's protocol."""
+        """Return the version of the relay's protocol.
+
+        >>> subscriber.ping()
+        1
+        """
         return self._request(wire.Ping(), int)
 
     def close(self) -> None:
+        """Close the connections. No request may be running.
+
+        >>> subscriber = Subscriber(*relay_endpoints(data_dir))
+        >>> subscriber.close()
+        """
         self._socket.close()
         self._doorbell.close()
 

@@ -9,7 +9,11 @@ from collections.abc import Iterable
 
 
 def matches(pattern: str, event_type: str) -> bool:
-    """Return whether `event_type` matches `pattern`; `worker.*` matches `worker.task.done`, not `worker`."""
+    """Return whether `event_type` matches `pattern`; `worker.*` matches `worker.task.done`, not `worker`.
+
+    >>> matches("worker.*", "worker.task.done"), matches("worker.*", "worker"), matches("*", "worker")
+    (True, False, True)
+    """
     if pattern == "*":
         return True
     if pattern.endswith(".*"):
@@ -18,5 +22,9 @@ def matches(pattern: str, event_type: str) -> bool:
 
 
 def matches_any(patterns: Iterable[str], event_type: str) -> bool:
-    """Return whether `event_type` matches any of the patterns."""
+    """Return whether `event_type` matches any of the patterns.
+
+    >>> matches_any(["feedback.*", "user_input"], "user_input")
+    True
+    """
     return any(matches(pattern, event_type) for pattern in patterns)

@@ -61,7 +61,12 @@ class Adaptation:
     prior: MemoryPrior
 
     def causes(self, memory: int) -> list[tuple[int, float]]:
-        """Return (lesson, cosine) of the lesson that reaches `memory`, else of the three nearest."""
+        """Return (lesson, cosine) of the lesson that reaches `memory`, else of the three nearest.
+
+        >>> learner = Learner.from_lessons(4, [lesson])
+        >>> learner.adapt(lesson.query).causes(memory=7)
+        [(1, 1.0)]
+        """
         cause = self.reached.cause(memory)
         if cause is None:
             return self._nearest
@@ -86,7 +91,10 @@ class Fact:
 
 
 class Learner:
-    """The learner of one user. Not thread-safe."""
+    """The learner of one user. Not thread-safe.
+
+    In the examples, `lesson` is number 1, of a run that used memory 7 and ended with the quality 1.
+    """
 
     def __init__(self, ndim: int, capacity: int = CAPACITY) -> None:
         """Start empty, for vectors of shape (ndim,)."""
@@ -108,7 +116,12 @@ class Learner:
 
     @classmethod
     def from_lessons(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
-        """Return the learner of these lessons in any order. The same lessons give the same bits."""
+        """Return the learner of these lessons in any order. The same lessons give the same bits.
+
+        >>> learner = Learner.from_lessons(4, [lesson])
+        >>> learner.credited
+        1
+        """
         learner = cls(ndim, capacity)
         ordered = sorted(lessons, key=lambda lesson: lesson.number)
         for lesson in ordered:
@@ -132,7 +145,13 @@ class Learner:
         return len(self.exemplars) < COLD or self._is_condensed
 
     def learn(self, lesson: Lesson) -> None:
-        """Add a lesson, or replace the one with its number. Raises `ShapeError`."""
+        """Add a lesson, or replace the one with its number. Raises `ShapeError`.
+
+        >>> learner = Learner(ndim=4)
+        >>> learner.learn(lesson)
+        >>> learner.credited
+        1
+        """
         self.changes += 1
         known = self.facts.get(lesson.number)
         if known is not None and self._reweighted(known, lesson):
@@ -146,7 +165,12 @@ class Learner:
                 self.instant.step(self.exemplars[lesson.number], list(self.exemplars.values()))
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Undo lessons, except in the gate; return how many were known."""
+        """Undo lessons, except in the gate; return how many were known.
+
+        >>> learner = Learner.from_lessons(4, [lesson])
+        >>> learner.forget([lesson.number, 99]), learner.credited
+        (1, 0)
+        """
         known = [(number, fact) for number in numbers if (fact := self.facts.get(number)) is not None]
         for number, fact in known:
             self._undo(number, fact)
@@ -157,6 +181,11 @@ class Learner:
         """Return what was learned for `query`, (d,) of unit length; None without lessons. Raises `ShapeError`.
 
         Lessons without used memories reach nothing; the outcome of their runs is left to the caller.
+
+        >>> learner = Learner.from_lessons(4, [lesson])
+        >>> adaptation = learner.adapt(lesson.query)
+        >>> adaptation.reached.memories, adaptation.causes(7)
+        (array([7]), [(1, 1.0)])
         """
         if not self.facts:
             return None

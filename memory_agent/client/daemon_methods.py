@@ -13,38 +13,73 @@ from memory_agent.protocol import DaemonStatus, HostAddress, QuarantinedEvent, R
 
 
 class DaemonMethods(Protocol):
-    """What every client of a daemon has besides the methods of `Memory`."""
+    """What every client of a daemon has besides the methods of `Memory`.
+
+    In the examples, `memory` is `MemoryClient("alice")`, `publisher` sends to the daemon's relay, and the quarantine
+    has one entry: bytes that are no event.
+    """
 
     def status(self) -> DaemonStatus:
-        """Return the state of the daemon."""
+        """Return the state of the daemon.
+
+        >>> [part.name for part in memory.status().parts if part.state != "running"]
+        []
+        """
         ...
 
     def address(self) -> HostAddress:
-        """Wake the user and return the Ray actor that hosts it."""
+        """Wake the user and return the Ray actor that hosts it.
+
+        >>> memory.address()
+        HostAddress(actor='...', namespace='...')
+        """
         ...
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
         """Return when every user's events up to a journal number are recallable or in quarantine.
 
         `through` maps users to journal numbers. Raises `DeadlineExceededError`.
+
+        >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
+        >>> event_id = publisher.publish(event)
+        >>> memory.wait(publisher.flush().acked_through, timeout_s=30)
+        >>> memory.stats().memories
+        1
         """
         ...
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
-        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`."""
+        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
+
+        >>> [(event.id, event.code, event.size_bytes) for event in memory.quarantined()]
+        [(1, 'malformed_event', 5)]
+        """
         ...
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids."""
+        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids.
+
+        >>> memory.retry_quarantined([1])
+        RetryReport(handled=0, still_failing=1)
+        """
         ...
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`."""
+        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`.
+
+        >>> memory.drop_quarantined(), memory.quarantined()
+        (1, [])
+        """
         ...
 
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
         Requests wait meanwhile and then meet an empty memory, to which events published meanwhile belong.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> receipt = memory.erasure.erase_user()
+        >>> receipt.memories, memory.stats().memories
+        (1, 0)
         """
         ...

@@ -145,7 +145,7 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
             if name in known:
                 imports[known[name]].add(name)
     name = verb.method.rpartition(".")[2]
-    documentation = textwrap.indent(inspect.cleandoc(function.__doc__ or verb.summary), " " * 8).strip()
+    documentation = textwrap.indent(_without_example(function.__doc__ or verb.summary), " " * 8).strip()
     if "\n" in documentation:
         documentation += "\n        "
     lines = [
@@ -156,6 +156,11 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
         return "\n".join([*lines, "        ...\n"])
     asked = ", ".join([f'"{verb.method}"', *map(_passed, own)])
     return "\n".join([*lines, f"        return {'await ' if kind == 'async' else ''}self._ask({asked})\n"])
+
+
+def _without_example(documentation: str) -> str:
+    """Return a docstring up to its example, which uses an embedded memory."""
+    return inspect.cleandoc(documentation).partition("\n\n>>> ")[0]
 
 
 def _passed(parameter: inspect.Parameter) -> str:

@@ -51,7 +51,10 @@ class _RingMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyRing:
-    """The keys in one folder. Threads and processes share it; a destroyed key is gone for all of them at once."""
+    """The keys in one folder. Threads and processes share it; a destroyed key is gone for all of them at once.
+
+    In the examples, `ring` is `KeyRing(Path("ring"))`, without a key.
+    """
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
         """`data_dir` is encrypted with these keys; with it, keys are created only if this is its own ring."""
@@ -65,6 +68,10 @@ class KeyRing:
 
         Checks the key file each time (2 us), so that no process keeps using a destroyed key.
         Raises `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
+
+        >>> cipher = ring.cipher("alice", "journal", create=True)
+        >>> cipher.open(cipher.seal(b"Staging needs the VPN", about=b"7"), about=b"7")
+        b'Staging needs the VPN'
         """
         with self._guard:
             known = self._ciphers.get((user_id, purpose))
@@ -92,6 +99,11 @@ class KeyRing:
         """Make this the ring of its data folder unless that has one. Durable on return.
 
         Raises `EncryptionKeyMissingError` (of `system`) where the data folder has another ring, `KeyFileError`.
+
+        >>> ring = KeyRing(Path("keys"), data_dir=Path("data"))
+        >>> ring.claim()
+        >>> ring.users()
+        ['system']
         """
         if self._data_dir is None:
             return
@@ -107,21 +119,41 @@ class KeyRing:
             raise EncryptionKeyMissingError(SYSTEM_USER, str(self.folder))
 
     def is_away(self) -> bool:
-        """Whether the data folder is encrypted with another ring. Raises `KeyFileError`."""
+        """Whether the data folder is encrypted with another ring. Raises `KeyFileError`.
+
+        >>> KeyRing(Path("keys"), Path("data")).claim()
+        >>> KeyRing(Path("other-keys"), Path("data")).is_away()
+        True
+        """
         noted = None if self._data_dir is None else read_ring(self._data_dir)
         return noted is not None and not self.fits(SYSTEM_USER, noted)
 
     def has(self, user_id: str) -> bool:
-        """Whether the user has a key."""
+        """Whether the user has a key.
+
+        >>> cipher = ring.cipher("alice", "journal", create=True)
+        >>> ring.has("alice"), ring.has("bob")
+        (True, False)
+        """
         return self._path(user_id).exists()
 
     def fits(self, user_id: str, wanted: bytes) -> bool:
-        """Whether the user's key has this id (`Cipher.key_id`). Raises `KeyFileError`."""
+        """Whether the user's key has this id (`Cipher.key_id`). Raises `KeyFileError`.
+
+        >>> cipher = ring.cipher("alice", "journal", create=True)
+        >>> ring.fits("alice", cipher.key_id), ring.fits("bob", cipher.key_id)
+        (True, False)
+        """
         read = self._read_as_it_is(str(self._path(user_id)))
         return read is not None and key_id(read[1]) == wanted
 
     def users(self) -> list[str]:
-        """Return the users that have a key, sorted. Raises `KeyFileError`."""
+        """Return the users that have a key, sorted. Raises `KeyFileError`.
+
+        >>> ciphers = [ring.cipher(user_id, "journal", create=True) for user_id in ("bob", "alice")]
+        >>> ring.users()
+        ['alice', 'bob']
+        """
         return sorted(_decode(path).user_id for path in self.folder.glob(f"*{_SUFFIX}") if not _is_destroyed(path))
 
     def destroy(self, user_id: str) -> bool:
@@ -130,6 +162,10 @@ class KeyRing:
         A kill in between leaves an overwritten file, which counts as missing and is removed by its next reader.
         Only a copy of the folder brings the key back. The disk may still hold former blocks with its bytes.
         Raises `KeyFileError`.
+
+        >>> cipher = ring.cipher("alice", "journal", create=True)
+        >>> ring.destroy("alice"), ring.destroy("alice"), ring.has("alice")
+        (True, False, False)
         """
         path = self._path(user_id)
         try:
@@ -200,6 +236,11 @@ def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bo
 
     `is_shared`: `data_dir` holds the data of many users, encrypted with one ring; else it is the folder of one memory.
     Raises `RelaySettingsError` also for a folder inside `data_dir`: each copy of the data would contain the keys.
+
+    >>> open_key_ring(EncryptionSettings(keys_folder="/srv/keys"), Path("/srv/memory")).folder
+    PosixPath('/srv/keys')
+    >>> open_key_ring(EncryptionSettings(), Path("/srv/memory")) is None
+    True
     """
     if not settings.keys_folder:
         return None
