@@ -122,8 +122,10 @@ class Waker:
         return True
 
     def close(self) -> None:
+        """Idempotent."""
         for descriptor in (self._read, self._write):
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
         self._read = self._write = -1  # a later `wake` must not write to a file that got the number
 
 

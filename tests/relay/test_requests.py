@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from relay import Identity, Subscriber, relay_endpoints
 from relay.access import ipc_endpoint
 from relay.errors import DeadlineExceededError, SettingsError, UnavailableError
 from relay.net import AsyncReplySocket, AsyncRequestSocket, ReplySocket, RequestSocket
@@ -95,3 +96,9 @@ def test_a_socket_path_that_is_too_long_is_refused_by_name(tmp_path: Path) -> No
 def test_naming_a_socket_makes_no_folder(tmp_path: Path) -> None:
     assert ipc_endpoint(tmp_path / "run" / "a.sock") == f"ipc://{tmp_path}/run/a.sock"
     assert not (tmp_path / "run").exists()
+
+
+def test_a_subscriber_may_be_closed_twice(tmp_path: Path) -> None:
+    endpoints = relay_endpoints(tmp_path)
+    with Subscriber(endpoints.ingest, endpoints.feed, identity=Identity(token="t")) as subscriber:
+        subscriber.close()
