@@ -48,7 +48,7 @@ class AbsentUsers:
         self._learning_settings = learning
         self._recalls: OrderedDict[str, str] = OrderedDict()
         self._opening = threading.Lock()
-        self._memories: dict[str, Memory] = {}
+        self._memories: dict[str, _EmptyMemory] = {}
 
     async def answer(self, user_id: str, verb: Verb, request: Request) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
@@ -102,12 +102,12 @@ class AbsentUsers:
         feedback_payload(params.recall_id, params.used, params.quality, params.comment)
         return encode_result(FeedbackReport(trajectory_id=params.recall_id))
 
-    def _memory(self, name: Literal["recalls", "reads"]) -> Memory:
+    def _memory(self, name: Literal["recalls", "reads"]) -> _EmptyMemory:
         with self._opening:
             if name not in self._memories:
                 folder = self._folder / name
                 shutil.rmtree(folder, ignore_errors=True)  # left by a daemon that was killed, or damaged
-                self._memories[name] = Memory.open(
+                self._memories[name] = _EmptyMemory.open(
                     folder,
                     embedder=_NoModel(),
                     recall_settings=self._recall_settings,
@@ -115,11 +115,18 @@ class AbsentUsers:
                 )
             return self._memories[name]
 
-    def _drop(self, name: str, memory: Memory) -> None:
+    def _drop(self, name: str, memory: _EmptyMemory) -> None:
         """Close a memory that failed, unless another thread replaced it already."""
         with self._opening:
             if self._memories.get(name) is memory:
                 self._memories.pop(name).abandon()
+
+
+class _EmptyMemory(Memory):
+    """A memory of no user: the service logs the recall, with the user's name."""
+
+    def _log(self, event: str, **fields: Any) -> None:
+        """Log nothing."""
 
 
 class _NoModel:

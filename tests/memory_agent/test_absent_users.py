@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 
@@ -115,6 +116,18 @@ def test_absent_users_are_isolated_from_each_other(served: Served) -> None:
         assert {"first", "second"}.isdisjoint(known_users(served.data_dir))
         with pytest.raises(InvalidInputError, match="recall_id"):
             second.feedback(recall_id, quality=0.5)
+
+
+def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(served: Served, absent: MemoryClient) -> None:
+    try:
+        with structlog.testing.capture_logs() as lines:
+            structlog.configure()
+            absent.recall("the proxy")
+    finally:
+        structlog.reset_defaults()
+    answered = [line for line in lines if line["event"] == "recall.answered"]
+    assert [line["user_id"] for line in answered] == ["alcie"]
+    assert "degraded" not in answered[0]
 
 
 def test_feedback_of_an_absent_user_is_validated(served: Served) -> None:
