@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 
 import click
 
@@ -48,21 +49,35 @@ _INTERRUPTED = 130
 class FailureGroup(click.Group):
     """A group of commands whose errors end as one line on standard error, never as a traceback."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Where parsing fails, --json is known from the raw arguments alone; the parsed option overrides this.
+        ctx.meta.setdefault(JSON_KEY, "--json" in itertools.takewhile(lambda word: word != "--", args))
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            _raise_as_document(error, ctx)
+            raise  # click shows the usage too, for a person
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except (MemoryAgentError, RelayError) as error:
             raise Failure(error.code, str(error), error.retryable) from error
         except click.UsageError as error:
-            if not ctx.meta.get(JSON_KEY):
-                raise  # click shows the usage too, for a person
-            raise Misuse("usage", error.format_message()) from error
+            _raise_as_document(error, ctx)
+            raise  # click shows the usage too, for a person
         except BrokenPipeError:
             raise  # click exits quietly when the reader has gone
         except OSError as error:
             raise Failure("io", str(error)) from error
         except (KeyboardInterrupt, click.Abort):
             return ctx.exit(_INTERRUPTED)
+
+
+def _raise_as_document(error: click.UsageError, ctx: click.Context) -> None:
+    """Raise `Misuse` if the command was called with --json."""
+    if ctx.meta[JSON_KEY]:
+        raise Misuse("usage", error.format_message()) from error
 
 
 class VerbGroup(FailureGroup):

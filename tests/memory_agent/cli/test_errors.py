@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
+
+from memory_agent.cli.group import cli
 
 Run = Callable[..., Result]
 
@@ -140,6 +142,44 @@ def test_usage_errors_are_documents_too_with_json(run: Run) -> None:
     error = json.loads(result.stderr)["error"]
     assert (error["code"], error["retryable"]) == ("usage", False)
     assert "'zz' is neither an ISO date" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["recal", "x", "--json"], "no such command: recal; did you mean recall?"),
+        (["--json", "recall", "x"], "--json"),
+        (["--bad", "--json"], "--bad"),
+        (["trajectory", "lst", "--json"], "lst"),
+        (["trajectory", "--json", "list"], "--json"),
+        (["eval", "sona", "--json"], "sona"),
+        (["recall", "x", "--bad", "--json"], "--bad"),
+        (["recall", "x", "--json", "--bad"], "--bad"),
+        (["trajectory", "show", "--bad", "--json"], "--bad"),
+        (["recall", "--json"], "TEXT"),
+        (["recall", "x", "y", "--json"], "y"),
+    ],
+)
+def test_a_command_line_that_cannot_be_parsed_is_a_document_too_with_json(words: list[str], named: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    error = json.loads(result.stderr)["error"]
+    assert (error["code"], error["retryable"]) == ("usage", False)
+    assert named in error["message"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recal", "--", "--json"],
+        ["recall", "--", "--json", "--json"],
+        ["recall", "x", "--session", "--json", "--since", "zz"],
+    ],
+)
+def test_json_as_a_text_or_a_value_asks_for_no_document(words: list[str]) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: ")
 
 
 def test_only_settings_of_the_command_line_are_noted_as_unused_by_a_daemon(
