@@ -6,6 +6,7 @@ argument's name).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import isfinite
@@ -46,10 +47,16 @@ def check_options(options: Mapping[str, object]) -> RecallOptions:
     """Return the options that are set, checked. An unknown option is refused, not ignored."""
     for name in options:
         if name not in _CHECKS:
-            hint = "it is a field of the filter" if name in MemoryFilter.__struct_fields__ else "there is none such"
-            raise InvalidInputError(name, f"is no option of recall; {hint}")
+            raise InvalidInputError(name, "recall has no such option" + _hint(name))
     said = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
     return cast(RecallOptions, said)
+
+
+def _hint(name: str) -> str:
+    if name in MemoryFilter.__struct_fields__:
+        return "; it is a field of the filter"
+    close = difflib.get_close_matches(name, ("top_k", "filter", "mode", "deadline_ms", *_CHECKS), 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def check_mode(mode: object) -> Mode | None:

@@ -174,7 +174,7 @@ class Runs:
         with self._in_use():
             note = self._archive.store.recall_note(name)
         if note is None:
-            raise InvalidInputError("recall_id", "is not known: it was never given, or is too old")
+            raise InvalidInputError("recall_id", "unknown recall: mistyped, or too old to be credited")
         self._tell("feedback.recall", payload, event_id, check_now(now), note.session_id)
         with self._in_use():
             return self._report(name, named, note)

@@ -115,7 +115,7 @@ class ScopeMissingError(RelayError, MemoryAgentError):
 
     def __str__(self) -> str:
         key = f"the key {self.key_id}" if self.key_id else "the key"
-        return f"{key} has no scope {self.scope}"
+        return f"{key} lacks the scope {self.scope} (keys create --scope {self.scope})"
 
 
 @dataclass(eq=False, repr=False)

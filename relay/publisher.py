@@ -268,8 +268,11 @@ class Publisher:
         finally:
             if self._spool is not None:
                 self._spool.close()
-        if len(self._window) and not kept:
-            raise RelayUnavailableError(f"{len(self._window)} events were not acknowledged and are not on disk")
+        count = len(self._window)
+        if count and not kept:
+            were, are = ("event was", "is") if count == 1 else ("events were", "are")
+            hint = "; is the relay running? (memory-agent serve)" if self._fatal is None else ""
+            raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
 
     # The background thread.
 

@@ -36,7 +36,8 @@ def validate_user_id(user_id: object) -> str:
         raise MalformedEventError("user_id", f"has {len(user_id)} characters, at most 128 are allowed")
     if not _USER_ID.fullmatch(user_id):
         raise MalformedEventError(
-            "user_id", f"{_shown(user_id)} is unsafe: letters, digits and ._:@+- are allowed, without a leading dot"
+            "user_id",
+            f"{_shown(user_id)} is unsafe: ASCII letters, digits and ._:@+- are allowed, without a leading dot",
         )
     return user_id
 
@@ -136,7 +137,7 @@ def _check(value: object, levels: int) -> None:
         if value not in _INTEGERS:
             raise _BadValueError("is an integer beyond 64 bits")
     elif value is not None and kind is not bool:
-        raise _BadValueError(f"a {kind.__name__} is not a JSON value")
+        raise _BadValueError(f"cannot be stored as JSON ({kind.__name__})")
 
 
 def _check_members(value: Any, levels: int) -> None:

@@ -180,6 +180,8 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise BackupDamagedError(f"{folder} is no backup: it has no {MANIFEST_FILE}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if "truncated" in str(error):  # msgspec has no class for it
+            raise BackupDamagedError(f"{folder}: the manifest is truncated: the backup is damaged") from error
         raise BackupDamagedError(f"{folder / MANIFEST_FILE}: {error}") from error
     if manifest.format > FORMAT:
         raise BackupDamagedError(f"{folder} has format {manifest.format}; this version knows up to {FORMAT}")

@@ -77,7 +77,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
 
 def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, int]]) -> None:
     for part in parts:
-        state = "sound" if not part.findings else f"{len(part.findings)} findings"
+        count = len(part.findings)
+        state = "sound" if not part.findings else f"{count} finding{'' if count == 1 else 's'}"
         click.echo(f"{part.part}: {part.entries} entries, {state}")
     if found:
         click.echo()
@@ -90,7 +91,7 @@ def rebuild(target: Target) -> None:
     """Rebuild the vector index and the lexicon from the records; without --user, for all users.
 
     A missing or damaged one is rebuilt automatically; this command forces it. Meanwhile recall uses the other one and
-    is marked as degraded. Takes about .5 s per 1,000 memories.
+    is marked as degraded. Takes about 0.5 s per 1,000 memories.
 
     \b
     Examples:

@@ -69,9 +69,14 @@ class FailureGroup(click.Group):
         except BrokenPipeError:
             raise  # click exits quietly when the reader has gone
         except OSError as error:
-            raise Failure("io", str(error)) from error
+            raise Failure("io", _reason(error)) from error
         except (KeyboardInterrupt, click.Abort):
             return ctx.exit(_INTERRUPTED)
+
+
+def _reason(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def _raise_as_document(error: click.UsageError, ctx: click.Context) -> None:

@@ -63,7 +63,9 @@ from memory_agent.records import (
 @click.option("--dates", type=click.Choice(DATES), help="How to use a time in TEXT: boost memories of that time, "
               "filter by it, or ignore it. Default: the setting recall.dates.")  # fmt: skip
 @click.option("--at", "reference_time", type=Moment(), help='What "last week" is relative to. Default: now.')
-@click.option("--by-run", metavar="ID", help="The calling run; its outcome is credited to these memories.")
+@click.option(
+    "--by-run", metavar="ID", help="The calling run: its words are left out; the memories it then uses are credited."
+)
 @click.option("--explain", "explained", is_flag=True, help="Print why each memory was found, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")

@@ -162,7 +162,7 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
 def gain_sentence(found: SonaStatus) -> str:
     """Return the gain of the learned ranking over chance, with its interval, in words."""
     if found.gain is None:
-        return "not known: no recall was decided yet"
+        return "not known: no comparison has been decided yet"
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
     return f"{found.gain:+.3f}{interval} of the decided recalls, above the half that chance wins"

@@ -102,7 +102,7 @@ def end(
 ) -> None:
     """Record how RUN ended, and which memories it used.
 
-    Without --quality, a completed run counts .8 and a failed one 0, until feedback or later runs revise it.
+    Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it.
 
     \b
     Examples:
@@ -154,7 +154,7 @@ def show(target: Target, run_id: str) -> None:
     with open_for_reading(target, "run_get") as memory:
         run = memory.runs.get(run_id)
     if run is None:
-        raise InvalidInputError("run", f"{run_id} is not known")
+        raise InvalidInputError("run", f"{run_id} is not known: `trajectory list` has the runs")
     if target.as_json:
         print_document(run)
     else:

@@ -55,6 +55,8 @@ def read_key_file(path: Path) -> KeyDocument:
     """Read a key file that `keys create` wrote. Raises `RelaySettingsError`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=KeyDocument)
+    except FileNotFoundError as error:
+        raise RelaySettingsError("key_file", f"{path}: no such file") from error
     except OSError as error:
         raise RelaySettingsError("key_file", f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -185,7 +185,7 @@ def validate_key_id(key_id: str) -> str:
 def _find(keys: tuple[StoredKey, ...], key_id: str) -> StoredKey:
     found = next((key for key in keys if key.id == key_id), None)
     if found is None:
-        raise KeyFileError(key_id, "there is no such key")
+        raise KeyFileError(key_id, "there is no such key (memory-agent keys list)")
     return found
 
 

@@ -55,12 +55,15 @@ class Principal(NamedTuple):
         """
         if scope not in self.scopes:
             raise ScopeMissingError(scope.value, self.key_id)
+        if self.user_id is not None and user_id is None:
+            raise UserNotAllowedError("user_id", f"the key {self.key_id} is for one user; this needs one for all users")
         if self.user_id not in (None, user_id):
             raise self.not_for_user()
 
     def not_for_user(self) -> UserNotAllowedError:
         """Return the error for a user that this key is not for; it names the key and no user."""
-        return UserNotAllowedError("user_id", f"is not the user that the key {self.key_id} is for")
+        hint = "omit the user, or use that user's key"
+        return UserNotAllowedError("user_id", f"the key {self.key_id} is for another user; {hint}")
 
 
 def publisher_for_all(key_id: str) -> Principal:

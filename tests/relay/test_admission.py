@@ -186,5 +186,12 @@ def test_a_principal_is_limited_to_its_scopes_and_its_user(
     with pytest.raises(ScopeMissingError, match="scope admin"):
         principal.require(Scope.ADMIN, asked)
     if not allowed:
-        with pytest.raises(UserNotAllowedError):
+        with pytest.raises(UserNotAllowedError) as refused:
             principal.require(Scope.RECALL, asked)
+        assert (
+            str(refused.value)
+            == {
+                "bob": "user_id: the key k is for another user; omit the user, or use that user's key",
+                None: "user_id: the key k is for one user; this needs one for all users",
+            }[asked]
+        )

@@ -40,7 +40,10 @@ def test_the_arguments_of_an_error_are_its_fields(kind: type[CodedError]) -> Non
 def test_defaults_and_keywords_are_replayed() -> None:
     assert relay.errors.ScopeMissingError("admin").args == ("admin", "")
     assert relay.errors.JournalFullError(path="journal", limit_bytes=8).args == ("journal", 8)
-    assert str(relay.errors.ScopeMissingError("admin", "ci")) == "the key ci has no scope admin"
+    assert (
+        str(relay.errors.ScopeMissingError("admin", "ci"))
+        == "the key ci lacks the scope admin (keys create --scope admin)"
+    )
 
 
 def test_both_roots_catch_what_both_packages_raise() -> None:

@@ -96,7 +96,7 @@ def test_a_publisher_without_a_known_token_gets_an_error_and_nothing_is_stored(f
     publisher.publish(mapping(3))
     with pytest.raises(UnauthorizedError):
         publisher.flush()
-    with pytest.raises(RelayUnavailableError, match="1 events were not acknowledged"):
+    with pytest.raises(RelayUnavailableError, match="1 event was not acknowledged"):
         publisher.close()
     with Subscriber(*filled.endpoints) as subscriber:
         assert subscriber.fetch(0, 10).last_seq == 2

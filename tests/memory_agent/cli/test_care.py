@@ -90,6 +90,7 @@ def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
     records.write_bytes(content)
     damaged = run("verify", str(monday))
     assert (damaged.exit_code, "is not as it was when the backup" in " ".join(damaged.stdout.split())) == (2, True)
+    assert "manifest: 0 entries, 1 finding\n" in damaged.stdout
 
 
 def test_rebuild_and_compact_work_on_all_users_or_on_one(two_users: Path, run_json: RunJson, run: Run) -> None:

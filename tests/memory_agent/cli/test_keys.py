@@ -63,7 +63,7 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
         (["create", "a", "--all-users", "--scope", ""], "not a scope"),
         (["create", "a", "--user", "system"], "need a key for all users"),
         (["create", "local", "--all-users"], "a key of this name exists"),
-        (["revoke", "a"], "there is no such key"),
+        (["revoke", "a"], "there is no such key (memory-agent keys list)"),
         (["revoke", "local"], "keys rotate local"),
         (["rotate", "a"], "there is no such key"),
     ],
@@ -86,9 +86,11 @@ def test_events_are_published_with_a_key_file_of_one_user(run: Run, run_json: Ru
         refused = run("publish", "--key-file", str(data_dir / "no.key"), input=lines)
     document = json.loads(result.stdout)
     assert document["acked_through"] == {"bob": 1}
-    assert [line["reason"] for line in document["bad_lines"]] == ["is not the user that the key bob is for"]
+    assert [line["reason"] for line in document["bad_lines"]] == [
+        "the key bob is for another user; omit the user, or use that user's key"
+    ]
     assert refused.exit_code == 1
-    assert "no.key cannot be read" in refused.stderr
+    assert "no.key: no such file" in refused.stderr
 
 
 def test_a_rotated_key_is_printed_or_replaces_its_file(run: Run, data_dir: Path, tmp_path: Path) -> None:
@@ -148,7 +150,11 @@ def test_an_unknown_key_is_refused_without_a_daemon_too(
     run("keys", "create", "bob", "--user", "bob", "--out", str(key))
     run("keys", "revoke", "bob")
     nonsense.write_text("no key")
-    for file, reason in ((key, "bob was revoked"), (nonsense, "not a key file"), (data_dir / "none", "cannot be read")):
+    for file, reason in (
+        (key, "bob was revoked"),
+        (nonsense, "not a key file"),
+        (data_dir / "none", "none: no such file"),
+    ):
         refused = run("recall", "duck", "--key-file", str(file))
         assert (refused.exit_code, refused.stdout) == (1, "")
         assert reason in refused.stderr

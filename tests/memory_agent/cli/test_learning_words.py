@@ -127,7 +127,7 @@ def test_the_gates_evidence_is_shown_in_words(gate: GateEvidence, said: list[str
 def test_the_gain_is_shown_with_its_interval_once_there_is_one() -> None:
     assert gain_sentence(STATUS).startswith("+0.206 (95 %: +0.010 to +0.380)")
     assert gain_sentence(changed(STATUS, gain=-0.1, gain_low=None, gain_high=None)).startswith("-0.100 of")
-    assert gain_sentence(changed(STATUS, gain=None)) == "not known: no recall was decided yet"
+    assert gain_sentence(changed(STATUS, gain=None)) == "not known: no comparison has been decided yet"
 
 
 def test_the_status_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,6 +75,33 @@ def test_invalid_memories_are_refused_by_name(memory: Memory, arguments: dict[st
     assert memory.stats().memories == 0
 
 
+def test_a_value_that_json_cannot_hold_is_named_with_its_type(memory: Memory) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        memory.remember("Something", metadata={"a": [object()]})
+    assert str(caught.value) == "metadata.a[0]: cannot be stored as JSON (object)"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("topk", "topk: recall has no such option; did you mean top_k?"),
+        ("reference", "reference: recall has no such option; did you mean reference_time?"),
+        ("kinds", "kinds: recall has no such option; it is a field of the filter"),
+        ("zzz", "zzz: recall has no such option"),
+    ],
+)
+def test_an_unknown_option_of_recall_is_refused_with_a_suggestion(memory: Memory, option: str, message: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        memory.recall("Something", **{option: 1})  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+def test_feedback_on_an_unknown_recall_says_why_it_may_be_unknown(memory: Memory) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        memory.feedback("01JM0000000000000000000000", quality=1.0)
+    assert str(caught.value) == "recall_id: unknown recall: mistyped, or too old to be credited"
+
+
 def test_forgotten_memories_are_gone_from_store_and_indexes_and_stay_so(tmp_path: Path, embedder: Embedder) -> None:
     events = [message(number) for number in range(16)]
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
