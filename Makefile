@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 export RAY_USAGE_STATS_ENABLED := 0
-export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes start in a run: compiled once, .4 s less for each
+export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes start in a run: compiled once, 0.4 s less for each
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test fuzz check format lint type contract bench crash clean
@@ -30,7 +30,7 @@ run: setup ## the daemon, on the default data folder
 test: setup ## all tests, in as many processes as there are cores (four at most)
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --no-loadscope-reorder
 
-fuzz: setup ## hostile input for longer: SECONDS for each target (15), findings are kept in tests/fuzz/corpus
+fuzz: setup ## fuzz longer: SECONDS for each target (15); findings are kept in tests/fuzz/corpus
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev,fuzz]' || echo "without atheris: mutation alone" >&2
 	$(BIN)/python tests/fuzz --seconds $(or $(SECONDS),15)
 
@@ -50,7 +50,7 @@ type: setup
 contract: setup
 	$(BIN)/lint-imports
 
-bench: setup ## measure, beside the targets of the design
+bench: setup ## run the benchmarks beside the targets of the design
 	$(BIN)/python -m ops.bench
 
 crash: setup ## the crash laboratory, long form: hundreds of kills, faults, power cuts and damages, figures at the end
