@@ -46,8 +46,8 @@ def check_options(options: Mapping[str, object]) -> RecallOptions:
     """Return the options that are set, checked. An unknown option is refused, not ignored."""
     for name in options:
         if name not in _CHECKS:
-            hint = "it is a field of the filter" if name in MemoryFilter.__struct_fields__ else "there is none such"
-            raise InvalidInputError(name, f"is no option of recall; {hint}")
+            hint = "it is a field of the filter" if name in MemoryFilter.__struct_fields__ else "no such option exists"
+            raise InvalidInputError(name, f"is not an option of recall; {hint}")
     said = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
     return cast(RecallOptions, said)
 
