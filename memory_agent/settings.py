@@ -233,16 +233,18 @@ def load_settings(
     >>> settings.recall.mode, settings.recall.deadline_ms, settings.recall.candidates
     ('vector', 200.0, 200)
     """
-    warn = warn or _warn
+    renamed: list[str] = []
     tree = _read_toml(file) if file is not None else {}
-    rename_settings(tree, warn)
+    rename_settings(tree, renamed.append)
     variables = [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), read_value(text))
         for name, text in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX) and name not in _NOT_SETTINGS
     ]
     for layer in (variables, [(name.split("."), value) for name, value in (overrides or {}).items()]):
-        _lay_over(tree, layer, warn)
+        _lay_over(tree, layer, renamed.append)
+    for message in dict.fromkeys(renamed):
+        (warn or _warn)(message)
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
@@ -287,7 +289,7 @@ def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, FutureWarning, stacklevel=4)  # shown by default, unlike DeprecationWarning
+    warnings.warn(message, FutureWarning, stacklevel=3)  # shown by default, unlike DeprecationWarning
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
