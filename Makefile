@@ -1,14 +1,14 @@
-# Every target sets up what it needs: a virtual environment in the clone, and the model.
+# Every target first creates a virtual environment in the clone and fetches the model.
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 export RAY_USAGE_STATS_ENABLED := 0
-export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes start in a run: compiled once, 0.4 s less for each
+export PYTHONDONTWRITEBYTECODE :=  # a run starts hundreds of processes; cached bytecode saves 0.4 s in each
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test fuzz check format lint type contract bench crash clean
 
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 .venv/ready: pyproject.toml ops/constraints.txt
@@ -19,24 +19,24 @@ help: ## this list
 	$(BIN)/memory-agent model fetch
 	@touch .venv/ready
 
-setup: .venv/ready ## virtual environment, dependencies, model
+setup: .venv/ready ## create the virtual environment, install dependencies, fetch the model
 
-demo: setup ## the story: three weeks of events, recall before planning, a killed actor, what is learned
+demo: setup ## play the demo: three weeks of events, recall before planning, a killed actor, learning
 	$(BIN)/python -m ops.demo
 
-run: setup ## the daemon, on the default data folder
+run: setup ## run the daemon on the default data folder
 	$(BIN)/memory-agent serve
 
-test: setup ## all tests, in as many processes as there are cores (four at most)
+test: setup ## run all tests, in one process per core (at most four)
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --no-loadscope-reorder
 
-fuzz: setup ## fuzz longer: SECONDS for each target (15); findings are kept in tests/fuzz/corpus
+fuzz: setup ## fuzz each target for SECONDS (15); findings are added to tests/fuzz/corpus
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev,fuzz]' || echo "without atheris: mutation alone" >&2
 	$(BIN)/python tests/fuzz --seconds $(or $(SECONDS),15)
 
-check: setup lint type contract ## format, lint, types, import contract
+check: setup lint type contract ## check format, lint, types and import contracts
 
-format: setup ## rewrite the code in its format
+format: setup ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -50,11 +50,11 @@ type: setup
 contract: setup
 	$(BIN)/lint-imports
 
-bench: setup ## run the benchmarks beside the targets of the design
+bench: setup ## measure performance and compare it with the design's targets
 	$(BIN)/python -m ops.bench
 
-crash: setup ## the crash laboratory, long form: hundreds of kills, faults, power cuts and damages, figures at the end
+crash: setup ## run the long crash tests: hundreds of kills, faults, power cuts and damages, with figures at the end
 	$(BIN)/python -m tests.crash --json crash.json --table crash.md
 
-clean: ## remove what the targets made
+clean: ## remove everything the targets created
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .demo

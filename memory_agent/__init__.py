@@ -31,13 +31,26 @@ if TYPE_CHECKING:
         RecallResult,
         RetrievedMemory,
     )
+    from memory_agent.settings import (
+        EmbedderSettings,
+        IngestSettings,
+        LearningSettings,
+        RecallSettings,
+        RetentionSettings,
+        Settings,
+        StoreSettings,
+        load_settings,
+    )
     from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
 
 _HOMES = {
     "ActorMemoryProvider": "client.in_ray",
     "AsyncMemoryClient": "client",
+    "EmbedderSettings": "settings",
     "FeedbackReport": "trajectory",
     "IngestReport": "records",
+    "IngestSettings": "settings",
+    "LearningSettings": "settings",
     "Memory": "memory",
     "MemoryAgentError": "errors",
     "MemoryClient": "client",
@@ -46,18 +59,26 @@ _HOMES = {
     "MemoryRecord": "records",
     "MemoryStats": "records",
     "RecallResult": "records",
+    "RecallSettings": "settings",
+    "RetentionSettings": "settings",
     "RetrievedMemory": "records",
+    "Settings": "settings",
     "SonaStatus": "trajectory",
+    "StoreSettings": "settings",
     "Trajectory": "trajectory",
     "context_block": "recall.context",
     "join_ray": "client.in_ray",
+    "load_settings": "settings",
 }
 
 __all__ = [
     "ActorMemoryProvider",
     "AsyncMemoryClient",
+    "EmbedderSettings",
     "FeedbackReport",
     "IngestReport",
+    "IngestSettings",
+    "LearningSettings",
     "Memory",
     "MemoryAgentError",
     "MemoryClient",
@@ -66,11 +87,16 @@ __all__ = [
     "MemoryRecord",
     "MemoryStats",
     "RecallResult",
+    "RecallSettings",
+    "RetentionSettings",
     "RetrievedMemory",
+    "Settings",
     "SonaStatus",
+    "StoreSettings",
     "Trajectory",
     "context_block",
     "join_ray",
+    "load_settings",
 ]
 
 

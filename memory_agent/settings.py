@@ -6,7 +6,9 @@ by name. Sizes are bytes, durations seconds or milliseconds, as the field's name
 
 from __future__ import annotations
 
+import copy
 import os
+import re
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping
@@ -208,6 +210,7 @@ ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight"}
 """Settings by their former names, which are still read, with a warning."""
 
+_LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
 _NOT_SETTINGS = frozenset(
     {"MEMORY_AGENT_CONFIG", "MEMORY_AGENT_MODEL_CACHE", "MEMORY_AGENT_TOKEN", "MEMORY_AGENT_KEY_FILE"}
 )
@@ -230,30 +233,45 @@ def load_settings(
     >>> settings.recall.mode, settings.recall.deadline_ms, settings.recall.candidates
     ('vector', 200.0, 200)
     """
+    renamed: list[str] = []
     tree = _read_toml(file) if file is not None else {}
-    for name, text in environment.items():
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in _NOT_SETTINGS:
-            _plant(tree, name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), _value(text))
-    for name, value in (overrides or {}).items():
-        _plant(tree, name.split("."), value)
-    rename_settings(tree, warn or _warn)
+    rename_settings(tree, renamed.append)
+    variables = [
+        (name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), read_value(text))
+        for name, text in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in _NOT_SETTINGS
+    ]
+    for layer in (variables, [(name.split("."), value) for name, value in (overrides or {}).items()]):
+        _lay_over(tree, layer, renamed.append)
+    for message in dict.fromkeys(renamed):
+        (warn or _warn)(message)
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(*_named(str(error))) from error
 
 
-def rename_settings(tree: dict[str, Any], warn: Callable[[str], None]) -> None:
+def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Callable[[str], None]) -> None:
+    """Set the values of a later layer, which replace those of earlier ones, also under the other name of a setting."""
+    own: dict[str, Any] = {}
+    for path, value in layer:
+        _plant(own, path, copy.deepcopy(value))
+        _plant(tree, path, value)
+    rename_settings(own, lambda _: None)  # refuses both names in one layer
+    rename_settings(tree, warn, replaces=True)
+
+
+def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replaces: bool = False) -> None:
     """Move the settings that a tree of tables holds under former names to their present ones, warning of each.
 
-    Raises `SettingsError` where a setting is given under both names.
+    With `replaces`, the former name's value wins; otherwise both names together raise `SettingsError`.
     """
     for former, present in RENAMED.items():
         table, name = _table_of(tree, former)
         if name not in table:
             continue
         present_table, present_name = _table_of(tree, present)
-        if present_name in present_table:
+        if present_name in present_table and not replaces:
             raise SettingsError(former, f"is the former name of {present}, which is set too; remove one of them")
         warn(f"setting {former} was renamed {present}; the former name is still read")
         _plant(tree, present.split("."), table.pop(name))
@@ -271,7 +289,7 @@ def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, FutureWarning, stacklevel=4)  # shown by default, unlike DeprecationWarning
+    warnings.warn(message, FutureWarning, stacklevel=3)  # shown by default, unlike DeprecationWarning
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -292,10 +310,14 @@ def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _value(text: str) -> Any:
-    """Read a variable as TOML where it is a list, a table, a number or a boolean, and as plain text otherwise."""
+def read_value(text: str) -> Any:
+    """Read a value given as text: as TOML where it is a list, a table, a number or a boolean, else as plain text.
+
+    A number may begin with its point, which TOML does not allow.
+    """
+    number = _LEADING_POINT.sub(r"\g<1>0.", text)
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {number}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
 

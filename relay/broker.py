@@ -2,7 +2,7 @@
 
 One thread owns the ROUTER and answers all requests; every other intake has its own thread and shares the journal. After
 a storage error nothing more is acknowledged: the relay ends, and its supervisor restarts it. On a full disk intake is
-refused and reading goes on. The feed carries only doorbells: consumers read the journal. An event loop lost: blocking
+refused and reading continues. The feed carries only doorbells: consumers read the journal. An event loop lost: blocking
 sockets in threads carry four times as much (measured).
 """
 

@@ -140,7 +140,7 @@ def dump_entry(key: bytes, content: AnyEvent | AnyQuarantine) -> bytes:
 
 
 def load_event(key: bytes, value: bytes) -> AnyEvent | None:
-    """Return the event stored under `key`; None when it does not match its checksum or is no event."""
+    """Return the event stored under `key`; None when it does not match its checksum or is not an event."""
     packed = _checked(key, value)
     return None if packed is None else unpack_event(packed)
 

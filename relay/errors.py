@@ -215,7 +215,7 @@ class JournalError(RelayError):
 
 
 class JournalPausedError(JournalError):
-    """Nothing was written, for a reason that may pass; intake retries, and reading goes on."""
+    """Nothing was written, for a temporary reason; intake retries, and reading continues."""
 
     code = "journal_paused"
 
@@ -232,7 +232,7 @@ class KeysUnavailableError(JournalPausedError):
 
 @dataclass(eq=False, repr=False)
 class JournalFullError(JournalPausedError):
-    """The disk or the memory map is full: nothing was written, reading goes on, acknowledged events are intact."""
+    """The disk or the memory map is full: nothing was written, reading continues, acknowledged events are intact."""
 
     code = "journal_full"
     template = "no room left in {path} (limit {limit_bytes} bytes, or the disk)"

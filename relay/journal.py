@@ -382,7 +382,9 @@ class Journal:
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     def compact(self) -> None:
-        """Rewrite the file without deleted data. Writers wait meanwhile (.1 s per 100 MB). Durable on return.
+        """Rewrite the file without deleted data. Durable on return.
+
+        Writers wait meanwhile (1.2 s per 100 MB, measured: the copy is compared); readers only while it is swapped in.
 
         Raises `JournalFullError` when the disk has no room for the copy, `TimeoutError` when a reader does not end.
 

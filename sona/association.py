@@ -4,7 +4,7 @@ Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lesso
 the gain counts in a ranking is decided elsewhere: where use does not recur it harms, so its weight is learned behind
 the gate. Rejected: a sum over lessons, by which frequently used memories would win from afar.
 
-The state is a function of the lessons held, bit for bit, in whatever order they came: lessons are kept by number,
+The state is a function of the lessons held, bit for bit, in any order of arrival: lessons are kept by number,
 uses by memory, then lesson.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (a lesson, a memory), m = memories reached.

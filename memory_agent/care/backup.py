@@ -178,7 +178,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=Manifest)
     except FileNotFoundError as error:
-        raise BackupDamagedError(f"{folder} is no backup: it has no {MANIFEST_FILE}") from error
+        raise BackupDamagedError(f"{folder} is not a backup: it has no {MANIFEST_FILE}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if "truncated" in str(error):  # msgspec has no class for it
             raise BackupDamagedError(f"{folder}: the manifest is truncated: the backup is damaged") from error

@@ -70,7 +70,7 @@ def check_lexicon(snapshot: Snapshot, held: LexiconContents, findings: Findings,
             findings.require(says_so, LEXICON_FILE, "holds other words than the records")
         findings.require(row in held.worded, LEXICON_FILE, "lacks the words of a row")
     strange = (held.fingerprints.keys() | held.worded) - rows - changed
-    findings.add(LEXICON_FILE, "holds a row that is no record", len(strange))
+    findings.add(LEXICON_FILE, "holds a row that is not a record", len(strange))
     report(LEXICON_FILE, total, total)
 
 

@@ -1,6 +1,6 @@
 """Work on a data folder that no daemon serves: open one user's memory, erase, read the quarantine, compact the journal.
 
-A running daemon does the same through its hosts and its relay (`daemon.erasing`).
+A running daemon does the same through its hosts and its relay (`daemon.erasure`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from relay import (
 )
 
 Warn = Callable[[str], None]
-"""Receives a sentence about something that went differently, where the operation goes on."""
+"""Receives a warning, in a sentence, when the operation continues despite a problem."""
 
 IsOwned = Callable[[bytes], bool]
 """Whether an encoded event of `system` belongs to the user."""

@@ -183,7 +183,7 @@ class RecordsCheckup(Checkup):
     def _rows(self, database: str) -> Iterator[tuple[int, bytes]]:
         """Yield the rows and values of a database whose keys are numbers."""
         for key, value in self.walk(database):
-            if self.findings.require(len(key) == _ROW_BYTES, database, "has a key that is no number"):
+            if self.findings.require(len(key) == _ROW_BYTES, database, "has a key that is not a number"):
                 yield row_number(key), value
 
     def _row(self, database: str, key: bytes) -> int | None:
@@ -195,5 +195,5 @@ class RecordsCheckup(Checkup):
 
 
 def _row_of(value: bytes) -> int:
-    """Return the row in a value; 0, which is no row, for a value that is too long."""
+    """Return the row in a value; 0, which is not a row, for a value that is too long."""
     return row_number(value) if len(value) <= _ROW_BYTES else 0

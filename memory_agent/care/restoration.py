@@ -33,7 +33,7 @@ from relay import journal_folder, require_unused, rewind
 from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 
 USERS = "users"
-NOT_IN_JOURNAL = "memories that were remembered by hand or imported, recalls, and runs begun by hand"
+NOT_IN_JOURNAL = "memories from remember or import, recalls, and runs from trajectory"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -23,7 +23,7 @@ from memory_agent.cli.failure import JSON_KEY, note
 from memory_agent.errors import InvalidInputError
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir, platform_data_dir
 from memory_agent.protocol import DEFAULT_USER
-from memory_agent.settings import ENVIRONMENT_PREFIX, Settings, load_settings
+from memory_agent.settings import Settings, load_settings, read_value
 from relay import TOKEN_FILE, Identity, identity_of, read_key_file
 from relay.crypto import KeyRing, open_key_ring
 
@@ -170,14 +170,14 @@ def given(option: str) -> bool:
 def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
     """Return the settings; a NAME=VALUE pair overrides the variable of that setting."""
     variables = {name: text for name, text in os.environ.items() if name not in (TOKEN_VARIABLE, KEY_FILE_VARIABLE)}
-    return load_settings(config, variables | dict(map(_variable, pairs)), warn=note)
+    return load_settings(config, variables, dict(map(_override, pairs)), warn=note)
 
 
-def _variable(pair: str) -> tuple[str, str]:
+def _override(pair: str) -> tuple[str, Any]:
     name, equals, value = pair.partition("=")
     if not name or not equals:
         raise click.BadParameter(f"{pair!r} is not NAME=VALUE, as in recall.min_score=0.2", param_hint="--set")
-    return ENVIRONMENT_PREFIX + name.strip().replace(".", "__").upper(), value
+    return name.strip().lower().replace("__", "."), read_value(value)
 
 
 def _data_dir(named: Path | None, settings: Settings) -> Path:

@@ -16,8 +16,8 @@ from sona.gate import SHADOW_LESSONS, THRESHOLD
 
 _MODES = {
     "auto": "auto: the gate decides",
-    "on": "on: it acts whatever the gate says (setting learning.mode)",
-    "off": "off: it does not act, whatever the gate says (setting learning.mode)",
+    "on": "on: it acts regardless of the gate (setting learning.mode)",
+    "off": "off: it does not act, regardless of the gate (setting learning.mode)",
 }
 _STANDARD_STREAM = Path("-")
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))

@@ -20,7 +20,13 @@ import structlog
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
 from memory_agent.daemon.parking import Parked, Parking
-from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError, UnhandledEventError
+from memory_agent.errors import (
+    DeadlineExceededError,
+    MemoryAgentError,
+    StoreError,
+    UnavailableError,
+    UnhandledEventError,
+)
 from memory_agent.params import NoParams
 from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
@@ -225,6 +231,8 @@ class Dispatcher:
                 if not batch.entries:  # the rest was erased, or its key is gone
                     self._read_through = max(self._read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
+            except StoreError:  # of the owners; one of a missing key is a `RelayError` too
+                raise
             except RelayError as error:
                 await self._pause(error)
             await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """Ray's temporary folder: private, with a short path, removed with the daemon that made it.
 
 Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed daemon
-leaves its folder behind; the next daemon, on whatever data, finds its lock released and removes it.
+leaves its folder behind; the next daemon, on any data folder, finds its lock released and removes it.
 
 Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents live on
 for over a minute, trying to report to the dead gcs (measured with 2.60); and a worker that was starting when the daemon

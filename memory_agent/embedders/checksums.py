@@ -86,7 +86,7 @@ class VerifiedFiles:
 
 
 def _identity(path: Path) -> list[int]:
-    """Return what changes with the file's content; empty if there is no file."""
+    """Return a value that changes with the file's content; empty without a file."""
     try:
         status = path.stat()
     except OSError:

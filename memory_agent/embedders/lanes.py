@@ -428,7 +428,7 @@ def _digest(field_name: str, text: str) -> Digest:
 def _attempt(model: Model, text: str) -> Outcome:
     try:
         vector = model.embed(text)
-    except Exception as error:  # noqa: BLE001 - the error belongs to the callers; the lane goes on
+    except Exception as error:  # noqa: BLE001 - the error belongs to the callers; the lane continues
         return error
     vector.flags.writeable = False
     return vector

@@ -51,13 +51,13 @@ def read_export(data: bytes) -> RunsExport:
     start = len(_MAGIC) + _DIGEST_BYTES
     body = data[start:]
     if data[: len(_MAGIC)] != _MAGIC:
-        raise InvalidInputError("data", "is no export of what was learned, or one of another version")
+        raise InvalidInputError("data", "is not an export of the learner, or of another version")
     if _digest(body) != data[len(_MAGIC) : start]:
         raise InvalidInputError("data", "does not match its checksum: it is damaged or cut short")
     try:
         export = msgspec.msgpack.decode(body, type=RunsExport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InvalidInputError("data", f"is no export of what was learned: {error}") from error
+        raise InvalidInputError("data", f"is not an export of the learner: {error}") from error
     if not all(map(_is_sound_run, export.runs)) or not all(map(_is_sound_note, export.notes)):
         raise InvalidInputError("data", "holds figures that no run and no recall can have")
     return export

@@ -6,7 +6,7 @@
     completed, then retried          .4
     completed, and a related later run succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
 
-A stated value wins over all. A failed run stays failed whatever succeeds later, and the success of a run that retries
+A stated value wins over all. A failed run stays failed if a later one succeeds, and the success of a run that retries
 it does not count either. A trajectory known only from feedback ends with that. Each change of quality is a revision
 with its reason and cause.
 """

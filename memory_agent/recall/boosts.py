@@ -1,4 +1,4 @@
-"""What a memory's neighbours in its session and its time add to its score. Pure.
+"""Boosts of a memory's score by its neighbours in the session and by its time. Pure.
 
 Contiguity: what answers a question often stands next to what resembles it (temporal contiguity; Howard and Kahana,
 2002). Only the best `LENDERS` candidates lend, and only what they score above the next best, so that a crowd of

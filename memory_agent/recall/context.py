@@ -1,7 +1,7 @@
 """Memories as a block of text for a system prompt: when, what, how it ended, where from; within a token budget.
 
-The block stays data whatever a memory says. Headings hold our own words alone. Each line of a memory, its title too,
-begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none can close the
+The block stays data, whatever a memory contains. Headings have only our own words. Each line of a memory, its title
+too, begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none closes the
 fence; control and format characters are removed, so none can hide. Rejected: Markdown fences, which a memory that holds
 code would close; titles in headings, where one with a quotation mark continues as a heading; continuing after a memory
 that does not fit, since more room would then show fewer memories.

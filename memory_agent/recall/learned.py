@@ -1,4 +1,4 @@
-"""What the learner adds to the scores of one recall. Pure numpy.
+"""The learner's part of the scores of one recall. Pure numpy.
 
     association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
     outcome = w_o * (quality - 1/2) * own^6, 0 without a quality

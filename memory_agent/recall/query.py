@@ -1,4 +1,4 @@
-"""What a recall asks, checked once at the edge: text, number of answers, filter, mode, deadline. Pure.
+"""The arguments of a recall, checked once at the edge: text, number of answers, filter, mode, deadline. Pure.
 
 Checks raise `InvalidInputError` with the name of the field.
 """
@@ -91,7 +91,7 @@ def check_now(now: datetime | None) -> datetime:
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
     """Return the filter, given as such or as a mapping of its fields, checked and without duplicate values.
 
-    An empty name is no condition. Raises `InvalidInputError`, also for more than 1,000 different values of a field,
+    An empty name matches everything. Raises `InvalidInputError`, also for more than 1,000 different values of a field,
     which SQLite would refuse with an error that looks like damage.
     """
     if filter is None:
@@ -176,7 +176,7 @@ NO_PROFILE = ProfileDefaults(top_k=5)
 """The defaults without a profile."""
 
 PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
-    # New input, before planning: whatever resembles it.
+    # New input, before planning: memories of any kind.
     "before_planning": ProfileDefaults(top_k=5),
     # While writing a document: findings and patterns, not episodes.
     "document": ProfileDefaults(top_k=3, kinds=("finding", "pattern")),

@@ -287,7 +287,7 @@ def decode_entry(change: int, value: bytes) -> LogEntry:
     """Return the entry of the change log. Raises `StoreDamagedError`."""
     body = without_checksum(change, value, "change")
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
-        raise StoreDamagedError(f"change {change}: is no entry of the log")
+        raise StoreDamagedError(f"change {change}: is not an entry of the log")
     before = decode(_texts, change, _inflate(change, body[9:]), "change") if len(body) > 9 else None
     return LogEntry(OPS[body[0]], row_number(body[1:9]), before)
 

@@ -307,6 +307,6 @@ def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
     """Continue counting where the order ends. Raises `StoreDamagedError` if it does not end in a number."""
     last = transaction.last_key(ORDER)
     if last is not None and (len(last) > _NUMBER_BYTES or last[:1] == b"\xff"):
-        raise StoreDamagedError("the order of the map of owners ends in a key that is no number")
+        raise StoreDamagedError("the order of the map of owners ends in a key that is not a number")
     first = int.from_bytes(last, "big") + 1 if last is not None else 1
     return (number.to_bytes(_NUMBER_BYTES, "big") for number in count(first))

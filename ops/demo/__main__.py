@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _tell(screen: Screen) -> list[str]:
-    """Play all scenes; return the processes and folders left behind."""
+    """Play all scenes; return leftover processes and folders."""
     screen.scene("1  The daemon starts")
     started_s = time.monotonic()
     with temporary_daemon(_SETTINGS) as data_dir, tempfile.TemporaryDirectory(prefix="memory-demo-") as scratch:

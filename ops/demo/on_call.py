@@ -154,9 +154,7 @@ def _show_pattern(stage: Stage) -> None:
     story = stage.recurring
     wait_until(lambda: bool(stage.patterns(story.user)))
     record = stage.patterns(story.user)[0].record
-    stage.screen.block(
-        f"a memory that nobody wrote: what {record.metadata['runs']} of her runs were about", record.text
-    )
+    stage.screen.block(f"a memory made from {record.metadata['runs']} of her runs", record.text)
     stage.screen.promise(
         "what comes again is a pattern, counted and quoted from its runs: " + ", ".join(record.metadata["run_ids"]),
         record.kind == "pattern" and set(record.metadata["run_ids"]) <= {run.id for run in story.run},

@@ -28,7 +28,7 @@ _ALL = 1_000
 _PARTS = {
     "relay": "durable journal; emitters keep publishing to it while the daemon restarts",
     "embedder": "all-MiniLM-L6-v2 as a graph of our own; one copy for all users",
-    "daemon": "dispatcher and gateway; Ray starts an actor for each user who is spoken to",
+    "daemon": "dispatcher and gateway; Ray starts an actor for each active user",
 }
 
 

@@ -10,8 +10,8 @@ A signal is what a run says it used, and its verdict:
   from what was shown. What they gain is not learned from use.
 
 Parts of the learner are measured alone where a setting turns the others off: the bank, the association (what the
-nearest past requests used), the quality prior. One vector for all queries (`rocchio`) is no setting: that arm runs with
-learning off and an embedder that moves its queries.
+nearest past requests used), the quality prior. One vector for all queries (`rocchio`) is not a setting: that arm runs
+with learning off and an embedder that moves its queries.
 """
 
 from __future__ import annotations

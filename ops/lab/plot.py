@@ -25,7 +25,7 @@ def check_plot(file: Path) -> None:
     if file.suffix.lower() != ".png":
         raise InvalidInputError("--plot", f"{file} is not named .png")
     if not file.absolute().parent.is_dir():
-        raise InvalidInputError("--plot", f"{file.parent} is no folder")
+        raise InvalidInputError("--plot", f"{file.parent} is not a folder")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

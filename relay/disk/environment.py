@@ -125,7 +125,10 @@ class Environment:
         return opened
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """Begin a snapshot for the block. Keep it short: it keeps old pages alive."""
+        """Begin a snapshot for the block. Keep it short: it keeps old pages alive.
+
+        Do not write inside the block: the write waits for a compaction that is under way, which waits for the block.
+        """
         return self._begin(write=False)
 
     @contextmanager

@@ -1,6 +1,6 @@
 """One user's story that uses every verb at least once, with the mistakes that each verb refuses.
 
-`asks` is whatever has the methods: a memory, or a client. The results of two stories are the same but for what differs
+`asks` has the methods: a memory or a client. The results of two stories are the same but for what differs
 from one store and one moment to another, which `normal` replaces.
 """
 

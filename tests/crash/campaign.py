@@ -214,14 +214,14 @@ def _let_work(world: World, part: Part, promises: int) -> None:
     """Wait for more promises, by this part or through it."""
     count = _counter(world, part)
     aim = count() + promises
-    wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} goes on")
+    wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} continues")
     assert part.is_alive, f"{part.name} ended by itself:\n{part.log()}"
 
 
 def _let_work_or_end(world: World, part: Part) -> None:
     count = _counter(world, part)
     aim = count() + 8
-    wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} goes on, or ends")
+    wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} continues, or ends")
 
 
 def _counter(world: World, part: Part) -> Callable[[], int]:

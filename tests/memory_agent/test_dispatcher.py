@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,7 @@ import pytest
 
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
 from memory_agent.settings import DaemonSettings
@@ -193,3 +194,31 @@ def test_unreadable_events_do_not_block_publishers(tmp_path: Path) -> None:
         publish(broker, *["alice"] * 8)
         keys.destroy("alice")
         asyncio.run(scenario())
+
+
+class KeylessOwners(Owners):
+    """A map of owners whose encryption key is gone."""
+
+    def learn(self, keys: Sequence[str], user_id: str) -> bool:
+        raise EncryptionKeyMissingError("system", "keys")
+
+
+def test_a_map_of_owners_that_fails_ends_the_dispatcher_and_is_not_taken_for_the_relay(
+    broker: Broker, tmp_path: Path
+) -> None:
+    publish(broker, "alice", payload={"run_id": "r-1"}, session_id="s-1")
+
+    async def go() -> None:
+        journal = AsyncSubscriber(*broker.endpoints, "memory")
+        owners = KeylessOwners(tmp_path / "owners")
+        dispatcher = Dispatcher(journal, cast(Hosts, Memories()), owners, DaemonSettings())
+        try:
+            async with asyncio.timeout(20):
+                await dispatcher.run()
+        finally:
+            await journal.close()
+            owners.close()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        asyncio.run(go())
+    assert caught.group_contains(EncryptionKeyMissingError)

@@ -87,11 +87,34 @@ def test_a_former_name_is_read_with_a_warning(
     assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
 
 
-def test_a_former_name_beside_the_present_one_is_refused(tmp_path: Path) -> None:
-    file = written(tmp_path, "[recall]\nalpha = 0.25\n")
+@pytest.mark.parametrize(
+    ("text", "environment", "overrides"),
+    [
+        ("[recall]\nalpha = 0.25\nvector_weight = 0.25\n", {}, {}),
+        ("", {"MEMORY_AGENT_RECALL__ALPHA": "0.25", "MEMORY_AGENT_RECALL__VECTOR_WEIGHT": "0.25"}, {}),
+        ("", {}, {"recall.vector_weight": 0.25, "recall.alpha": 0.25}),
+    ],
+)
+def test_a_former_name_beside_the_present_one_is_refused(
+    tmp_path: Path, text: str, environment: dict[str, str], overrides: dict[str, float]
+) -> None:
     with pytest.raises(SettingsError, match=r"former name of recall\.vector_weight") as caught:
-        load_settings(file, {"MEMORY_AGENT_RECALL__VECTOR_WEIGHT": "0.25"})
+        load_settings(written(tmp_path, text), environment, overrides)
     assert caught.value.setting == "recall.alpha"
+
+
+@pytest.mark.parametrize(("first", "then"), [("alpha", "vector_weight"), ("vector_weight", "alpha")])
+def test_a_later_layer_overrides_a_setting_under_either_name(tmp_path: Path, first: str, then: str) -> None:
+    file = written(tmp_path, f"[recall]\n{first} = 0.1\n")
+    with pytest.warns(FutureWarning, match="renamed"):
+        assert load_settings(file, {f"MEMORY_AGENT_RECALL__{then.upper()}": "0.25"}).recall.vector_weight == 0.25
+    with pytest.warns(FutureWarning, match="renamed"):
+        assert load_settings(file, {}, {f"recall.{then}": 0.25}).recall.vector_weight == 0.25
+
+
+@pytest.mark.parametrize("text", [".25", "+.25", "0.25"])
+def test_a_number_may_begin_with_its_point(text: str) -> None:
+    assert load_settings(None, {"MEMORY_AGENT_RECALL__VECTOR_WEIGHT": text}).recall.vector_weight == 0.25
 
 
 def test_every_renamed_setting_leads_to_one_that_exists() -> None:

@@ -44,7 +44,9 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         check_plot(tmp_path / "curve.png")
 
 
-@pytest.mark.parametrize(("name", "reason"), [("curve.svg", "is not named .png"), ("absent/curve.png", "is no folder")])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("curve.svg", "is not named .png"), ("absent/curve.png", "is not a folder")]
+)
 def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(InvalidInputError, match=reason):
         check_plot(tmp_path / name)

@@ -83,7 +83,7 @@ def test_verify_passes_a_restored_folder_and_names_damage_in_a_backup(
     parts = {part["part"]: part["entries"] for part in run_json("verify", str(monday))["parts"]}
     assert parts == {"manifest": 3, "user alice": 4, "user bob": 4, "journal": 1}
     no_backup = run("verify", str(two_users))
-    assert (no_backup.exit_code, "is no backup" in no_backup.stderr) == (1, True)
+    assert (no_backup.exit_code, "is not a backup" in no_backup.stderr) == (1, True)
     records = user_folder(monday, "bob") / "records" / "data.mdb"
     content = bytearray(records.read_bytes())
     content[-100] ^= 1
