@@ -6,6 +6,7 @@ writer.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -50,7 +51,7 @@ class Findings:
         return tuple(Finding(place=place, fault=fault, count=count) for (place, fault), count in self._counts.items())
 
 
-class Checkup:
+class Checkup(ABC):
     """Checks one environment. A subclass lists its checks."""
 
     def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
@@ -58,9 +59,9 @@ class Checkup:
         self.findings = findings
         self._report = report
 
+    @abstractmethod
     def checks(self) -> Sequence[Callable[[], None]]:
         """Return the checks, in the order in which they are to run."""
-        raise NotImplementedError
 
     def run(self) -> None:
         """Run every check."""

@@ -6,6 +6,7 @@ plain emitters send.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic
 
@@ -149,7 +150,7 @@ class CollectorSocket:
         self._socket.close()
 
 
-class _Client(Generic[Socket]):
+class _Client(ABC, Generic[Socket]):
     """A DEALER. Each message carries the token of its identity, unless the connection proves a CURVE key."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
@@ -174,8 +175,9 @@ class _Client(Generic[Socket]):
         zeromq.connect(socket, self._endpoint, self._token.identity, RelayUnavailableError)
         return socket
 
+    @abstractmethod
     def _open(self) -> Socket:
-        raise NotImplementedError
+        """Return a new socket, not connected yet."""
 
 
 class ClientSocket(_Client[PlainSocket]):
