@@ -118,16 +118,16 @@ def test_absent_users_are_isolated_from_each_other(served: Served) -> None:
             second.feedback(recall_id, quality=0.5)
 
 
-def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(served: Served, absent: MemoryClient) -> None:
-    try:
-        with structlog.testing.capture_logs() as lines:
-            structlog.configure()
-            absent.recall("the proxy")
-    finally:
-        structlog.reset_defaults()
-    answered = [line for line in lines if line["event"] == "recall.answered"]
-    assert [line["user_id"] for line in answered] == ["alcie"]
-    assert "degraded" not in answered[0]
+def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(
+    absent: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = structlog.testing.LogCapture()
+    logger = structlog.wrap_logger(None, processors=[lines], wrapper_class=structlog.BoundLogger)
+    for module in ("memory_agent.memory", "memory_agent.daemon.service"):
+        monkeypatch.setattr(f"{module}.log", logger)
+    monkeypatch.setattr(structlog, "is_configured", lambda: True)
+    absent.recall("the proxy")
+    assert [(line["event"], line["user_id"]) for line in lines.entries] == [("recall.answered", "alcie")]
 
 
 def test_feedback_of_an_absent_user_is_validated(served: Served) -> None:
