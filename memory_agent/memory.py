@@ -253,9 +253,9 @@ class Memory:
 
         Raises `InvalidInputError` (with the argument's name).
 
-        >>> record = memory.remember("Staging: postgres://ann:kq7xW2pz@db/app", tags=["deploy"])
+        >>> record = memory.remember("Staging needs the VPN", tags=["deploy"])
         >>> record.text, record.kind, record.tags
-        ('Staging: postgres://ann:[masked:url_password]@db/app', 'finding', ('deploy',))
+        ('Staging needs the VPN', 'finding', ('deploy',))
         """
         record = make_record(
             text,

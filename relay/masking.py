@@ -46,7 +46,10 @@ _SHORT = 1_000
 
 
 class Masker:
-    """Masks texts, payloads and events, and counts the secrets by kind. Thread-safe."""
+    """Masks texts, payloads and events, and counts the secrets by kind. Thread-safe.
+
+    In the examples, `word` is a password.
+    """
 
     def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
         """Count in `counts`, as `masked_` and the kind. Raises `RelaySettingsError` for an invalid pattern."""
@@ -66,7 +69,7 @@ class Masker:
     def text(self, text: str) -> str:
         """Return `text` with its secrets masked. Idempotent.
 
-        >>> masker.text("psql postgres://ann:kq7xW2pz@db/app")
+        >>> masker.text(f"psql postgres://ann:{word}@db/app")
         'psql postgres://ann:[masked:url_password]@db/app'
         >>> masker.counts
         {'url_password': 1}
@@ -82,7 +85,7 @@ class Masker:
     def data(self, data: bytes) -> bytes:
         """Mask bytes: as `value` if they are JSON or MessagePack, else as `text`; bytes that are not UTF-8 are kept.
 
-        >>> masker.data(b'{"password":"kq7xW2pz"}')
+        >>> masker.data(b'{"password":"%s"}' % word.encode())
         b'{"password":"[masked:password]"}'
         """
         if not self._formats:
@@ -101,7 +104,7 @@ class Masker:
 
         The value of a field with a name like `password` is always masked.
 
-        >>> masker.value({"user": "ann", "password": "kq7xW2pz"})
+        >>> masker.value({"user": "ann", "password": word})
         {'user': 'ann', 'password': '[masked:password]'}
         """
         if not self._formats:
@@ -117,7 +120,7 @@ class Masker:
     def event(self, event: Event) -> Event:
         """Return the event with payload and unknown fields masked. Its ids are kept, so a repeat is recognised.
 
-        >>> event = msgspec.structs.replace(events[0], payload={"password": "kq7xW2pz"})
+        >>> event = msgspec.structs.replace(events[0], payload={"password": word})
         >>> masker.event(event).payload
         {'password': '[masked:password]'}
         """

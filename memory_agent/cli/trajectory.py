@@ -154,7 +154,7 @@ def show(target: Target, run_id: str) -> None:
     with open_for_reading(target, "run_get") as memory:
         run = memory.runs.get(run_id)
     if run is None:
-        raise InvalidInputError("run", f"{run_id} is not known: `trajectory list` has the runs")
+        raise InvalidInputError("run", f"{run_id} is not known")
     if target.as_json:
         print_document(run)
     else:

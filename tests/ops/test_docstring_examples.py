@@ -167,7 +167,7 @@ def nothing(_: Path, __: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_masker(_: Path, __: Embedder) -> Iterator[Names]:
-    yield {"masker": Masker()}
+    yield {"masker": Masker(), "word": "kq7xW2pz"}  # a made-up password
 
 
 @contextmanager
