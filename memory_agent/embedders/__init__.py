@@ -28,7 +28,7 @@ Embeddings = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 ByteProgress = Callable[[str, int, int], None]
-"""Called with (file, bytes done, bytes in all)."""
+"""Called with (file, bytes done, total bytes)."""
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
