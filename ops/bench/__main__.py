@@ -2,8 +2,8 @@
 
     python -m ops.bench [--quick] [--json] [--only PART]... [--large]
 
-Progress goes to standard error. A full run also writes `ops/bench/results.md`. A missed target does not change the exit
-code. Run it on an idle machine: the load during the run is part of the result.
+Progress goes to standard error. A full run also writes `ops/bench/results.md`. The exit code is 0 even if a target is
+missed. Run it on an idle machine: the load during the run is part of the result.
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """The questions of one user, `train` in teaching order. `repeated`: ids of test questions with trained evidence."""
+    """The questions of one user. `train` is in teaching order.
+
+    `repeated` are the ids of test questions that share evidence with a training question.
+    """
 
     train: tuple[Question, ...]
     test: tuple[Question, ...]

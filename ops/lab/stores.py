@@ -65,7 +65,10 @@ def copied(folder: Path, user_id: str) -> Iterator[Path]:
 
 
 class CachingEmbedder:
-    """Embeds each text once and caches its vector: a third of the time, since stores share texts. Not thread-safe."""
+    """Embeds each text once and caches its vector. Not thread-safe.
+
+    Takes a third of the time, since stores share texts.
+    """
 
     def __init__(self, embedder: Embedder) -> None:
         """Embed with `embedder`, which the caller closes."""
