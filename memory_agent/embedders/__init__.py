@@ -1,9 +1,11 @@
-"""Text to vectors: the `Embedder` protocol, and `open_embedder` for an embedder in this process.
+"""Text embedding: the `Embedder` protocol, and `open_embedder`, which embeds in this process.
 
-An embedder names the origin of its vectors (`info.stamp`); stores keep the stamp with the vectors, so that vectors of
-different models are never compared. Importing this module loads no engine: processes that use `remote` stay small.
+Each embedder identifies the origin of its vectors (`info.stamp`). Stores keep the stamp with the vectors, so vectors of
+different models are never compared. Importing this module loads no engine, which keeps processes that use `remote`
+small.
 
-Rejected: a library that brings torch (2 GB), and one session per user (100 MB each) instead of one per node (`server`).
+Rejected: a library that depends on torch (2 GB), and one session per user (100 MB each) instead of one per node
+(`server`).
 
 Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length.
 """
@@ -26,7 +28,7 @@ Embeddings = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 ByteProgress = Callable[[str, int, int], None]
-"""Called with (file, bytes done, bytes in all)."""
+"""Called with (file, bytes done, total bytes)."""
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +42,14 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stamp(self) -> str:
-        """Text to store with vectors: equal stamps mean bit-identical vectors for the same text."""
+        """The identifier to store with vectors: equal stamps mean bit-identical vectors for the same text."""
         return "|".join((self.model, self.model_sha256[:16], self.scheme, self.runtime, str(self.ndim)))
 
 
 def comparable(stamp: str, other: str) -> bool:
-    """Return whether vectors of the two stamps may be compared: same weights, same dimensions.
+    """Return whether vectors with these stamps may be compared: same weights, same dimensions.
 
-    int8 and float32 vectors of one model are comparable (cosine .99 for the same text), those of two models are not.
+    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); those of two models are not.
     """
     return _weights_and_ndim(stamp) == _weights_and_ndim(other)
 
@@ -58,7 +60,7 @@ def _weights_and_ndim(stamp: str) -> tuple[str, ...]:
 
 
 def check_text(field: str, text: object) -> None:
-    """Raise `InvalidInputError`, naming `field`, unless `text` is a string that has a UTF-8 form."""
+    """Check that `text` is a string that encodes as UTF-8. Raises `InvalidInputError` (with `field`)."""
     if not isinstance(text, str):
         raise InvalidInputError(field, f"must be text, is {type(text).__name__}")
     try:
@@ -71,8 +73,8 @@ def check_text(field: str, text: object) -> None:
 class Embedder(Protocol):
     """Turns text into vectors. Thread-safe; the same text always gives the same bits.
 
-    Blank text has a vector too, the same for all blank texts. Text that is not valid Unicode (a lone surrogate) raises
-    `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
+    All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises `InvalidInputError`.
+    `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
 
     @property
@@ -88,26 +90,26 @@ class Embedder(Protocol):
         ...
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`, at low priority: all of them, or an error is raised."""
+        """Return the (n, d) vectors of `texts`, at low priority. Raises if any text fails."""
         ...
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`, without special tokens and without truncation.
 
-        Raises `EmbedderUnavailableError` after `timeout_s`, if another process embeds.
+        With an embedder in another process, raises `EmbedderUnavailableError` after `timeout_s`.
         """
         ...
 
     def close(self) -> None:
-        """Stop; waiting callers get `EmbedderUnavailableError`."""
+        """Stop the embedder; waiting callers get `EmbedderUnavailableError`."""
         ...
 
 
 def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, package: str | None = None) -> Embedder:
-    """Return an embedder in this process, with its two lanes. Close it.
+    """Open an embedder in this process; the caller closes it.
 
-    `cache` is the folder of built graphs, `package` the distribution that may carry the weights ("" for none).
-    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
+    `cache` is the folder for built graphs, `package` the distribution that may carry the weights ("" for none). Raises
+    `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
     """
     from memory_agent.embedders.lanes import LanedEmbedder  # loads the engines
     from memory_agent.embedders.minilm import open_minilm

@@ -1,7 +1,7 @@
-"""The cache of built graphs, verified before each use; also status and fetch for the command line.
+"""Caches built graphs, verified before each use; also provides status and fetch for the command line.
 
-The name of a cached graph ends in its SHA-256, so damaged and stale files are recognised, and several processes can
-build at once. `onnx` and `safetensors` are loaded only to build. Rejected: building at each start (1 s and 150 MB).
+The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected and several processes can
+build at once. `onnx` and `safetensors` are imported only to build. Rejected: building at each start (1 s and 150 MB).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ADVICE = {
 
 
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an embedder needs, verified. `graph` is a file, or bytes if the cache is not writable.
+    """The verified inputs of an embedder. `graph` is a path, or bytes if the cache is not writable.
 
-    A file, because the engine keeps bytes as long as the session lives (24 MB, measured).
+    A path is preferred, because the engine keeps bytes as long as the session lives (24 MB, measured).
     """
 
     model: Model
@@ -44,7 +44,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `model status` shows. ready: nothing is missing; unbuilt: there are weights and no graph yet."""
+    """The result of `model status`. ready: nothing is missing; unbuilt: there are weights but no graph yet."""
 
     state: Literal["ready", "unbuilt", "missing", "refused"]
     model: str
@@ -67,8 +67,8 @@ def obtain(
 ) -> Artifacts:
     """Return graph and tokenizer from the cache, or build them from the weights and cache them.
 
-    A damaged graph is rebuilt. A cache that is not writable costs a build at each start.
-    Raises `ModelMissingError`, `ModelChecksumError`, `ModelError`.
+    A damaged graph is rebuilt. Without a writable cache, every start builds the graph. Raises `ModelMissingError`,
+    `ModelChecksumError`, `ModelError`.
     """
     choice = choose_scheme(settings.scheme)
     named = weights.named_model(Path(settings.folder).expanduser(), cache) if settings.folder else None
@@ -90,8 +90,8 @@ def fetch_model(
 ) -> ModelStatus:
     """Find or download the weights, verify them, build the graph into the cache, and report.
 
-    `progress` is called with (file, bytes done, bytes in all) during a download. Raises as `obtain` does, and
-    `ModelError` where the cache cannot be written.
+    `progress` is called with (file, bytes done, total bytes) during a download. Raises the errors of `obtain`, and
+    `ModelError` if the cache is not writable.
     """
     cache = cache or weights.cache_folder()
     choice = choose_scheme(settings.scheme)
@@ -173,7 +173,7 @@ def _graph_key(model: Model, scheme: Scheme) -> str:
 
 
 def _cached_graph(cache: Path, model: Model, scheme: Scheme) -> Path | None:
-    """Return the cached graph if its checksum matches; remove damaged ones."""
+    """Return the cached graph if its checksum matches; delete damaged ones."""
     for path in sorted(cache.glob(f"{_graph_key(model, scheme)}-*.onnx")):
         if is_whole(path, path.stem.rpartition("-")[2]):
             return path

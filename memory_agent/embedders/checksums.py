@@ -1,4 +1,4 @@
-"""Verify files against SHA-256 checksums, remember which were verified, and replace files atomically."""
+"""Verifies files against SHA-256 checksums, remembers which were verified, and replaces files atomically."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_whole(path: Path, expected_sha256: str) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that atomically replaces `path`, fsynced, when the block succeeds."""
+    """Yield a temporary file that is fsynced and atomically replaces `path` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -53,17 +53,17 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 class VerifiedFiles:
-    """Remembers verified files, so that 90 MB are not hashed at each start.
+    """Remembers which files were verified, to avoid hashing 90 MB at each start.
 
-    A file is identified by size, inode, mtime and ctime, which cannot be set back. Hashing the weights takes 90 ms with
-    SHA instructions, a remembered file 0.1 ms (measured).
+    A file is identified by size, inode, mtime, and ctime, which cannot be set back. Hashing the weights takes 90 ms
+    with SHA instructions, checking a remembered file 0.1 ms (measured).
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def verify(self, path: Path, expected_sha256: str) -> None:
-        """Verify `path` unless it is unchanged since it was verified. Raises as `verify_file`."""
+        """Verify `path`, without hashing if it is unchanged since the last time. Raises the errors of `verify_file`."""
         identity = _identity(path)
         known = self._load()
         entry: list[str | int] = [expected_sha256, *identity]
@@ -80,13 +80,13 @@ class VerifiedFiles:
             return {}
 
     def _save(self, known: dict[str, list[str | int]]) -> None:
-        # a cache that is not writable costs the next start 90 ms
+        # without a writable cache the next start hashes again (90 ms)
         with contextlib.suppress(OSError), replacing(self._path) as temporary:
             temporary.write_bytes(msgspec.json.encode(known))
 
 
 def _identity(path: Path) -> list[int]:
-    """Return a value that changes with the file's content; empty without a file."""
+    """Return a value that changes with the file's content; empty if there is no file."""
     try:
         status = path.stat()
     except OSError:

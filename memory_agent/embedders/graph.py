@@ -1,13 +1,14 @@
-"""The exporter: BERT weights to one ONNX graph, pooling and norm inside, in float32 or in int8 per channel.
+"""Exports BERT weights to one ONNX graph that includes pooling and norm, in float32 or in int8 per channel.
 
-Input `input_ids` and `attention_mask`, both int32 (n, t); output `embedding`, float32 (n, d), of unit length.
-int8: each matrix has one signed scale per output column, each row of the word table its own; activations are quantised
-per run by the engine.
+Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Output: `embedding`, float32 (n, d), of unit length. int8:
+one signed scale per output column of each matrix and per row of the word table; the engine quantises activations per
+run.
 
 Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which does not know the types behind the fused
-operators and quantises the whole word table with one scale. Operators: `ops/decisions/0006-the-embedding-graph.md`.
+operators and quantises the whole word table with one scale. Choice of operators:
+`ops/decisions/0006-the-embedding-graph.md`.
 
-Letters: t tokens, d width, f inner width, v vocabulary, k inputs and m outputs of a matrix.
+Shapes: n texts, t tokens, d width, f inner width, v vocabulary, k inputs and m outputs of a matrix.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _named(tensors: dict[str, npt.NDArray[np.generic]]) -> dict[str, Array]:
 
 
 def quantise_columns(matrix: Array) -> tuple[npt.NDArray[np.int8], Array]:
-    """Return (k, m) int8 and (m,) scales that restore the matrix within half a step per entry."""
+    """Quantise a matrix to (k, m) int8 with (m,) scales, which restore each entry to within half a step."""
     scales = np.maximum(np.abs(matrix).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
 
@@ -109,9 +110,9 @@ class _Float32:
 class _Int8:
     """The operators with int8 weights.
 
-    The engine quantises the left side of a product with one scale for all tokens. In these models one channel of the
-    first token is ten times larger than the rest and would take their precision. So around the two products of the
-    inner layer each token is divided by its largest entry, and the result multiplied by it.
+    The engine quantises the left operand of a product with one scale for all tokens. In these models one channel of the
+    first token is ten times larger than the rest, which would cost the other tokens their precision. So for the two
+    products of the inner layer, each token is divided by its largest entry beforehand and the result multiplied by it.
     """
 
     def words(self, g: _Nodes, table: Array) -> str:
@@ -130,7 +131,7 @@ class _Int8:
         return g.fused("BiasGelu", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
 
     def shrink(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
-        # Below zero a GELU reaches -.17 only: its largest entry is its largest size, or the floor is.
+        # GELU is never below -.17, so its largest entry is also its largest magnitude, or the floor is larger.
         product = self._token_by_token(g, x, x, matrix, name)
         return g.add("Add", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
 
@@ -160,7 +161,7 @@ class _Int8:
 
 
 class _Encoder:
-    """A BERT encoder with pooling and norm, written node by node."""
+    """Builds a BERT encoder with pooling and norm, node by node."""
 
     def __init__(self, tensors: dict[str, Array], shape: ModelShape, kind: _Float32 | _Int8) -> None:
         self._tensors = tensors
@@ -180,7 +181,7 @@ class _Encoder:
         return g
 
     def _embed(self) -> str:
-        """Word, position and segment embeddings, summed and normed. The one segment is folded into the positions."""
+        """Sum and norm the word, position and segment embeddings. The only segment is folded into the positions."""
         g = self._g
         words = self._kind.words(g, self._tensors["embeddings.word_embeddings.weight"])
         segment = self._tensors["embeddings.token_type_embeddings.weight"][0]
@@ -217,7 +218,7 @@ class _Encoder:
         return self._g.add("LayerNormalization", [x, gain, shift], f"{name}.out", axis=-1, epsilon=self._shape.epsilon)
 
     def _mean(self, x: str) -> str:
-        """Mean over the unmasked tokens."""
+        """Average the unmasked tokens."""
         g = self._g
         mask = g.add("Cast", ["attention_mask"], "mask", to=TensorProto.FLOAT)
         column = g.add("Unsqueeze", [mask, g.constant("last_axis", np.array([2], dtype=np.int64))], "mask_column")

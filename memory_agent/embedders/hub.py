@@ -1,4 +1,4 @@
-"""Downloads files of a pinned revision from the model hub, verified before they are put in place.
+"""Downloads files of a pinned revision from the model hub and verifies them before installing them.
 
 Needs the optional library (`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other
 programs may change.
@@ -17,9 +17,9 @@ from memory_agent.errors import ModelMissingError
 
 
 def download(repository: str, revision: str, sums: dict[str, str], folder: Path, progress: ByteProgress | None) -> None:
-    """Download the files of `sums` into `folder`, each atomically and verified.
+    """Download the files of `sums` into `folder`, verifying each and replacing it atomically.
 
-    Raises `ModelMissingError` if the hub or its library is not available, `ModelChecksumError`.
+    Raises `ModelMissingError` if the hub or its library is not available, `ModelChecksumError` if a file differs.
     """
     fetch = _fetcher(progress)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
 """Two lanes into one model: queries first, bulk work at low priority.
 
 Queries run at normal priority on their own threads. Bulk threads are `nice`, take one text per step, and start none
-while a query waits; so bulk work delays a query by at most the texts already begun, one per bulk thread. Bulk calls
-take turns text by text, so a short call does not wait for a long one. Two guards against starvation: each bulk thread
-takes a step every `starved_s` even while queries keep coming, and while other programs keep the nice threads from the
-processor, as many normal-priority threads help.
+while a query waits, so bulk work delays a query by at most the texts in progress, one per bulk thread. Bulk calls take
+turns text by text, so a short call does not wait for a long one. Two guards prevent starvation: each bulk thread takes
+a step every `starved_s` even while queries keep coming; and while other programs starve the nice threads, as many
+normal-priority threads help.
 
-A text is embedded once: recent vectors are cached, and equal texts under way are shared. Rejected: one worker with a
-priority queue, where a query waits for the text in front of it while other cores idle.
+Equal texts are embedded once: recent vectors are cached, and concurrent calls share a text in progress. Rejected: one
+worker with a priority queue, where a query waits for the current text while other cores idle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BULK_CACHE = 4096  # 1.6 KB each
 _MOST_QUERY_THREADS = 4
 _LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
-_SLOW = 12.0  # elapsed over processor time of a nice thread
+_SLOW = 12.0  # ratio of elapsed to processor time of a nice thread
 _STALLED_S = 0.5
 
 Digest = bytes
@@ -42,7 +42,7 @@ Outcome = Embedding | Exception
 
 
 class Model(Protocol):
-    """The model behind the lanes: embeds one text per call, called from several threads."""
+    """The model behind the lanes. Embeds one text per call; called from several threads."""
 
     @property
     def info(self) -> EmbedderInfo: ...
@@ -59,7 +59,7 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A caller of a query; the query is not begun for it after `deadline` (monotonic seconds)."""
+    """A caller waiting for a query, which is not started for it after `deadline` (monotonic seconds)."""
 
     future: Future[Embedding]
     deadline: float | None
@@ -67,14 +67,14 @@ class Waiter:
 
 @dataclass
 class PendingQuery:
-    """A queued text, with all callers that wait for its vector."""
+    """A queued text and all callers waiting for its vector."""
 
     digest: Digest
     text: str = field(repr=False)
     waiters: list[Waiter] = field(default_factory=list)
 
     def take_late(self, now: float) -> list[Waiter]:
-        """Remove and return the waiters that cancelled or whose deadline passed."""
+        """Remove and return the waiters that have cancelled or whose deadline has passed."""
         late = [w for w in self.waiters if w.future.cancelled() or (w.deadline is not None and w.deadline < now)]
         self.waiters = [w for w in self.waiters if w not in late]
         return late
@@ -84,7 +84,7 @@ class PendingQuery:
 
 
 class BulkTask:
-    """A bulk call: the texts to embed, and the rows of the result that each fills."""
+    """A bulk call: its texts, and the result rows that each text fills."""
 
     def __init__(self, vectors: Embeddings, on_done: Callable[[int], None] | None) -> None:
         self.vectors = vectors
@@ -96,7 +96,7 @@ class BulkTask:
         self._ended = False
 
     def fill(self, digest: Digest, outcome: Outcome) -> bool:
-        """Store the outcome of one text; return whether that ends the task, complete or failed."""
+        """Store the outcome of one text; return whether the task has ended, complete or failed."""
         if self._ended:
             return False
         if not isinstance(outcome, Exception):
@@ -148,9 +148,9 @@ def resolve(future: Future[Embedding] | Future[Embeddings], outcome: Outcome) ->
 
 
 class Pace:
-    """Detects that other programs keep the nice threads from the processor. Used under the lanes' lock.
+    """Detects when other programs starve the nice threads. Used under the lanes' lock.
 
-    A thread at niceness 10 gets a tenth of a normal one's share: beside six busy programs on two cores, 7 texts a
+    A thread at niceness 10 gets a tenth of the share of a normal one: beside six busy programs on two cores, 7 texts a
     second instead of 300 (measured), and the backlog never shrank. Times are seconds of the monotonic clock.
     """
 
@@ -159,17 +159,17 @@ class Pace:
         self._slowness = 1.0
 
     def began(self, thread: int, now_s: float) -> None:
-        """Record that a nice thread begins a text."""
+        """Record that a nice thread started a text."""
         self._began[thread] = now_s
 
     def ended(self, thread: int, now_s: float, processor_s: float) -> None:
-        """Record that it finished the text, and the processor time it used."""
+        """Record that the thread finished the text, and the processor time it used."""
         taken_s = now_s - self._began.pop(thread)
         if processor_s > 0:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took `_SLOW` times its processor time, or one is under way for `_STALLED_S`."""
+        """Return whether the last text took `_SLOW` times its processor time, or one is running for `_STALLED_S`."""
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 
@@ -188,10 +188,10 @@ class LanedEmbedder:
         steady_threads: int | None = None,
         starved_s: float = 0.25,
     ) -> None:
-        """Start the lanes. 0 threads means one per core, for queries at most four.
+        """Start the lanes. 0 threads means one per core, at most four for queries.
 
-        `steady_threads` help at normal priority while other programs starve the bulk threads; as many as these by
-        default.
+        `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default
+        there are as many of them as bulk threads.
         """
         cores = usable_cores()
         self._model = model
@@ -222,14 +222,14 @@ class LanedEmbedder:
         return self._model.info
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`, ahead of all bulk work; errors as of `Embedder.embed_query`."""
+        """Return the (d,) vector of `text`, ahead of all bulk work; same errors as `Embedder.embed_query`."""
         try:
             return self.submit_query(text, timeout_s).result(timeout_s).copy()
         except TimeoutError as error:
             raise EmbedderUnavailableError(f"no vector within {timeout_s or 0.0:.3g} s") from error
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`; errors as of `Embedder.embed_texts`."""
+        """Return the (n, d) vectors of `texts`; same errors as `Embedder.embed_texts`."""
         steps: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         future = self.submit_texts(texts, steps.put if progress else None)
         future.add_done_callback(lambda _: steps.put(None))
@@ -248,7 +248,8 @@ class LanedEmbedder:
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[Embedding]:
         """Queue a query and return its future; the vector is read-only.
 
-        Fails with `EmbedderUnavailableError` when it was not begun within `timeout_s`; at once when that is 0 or less.
+        The future fails with `EmbedderUnavailableError` if the query does not start within `timeout_s`, at once if that
+        is 0 or less.
         """
         digest = _digest("text", text)
         future: Future[Embedding] = Future()
@@ -264,7 +265,7 @@ class LanedEmbedder:
         return future
 
     def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
-        """Queue a bulk call and return its future. `on_done` receives the number of texts done, and must be quick."""
+        """Queue a bulk call and return its future. `on_done` receives the number of texts done; it must be quick."""
         digests = [_digest(f"texts[{position}]", text) for position, text in enumerate(texts)]
         task = BulkTask(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
         for position, (digest, text) in enumerate(zip(digests, texts, strict=True)):
@@ -281,7 +282,7 @@ class LanedEmbedder:
         return task.future
 
     def close(self) -> None:
-        """Stop the lanes after the texts under way; waiting callers get `EmbedderUnavailableError`."""
+        """Stop the lanes after the texts in progress; waiting callers get `EmbedderUnavailableError`."""
         with self._lock:
             self._closed = True
             self._query_ready.notify_all()
@@ -332,7 +333,7 @@ class LanedEmbedder:
 
     def _finish_query(self, query: PendingQuery, outcome: Outcome | None) -> None:
         with self._lock:
-            if outcome is None and query.waiters:  # a new waiter came while the expired ones were answered
+            if outcome is None and query.waiters:  # a waiter arrived while expired ones were answered
                 self._queries.append(query)
                 self._query_ready.notify()
                 return
@@ -378,7 +379,7 @@ class LanedEmbedder:
             return None
 
     def _next_step(self) -> _Step | None:
-        """Wait until no query waits, and return the next text of the task whose turn it is. None when closed."""
+        """Wait until no query is pending; return the next text of the task whose turn it is. None when closed."""
         starved_at = time.monotonic() + self._starved_s
         with self._lock:
             while not self._closed:
@@ -428,7 +429,7 @@ def _digest(field_name: str, text: str) -> Digest:
 def _attempt(model: Model, text: str) -> Outcome:
     try:
         vector = model.embed(text)
-    except Exception as error:  # noqa: BLE001 - the error belongs to the callers; the lane continues
+    except Exception as error:  # noqa: BLE001 - callers get the error; the lane continues
         return error
     vector.flags.writeable = False
     return vector

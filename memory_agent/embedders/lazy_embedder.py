@@ -1,8 +1,8 @@
-"""An embedder that is opened on first use and may be absent; its absence is a state, not a crash.
+"""An embedder that opens on first use and may be missing, which callers handle as an error rather than a crash.
 
-Opening takes a tenth of a second from the cache, and seconds the first time, when the graph is built. It runs in a
-thread of its own, so a caller with a deadline waits no longer than that. A failure is remembered for 30 s, so that
-recalls do not search for missing weights every time.
+Opening takes a tenth of a second from the cache, and seconds the first time, when the graph is built. It runs in its
+own thread, so that a caller's deadline bounds the wait. A failure is remembered for 30 s, so that not every recall
+searches for missing weights again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CLOSE_WAIT_S = 10.0
 
 
 class LazyEmbedder:
-    """A given embedder, or one opened at the first `get`. Thread-safe."""
+    """A given embedder, or one opened by the first `get`. Thread-safe."""
 
     def __init__(self, embedder: Embedder | None, settings: EmbedderSettings) -> None:
-        """Use `embedder`, which stays the caller's, or open one with `settings` when first needed."""
+        """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
         self._settings = settings
         self._given = embedder is not None
         self._embedder = embedder
@@ -34,7 +34,7 @@ class LazyEmbedder:
     def get(self, timeout_s: float | None = None) -> Embedder:
         """Return the embedder, waiting at most `timeout_s` while it opens.
 
-        Raises `ModelMissingError` or another `ModelError` when opening fails, `EmbedderUnavailableError` when it is not
+        Raises `ModelMissingError` or another `ModelError` if opening fails, `EmbedderUnavailableError` if it is not
         ready in time.
         """
         if self._embedder is not None:
@@ -55,7 +55,7 @@ class LazyEmbedder:
             self._failure = None
 
     def close(self) -> None:
-        """Close the embedder unless it was given."""
+        """Close the embedder if it was opened here."""
         if self._opening is not None:
             self._opening.join(_CLOSE_WAIT_S)  # a longer download ends with the process
         if self._embedder is not None and not self._given:

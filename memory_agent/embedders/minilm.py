@@ -1,9 +1,10 @@
-"""The model in this process: one text in, one vector out. The only file that imports `onnxruntime`.
+"""Runs the model in this process, one text at a time. The only file that imports `onnxruntime`.
 
 One thread per run, no spinning (a spinning pool uses three quarters of a core), no arena (it never shrinks: 262 MB
-instead of 74, measured). One text per run, never padded or batched: int8 scales are computed per run, so a neighbour
-would change the bits. The engine's graph optimiser is off: the exporter has fused the operators, and an upgrade of the
-engine then changes no vector. Telemetry is off. Rejected: batches of equal length, 15 % faster at best, other bits.
+instead of 74, measured). One text per run, never padded or batched: int8 scales are computed per run, so other texts in
+a batch would change the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and
+upgrading the engine then changes no vector. Telemetry is off. Rejected: batches of equal length, 15 % faster at best,
+but with different bits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ERRORS_ONLY = 3
 
 
 def open_minilm(settings: EmbedderSettings, cache: Path, package: str) -> MiniLM:
-    """Load the model of the settings. Raises as `cache.obtain`."""
+    """Load the model of the settings. Raises the errors of `cache.obtain`."""
     return MiniLM(obtain(settings, cache, package), settings.max_tokens)
 
 
@@ -36,7 +37,7 @@ class MiniLM:
     """A loaded model. Thread-safe; each run uses the calling thread."""
 
     def __init__(self, artifacts: Artifacts, max_tokens: int) -> None:
-        """Raises `ModelError` if the engine rejects the graph."""
+        """Load the artifacts. Raises `ModelError` if the engine rejects the graph."""
         self._max_tokens = min(max_tokens, artifacts.model.shape.positions)
         self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens)
         self._session = _open_session(artifacts.graph)
@@ -62,7 +63,7 @@ class MiniLM:
         """Return (n, d) vectors for (n, t) ids; the rows of a call share their int8 scales."""
         try:
             vectors: Embeddings = self._session.run(["embedding"], {"input_ids": ids, "attention_mask": mask})[0]
-        except Exception as error:  # the engine's errors have no common root
+        except Exception as error:  # the engine's errors have no common base class
             raise ModelError(f"the engine failed: {type(error).__name__}: {error}") from error
         return vectors
 
@@ -78,7 +79,7 @@ def _open_session(graph: Path | bytes) -> onnxruntime.InferenceSession:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = False  # a plan per shape, for shapes that hardly repeat
+    options.enable_mem_pattern = False  # it keeps one plan per shape, and shapes hardly repeat
     options.log_severity_level = _ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

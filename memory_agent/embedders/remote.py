@@ -1,8 +1,9 @@
-"""An `Embedder` that uses the node's embedder process over its socket; loads no engine.
+"""A client of the node's embedder process that implements `Embedder`; loads no engine.
 
-A request is repeated with backoff until its timeout, so a restarted server answers the next attempt; a repeat is cheap,
-because the server caches vectors. While the server does not answer, one query waits for it and the others fail fast, so
-that waiting does not fill the threads of a process. There is no local fallback: the caller degrades to words.
+A request is retried with backoff until its timeout, so it survives a restart of the server; a retry is cheap, because
+the server caches vectors. While the server does not answer, one query waits for it and the others fail fast, so that
+waiting queries do not occupy all threads of the process. There is no local fallback: the caller falls back to keyword
+search.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from memory_agent.records import Embedding
 from relay.net import RequestSocket
 
 _FIRST_WAIT_S = 1.0
-_LEAST_WAIT_S = 0.001  # sockets count milliseconds; less is no time to repeat
+_LEAST_WAIT_S = 0.001  # sockets count milliseconds; too little for a retry
 _CHUNK = 64
-_SILENT_AFTER_S = 0.4  # four times what the longest text takes
+_SILENT_AFTER_S = 0.4  # four times the time of the longest text
 _SILENT_PATIENCE_S = 0.05
 
 
@@ -43,7 +44,7 @@ class RemoteEmbedder:
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors: of the last answer, or requested. Raises as `embed_query`."""
+        """The origin of the vectors, from the last answer or by a request. Raises the errors of `embed_query`."""
         if self._info is None:
             self._info = wire.decode_answer(self._ask(wire.InfoQuestion(), (), self._timeout_s)).info
         if self._info is None:
@@ -51,7 +52,7 @@ class RemoteEmbedder:
         return self._info
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`; errors as of `Embedder.embed_query`."""
+        """Return the (d,) vector of `text`; same errors as `Embedder.embed_query`."""
         check_text("text", text)
         with self._silence.patience(self._timeout_s if timeout_s is None else timeout_s) as patience_s:
             question = wire.QueryQuestion(patience_s, time.monotonic())
@@ -59,7 +60,7 @@ class RemoteEmbedder:
         return vector
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`, requested in chunks; errors as of `Embedder.embed_texts`."""
+        """Return the (n, d) vectors of `texts`, requested in chunks; same errors as `Embedder.embed_texts`."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         chunks = []
@@ -71,13 +72,13 @@ class RemoteEmbedder:
         return np.concatenate(chunks) if chunks else np.empty((0, self.info.ndim), dtype=np.float32)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`; errors as of `Embedder.count_tokens`."""
+        """Return the number of tokens of `text`; same errors as `Embedder.count_tokens`."""
         check_text("text", text)
         patience_s = self._timeout_s if timeout_s is None else timeout_s
         return wire.decode_answer(self._ask(wire.TokensQuestion(), (text,), patience_s)).tokens
 
     def close(self) -> None:
-        """Close the sockets; requests under way end with their answer or timeout."""
+        """Close the sockets; requests in progress end with their answer or timeout."""
         with self._lock:
             self._closed = True
             while self._idle:
@@ -88,7 +89,7 @@ class RemoteEmbedder:
         return vectors
 
     def _ask(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> list[bytes]:
-        """Repeat the request until an answer. Raises `EmbedderUnavailableError` after `timeout_s`."""
+        """Retry the request until it is answered. Raises `EmbedderUnavailableError` after `timeout_s`."""
         frames = wire.encode_question(question, texts)
         asked_at_s = time.monotonic()
         wait_s = _FIRST_WAIT_S
@@ -108,7 +109,7 @@ class RemoteEmbedder:
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Borrow a socket exclusively."""
+        """Borrow a socket for exclusive use."""
         with self._lock:
             if self._closed:
                 raise EmbedderUnavailableError("this embedder was closed")
@@ -136,7 +137,7 @@ class _Silence:
 
     @contextmanager
     def patience(self, wanted_s: float) -> Iterator[float]:
-        """Yield how long a query should wait: as long as wanted, or briefly while another one probes."""
+        """Yield how long a query should wait: `wanted_s`, or briefly while another query probes."""
         with self._lock:
             probes = self._is_silent and not self._is_probed
             waits = probes or not self._is_silent
@@ -149,12 +150,12 @@ class _Silence:
                     self._is_probed = False
 
     def heard(self) -> None:
-        """Record an answer of any kind."""
+        """Record that the server answered, with an error or not."""
         with self._lock:
             self._is_silent = False
             self._heard_at_s = time.monotonic()
 
     def waited_since(self, asked_at_s: float) -> None:
-        """Record that a request got no answer; the server is silent if no other request got one for long enough."""
+        """Record an unanswered request; the server counts as silent after `_SILENT_AFTER_S` without any answer."""
         with self._lock:
             self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S

@@ -1,7 +1,7 @@
 """Chooses the arithmetic for this processor: int8 where it has the instructions, float32 elsewhere.
 
-x86 processors without VNNI sum int8 products in 16 bits: these saturate, the vectors get worse, and the speed-up is 10
-to 20 % instead of threefold (onnxruntime issues 5849, 6004, 6695).
+x86 processors without VNNI sum int8 products in 16 bits, which saturate: the vectors degrade, and the speed-up is 10 to
+20 % instead of threefold (onnxruntime issues 5849, 6004, 6695).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class SchemeChoice:
-    """The scheme, why, and the kernel family that determines how int8 vectors are rounded."""
+    """The scheme, the reason for it, and the kernel family that determines how int8 vectors are rounded."""
 
     scheme: Scheme
     reason: str
@@ -31,9 +31,9 @@ class SchemeChoice:
 
 
 def choose_scheme(setting: str, *, machine: str | None = None, flags: frozenset[str] | None = None) -> SchemeChoice:
-    """Return the scheme for the setting `auto`, `int8` or `float32`, on this processor unless another is described.
+    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the one described.
 
-    Raises `SettingsError` for another setting.
+    Raises `SettingsError` for any other setting.
     """
     kernels, why = _kernels((machine or platform.machine()).lower(), _cpu_flags() if flags is None else flags)
     if setting == "float32":

@@ -1,8 +1,8 @@
-"""The node's embedder, behind one socket.
+"""Serves the node's embedder at one socket.
 
 Without a model it answers `ModelMissingError` and looks again on later requests, so a model that arrives later is used
-without a restart. It never downloads while a request waits; requests lost in a crash are repeated by the client.
-Rejected: a session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
+without a restart. It never downloads while a request waits. The client retries requests lost in a crash. Rejected: a
+session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
-_LOOK_AGAIN_REFUSED_S = 10.0  # each look hashes a rejected file of 90 MB
+_LOOK_AGAIN_REFUSED_S = 10.0  # each look hashes the rejected file (90 MB) again
 _MOST_TEXTS = 1024
 
 _log = structlog.get_logger()
@@ -38,7 +38,7 @@ class ModelKeeper:
     """Holds the embedder, or the reason why there is none. Not thread-safe."""
 
     def __init__(self, settings: EmbedderSettings, cache: Path, package: str) -> None:
-        """Does not load the model yet. Raises `SettingsError` for an unknown scheme."""
+        """Prepare without loading the model. Raises `SettingsError` for an unknown scheme."""
         choose_scheme(settings.scheme)
         self._settings = msgspec.structs.replace(settings, allow_download=False)
         self._cache = cache
@@ -53,7 +53,7 @@ class ModelKeeper:
         return self._problem
 
     def embedder(self) -> LanedEmbedder:
-        """Return the embedder; look for a model again after a pause. Raises the `ModelError` that was found."""
+        """Return the embedder; look for a missing model again after a pause. Raises the `ModelError` last found."""
         if self._embedder is None and time.monotonic() >= self._look_at:
             self._look()
         if self._embedder is None:
@@ -98,7 +98,7 @@ class EmbedderServer:
             return None
 
     def serve(self, go_on: Callable[[], bool]) -> None:
-        """Answer while `go_on()`, called at least twice a second; then close."""
+        """Answer requests while `go_on()` is true, checked at least twice a second; then close."""
         try:
             while go_on():
                 request = self._socket.receive(_POLL_S)
@@ -149,10 +149,10 @@ class EmbedderServer:
 
 
 def fetch_in_background(settings: EmbedderSettings, cache: Path, package: str) -> threading.Thread:
-    """Try once to download the model; the server finds it at its next look."""
+    """Try once, in a thread, to download the model; the server finds it on a later request."""
 
     def fetch() -> None:
-        from memory_agent.embedders.cache import fetch_model  # loads what answering does not need
+        from memory_agent.embedders.cache import fetch_model  # imports what serving does not need
 
         try:
             fetch_model(settings, cache=cache, package=package)

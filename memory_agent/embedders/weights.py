@@ -1,12 +1,12 @@
 """Finds the model: in the folder of the settings, the cache, an installed package, or the model hub, in this order.
 
-Every file is verified before use: the default model's against the SHA-256 pinned here, another's against the folder's
-`SHA256SUMS`, which holds the output of `sha256sum model.safetensors tokenizer.json config.json`. Known architecture: a
-BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM, BGE, GTE and E5 of the first
-generation). Anything else is refused: a wrong guess would embed nonsense.
+Every file is verified before use: the default model against the SHA-256 pinned here, any other against `SHA256SUMS` in
+its folder, which holds the output of `sha256sum model.safetensors tokenizer.json config.json`. Supported architecture:
+a BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM, BGE, GTE and E5 of the
+first generation). Anything else is refused, because a wrong guess would produce meaningless vectors.
 
-Rejected: trusting file names (vectors of a swapped model compare with nothing), and importing the package that carries
-the weights (it declares torch).
+Rejected: trusting file names (vectors of a swapped model are comparable to nothing), and importing the package that
+carries the weights (it depends on torch).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the weights do not say. `pooling` is mean or cls; `positions` bounds the tokens of a text."""
+    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` bounds the tokens of a text."""
 
     name: str
     layers: int
@@ -69,13 +69,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloads and built graphs: the user's cache, or $MEMORY_AGENT_MODEL_CACHE."""
+    """Return the folder for downloads and built graphs: the user's cache, or $MEMORY_AGENT_MODEL_CACHE."""
     named = os.environ.get(_CACHE_VARIABLE)
     return Path(named) if named else Path(platformdirs.user_cache_dir("memory-agent")) / "models"
 
 
 def named_model(folder: Path, cache: Path) -> Model:
-    """Return the model in the folder of the settings, verified; no other place is tried.
+    """Return the verified model in the folder of the settings, without trying other places.
 
     Raises `ModelMissingError`, `ModelChecksumError`, and `ModelError` for an unknown architecture.
     """
@@ -95,7 +95,7 @@ def default_model() -> Model:
 
 
 def find_default(cache: Path, package: str) -> Model:
-    """Return the default model with its weights, found on this machine and verified.
+    """Find and verify the weights of the default model on this machine, without downloading.
 
     Raises `ModelMissingError` (with the places tried), `ModelChecksumError`.
     """
@@ -117,9 +117,9 @@ def find_default(cache: Path, package: str) -> Model:
 def find_model(
     settings: EmbedderSettings, cache: Path, package: str = PACKAGE, *, progress: ByteProgress | None = None
 ) -> Model:
-    """Return the model with its weights: named folder, cache, package, and the hub if the settings allow it.
+    """Find the model's weights: named folder, cache, package, and the hub if the settings allow it.
 
-    Raises as `named_model` and `find_default`.
+    Raises the errors of `named_model` and `find_default`.
     """
     if settings.folder:
         return named_model(Path(settings.folder).expanduser(), cache)

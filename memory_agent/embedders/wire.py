@@ -1,8 +1,8 @@
-"""Questions to the embedder process and its answers, as frames. Pure: no sockets.
+"""Encodes requests to the embedder process and its answers as frames. Pure: no sockets.
 
 A question is `[header, text, ...]`, an answer `[header, vectors]`: headers are MessagePack, texts UTF-8, vectors a
-little-endian float32 (n, d) array. Vectors come with their origin, so that the vectors of a restarted embedder are
-never stored under the former stamp. New fields go last, with defaults.
+little-endian float32 (n, d) array. Vectors are sent with their origin, so that vectors of a restarted embedder are
+never stored under the previous stamp. New fields go last, with defaults.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Frames = list[bytes]
 
 
 class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
-    """Asks for the origin of the vectors."""
+    """Ask for the origin of the vectors."""
 
 
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
-    """Embed the one text that follows, ahead of bulk work, unless `timeout_s` passed since `asked_at_s`.
+    """Embed the one text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
 
-    `asked_at_s` is the machine's monotonic clock, which its processes share, so time spent in a socket counts.
+    `asked_at_s` is in monotonic time, which all processes of the machine share, so time spent in a socket counts.
     """
 
     timeout_s: float
@@ -87,14 +87,14 @@ def encode_answer(answer: Answer, vectors: Embeddings | None = None) -> Frames:
 
 
 def encode_failure(error: Exception) -> Frames:
-    """Return the frames of an error: of this package as it is, of a bug only the type's name, as an internal error."""
+    """Return the frames of an error; one that is not ours is sent as an internal error with only its type's name."""
     if isinstance(error, MemoryAgentError):
         return encode_answer(Answer(code=error.code, args=tuple(str(part) for part in error.args)))
     return encode_answer(Answer(code=MemoryAgentError.code, args=(f"embedder: {type(error).__name__}",)))
 
 
 def decode_answer(frames: Sequence[bytes]) -> Answer:
-    """Return an answer. Raises the error that it holds, or `ProtocolError`."""
+    """Return an answer. Raises the error that it carries, or `ProtocolError`."""
     try:
         answer = _answers.decode(frames[0])
     except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -105,7 +105,7 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
 
 
 def decode_vectors(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, Embeddings]:
-    """Return the origin and the (rows, d) vectors. Raises as `decode_answer`."""
+    """Return the origin and the (rows, d) vectors. Raises the errors of `decode_answer`."""
     answer = decode_answer(frames)
     if answer.info is None or answer.rows != rows or len(frames) != 2:
         raise ProtocolError(f"expected {rows} vectors")

@@ -1,7 +1,7 @@
-"""Text to token ids, with the model's tokenizer file. The only file that imports `tokenizers`.
+"""Converts text to token ids with the model's tokenizer file. The only file that imports `tokenizers`.
 
-Never pads (padding costs time and changes int8 results); truncation keeps the first tokens. A huge text is first cut to
-`_CHARS_PER_TOKEN` characters per token, eight times the mean of English prose, so that its size does not matter.
+Never pads (padding costs time and changes int8 results); truncation keeps the first tokens. Long texts are first cut to
+`_CHARS_PER_TOKEN` characters per token, eight times the mean of English prose, which bounds the cost of huge texts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the lanes are the threads; a second pool competes with them
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a second pool would compete with the lanes
 from tokenizers import Tokenizer
 
 from memory_agent.embedders import check_text
@@ -43,7 +43,7 @@ class WordPiece:
         return np.array([[self._first, *ids, self._last]], dtype=np.int32)
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of the whole text, without special tokens; errors as of `encode`."""
+        """Return the number of tokens of the whole text, without special tokens; same errors as `encode`."""
         return len(self._ids(text))
 
     def _ids(self, text: str) -> list[int]:

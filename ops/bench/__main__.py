@@ -1,9 +1,9 @@
-"""`make bench`: measures every part in one run, in one table beside the targets of the design.
+"""`make bench`: measures every part in one run, and prints one table with the targets of the design.
 
     python -m ops.bench [--quick] [--json] [--only PART]... [--large]
 
-Progress goes to standard error. A full run also writes `ops/bench/results.md`. A missed target is a figure; the exit
-code is 0 all the same. Run it on an idle machine: the load during the run is part of the result.
+Progress goes to standard error. A full run also writes `ops/bench/results.md`. The exit code is 0 even if a target is
+missed. Run it on an idle machine: the load during the run is part of the result.
 """
 
 from __future__ import annotations

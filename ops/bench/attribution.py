@@ -43,7 +43,7 @@ PAGE = Path(__file__).with_name("attribution.md")
 _SHOWN = 10
 _CHOSEN_ON = ("0", "1", "2")
 _THRESHOLDS = (3.0, 3.5, THRESHOLD, 4.5, 5.0, 6.0)
-_FEWEST = 20  # named memories; a precision of fewer means nothing
+_FEWEST = 20  # named memories; with fewer, a precision means nothing
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -68,7 +68,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of all shown memories, whether used, and whether of the development conversations; all (n,)."""
+    """Scores of all shown memories, whether each was used, and whether it is of the development part; all (n,)."""
 
     scores: npt.NDArray[np.float64]
     used: npt.NDArray[np.bool_]
@@ -79,7 +79,7 @@ class Scored:
         return [cell for part in (self.chosen_on, ~self.chosen_on) for cell in self._cells(part, threshold)]
 
     def least_with(self, precision: float) -> float | None:
-        """Return the least threshold with that precision on the development conversations, None without one."""
+        """Return the lowest threshold that reaches `precision` on the development conversations, or None."""
         scores, used = self.scores[self.chosen_on], self.used[self.chosen_on]
         for threshold in np.unique(scores[scores > 0]):
             named = scores >= threshold
@@ -137,7 +137,7 @@ def _case(user: str, user_id: str, question: Question, answer: str, memory: Memo
 
 
 def forms(found: Sequence[Case]) -> dict[str, Form]:
-    """Return the outputs that an answer is embedded in."""
+    """Return the forms of output that an answer is embedded in."""
     by_user: defaultdict[str, list[Case]] = defaultdict(list)
     for case in found:
         by_user[case.user].append(case)
@@ -171,7 +171,7 @@ def forms(found: Sequence[Case]) -> dict[str, Form]:
 
 
 def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form, score: Score) -> Scored:
-    """Score all shown memories of every question; a seed fixes the other answers."""
+    """Score all shown memories of every question; the choice of other answers is seeded."""
     chance = random.Random(0)
     scores: list[float] = []
     used: list[bool] = []
@@ -190,7 +190,7 @@ def shipped(output: str, case: Case, store: CountedTexts) -> list[float]:
 
 
 def keeping_request(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score as the learner does without a request."""
+    """Score as the learner does when it has no request."""
     by_place = {one.row: one.score for one in weigh(output, "", case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 
@@ -201,7 +201,7 @@ def cosine(_output: str, case: Case, _store: CountedTexts) -> list[float]:
 
 
 def place(_output: str, case: Case, _store: CountedTexts) -> list[float]:
-    """Score by rank in the recall alone, as crediting the first memories would."""
+    """Score by recall rank alone, equivalent to crediting the first memories."""
     return [1.0 / (at + 1) for at in range(len(case.texts))]
 
 
@@ -238,7 +238,7 @@ def _stems(text: str) -> list[str]:
 
 
 def locomo_lines(file: Path) -> Iterator[str]:
-    """Return the LoCoMo part of the page."""
+    """Yield the LoCoMo part of the page, line by line."""
     found, stores = cases(file)
     made = forms(found)
     total = sum(len(case.ids) for case in found)

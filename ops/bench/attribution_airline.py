@@ -1,8 +1,8 @@
-"""Which records of earlier runs a run's own words name although no run saw another: 100 real runs of an airline agent.
+"""Measures false attributions on 100 real runs of an airline agent: records that a run names without having seen any.
 
-A run's messages are its output; it is shown records of earlier runs of its task and of other customers' tasks. None of
-other tasks may be named. Within its own task, naming shows the limit of overlap: having used a memory looks the same as
-having found the same again.
+A run's messages are its output; it is shown records of earlier runs of its own task and of other customers' tasks. No
+record of another task may be named. Within its own task, naming shows the limit of word overlap: using a memory looks
+the same as finding the same facts again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN = 10
 
 
 def airline_lines(file: Path) -> Iterator[str]:
-    """Return the airline part of the page."""
+    """Yield the airline part of the page, line by line."""
     runs: list[dict[str, Any]] = json.loads(file.read_bytes())
     yield from ("", "## Airline runs: the share of earlier runs' records that is named, though no run saw another", "")
     yield "| a run's output | what is recorded of a run | its own task | other customers' tasks |"
@@ -41,7 +41,7 @@ def _share(named: Sequence[bool]) -> str:
 def _named(
     runs: Sequence[dict[str, Any]], output_of: Callable[[Any], str], record_of: Callable[[Any], str]
 ) -> tuple[list[bool], list[bool]]:
-    """Return whether each shown record is named, of the run's own task and of other tasks."""
+    """Return whether each shown record is named: those of the run's own task, and those of other tasks."""
     chance, store = random.Random(0), CountedTexts(record_of(run) for run in runs)
     own: list[bool] = []
     other: list[bool] = []

@@ -1,4 +1,4 @@
-"""Word counts over texts, as the lexicon of a store of these texts would give."""
+"""Word counts over texts, equal to those of the lexicon of a store with these texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memory_agent.learning.overlap import statements, stem
 
 
 class CountedTexts:
-    """Counts the texts of a user's memories that have a word."""
+    """Counts how many of a user's memories contain a word."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         having = [{word for one in statements(text) for word in one.words} for text in texts]
@@ -17,5 +17,5 @@ class CountedTexts:
         self._having = Counter(word for words in having for word in words)
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Return how many texts have each word, in any inflection."""
+        """Return how many texts contain each word, in any inflection."""
         return {word: self._having[stem(word)] for word in words}

@@ -1,8 +1,8 @@
-"""Embedding throughput and query latency, ours beside the common default, in one run.
+"""Measures embedding throughput and query latency of our engine and of the common default, in one run.
 
 The default is measured as the most used peer runs it: float32, every text padded to 256 tokens, batches of 32, the
-engine's default session (all cores, spinning). It gets our fused graph, which is faster than its own. Variants take
-turns, so that a busy machine affects all; figures are medians over the turns, with the range.
+engine's default session (all cores, spinning). It runs our fused graph, which is faster than its own. Variants take
+turns, so that other load affects all of them; figures are medians over the turns, with the range.
 
 Run alone: `python -m ops.bench.embedding`.
 """
@@ -84,7 +84,7 @@ def measure() -> dict[str, Any]:
 
 @dataclass
 class _Kind:
-    """One way to embed, with a measured value per turn."""
+    """One variant, with a measured value per turn."""
 
     bulk: Run
     query: Run

@@ -1,8 +1,9 @@
-"""The cost of encryption for the journal: events/s in and out, and bytes on disk, plain and encrypted in turns.
+"""Measures what encryption costs the journal: events/s written and read, and bytes on disk.
 
-`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns it as a dict. Events of 1 KB of eight users
-are appended in transactions of 100, as group commit makes them, and of 1, where the disk decides; read in batches of
-1,000; and a plain journal is converted. One process, so that the difference is the cipher's.
+`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns it as a dict. Plain and encrypted take
+turns. Events of 1 KB of eight users are appended in transactions of 100, as in a group commit, and of 1, where the disk
+dominates; they are read in batches of 1,000; and a plain journal is converted. Everything runs in one process, so that
+the difference is due to the cipher.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ Figures = dict[str, dict[str, Spread]]
 
 
 def measure(rounds: int = ROUNDS, events: int = EVENTS) -> Figures:
-    """Return append_per_s, append_cpu_us (of processor time, per event), commit_ms (one event alone), read_per_s,
-    read_cpu_us, bytes_per_event; and of the plain one convert_per_s."""
+    """Return the figures of a plain and an encrypted journal.
+
+    They are append_per_s, append_cpu_us (processor time per event), commit_ms (one event alone), read_per_s,
+    read_cpu_us and bytes_per_event; for the plain journal also convert_per_s.
+    """
     samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
     for _ in range(rounds):
         for kind, found in samples.items():

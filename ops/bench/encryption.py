@@ -1,8 +1,8 @@
-"""The cost of encryption for a memory: filling, asking and opening it, its bytes on disk; and for the journal.
+"""Measures what encryption costs a memory (filling, asking, opening, bytes on disk) and the journal.
 
-`python -m ops.bench.encryption` measures plain and encrypted in turns, so that a busy machine affects both, and writes
-`ops/bench/encryption.md`. Memories are synthetic, each with a vector; queries are real, embedded before they are timed.
-Events carry ids of their emitter, which are ordered where plain and unordered where encrypted.
+`python -m ops.bench.encryption` measures plain and encrypted in turns, so that other load affects both, and writes
+`ops/bench/encryption.md`. Memories are synthetic, each with a vector; queries are real texts, embedded before timing
+starts. Events carry ids of their emitter, which are ordered in a plain store and unordered in an encrypted one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _MEANINGS = {
 
 
 def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
-    """Return the figures of `_MEANINGS`, of the memory; those of the journal are in `encrypted_journal`."""
+    """Return the figures of the memory, named in `_MEANINGS`; `encrypted_journal` returns those of the journal."""
     samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
     records = [_record(number) for number in range(memories + ALONE)]
     embedder = open_embedder(EmbedderSettings(allow_download=False))
@@ -88,7 +88,7 @@ _texts = SyntheticTexts(seed=2)
 
 
 class _Round:
-    """One memory: filled, asked, reopened, its files measured."""
+    """One memory: fills, asks and reopens it, and measures its files."""
 
     def __init__(self, scratch: Path, embedder: Embedder, found: dict[str, list[float]], *, is_encrypted: bool) -> None:
         self._folder = scratch / "user"
@@ -101,7 +101,7 @@ class _Round:
 
     def run(self, records: list[MemoryRecord]) -> None:
         count = len(records) - ALONE
-        self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # so that there is a graph with a file
+        self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # low enough to build a graph file
         self._fill(records, count)
         self._ask()
         for name, path in (("records", "records/data.mdb"), ("lexicon", LEXICON_FILE), ("index", INDEX_FILE)):

@@ -1,4 +1,4 @@
-"""A user's folder with many memories, filled once and measured by several parts of the bench."""
+"""A user's folder with many memories, filled once and shared by several parts of the bench."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters that keep from three memories to all: both strategies side by side, and how well the plan chose.
+"""Measures searches with filters that keep from three memories to all: both strategies, and how well the plan chose.
 
 Each filter comes in three kinds: by quality (no index), by time and by tag (an index). Both strategies and the chosen
 one take turns over the same new queries; times are processor time of the searching thread, since the machine may be

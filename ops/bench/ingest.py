@@ -1,8 +1,8 @@
-"""Ingest end to end: from the first publish to the last event recallable, beside the embedder alone.
+"""Measures ingest end to end, from the first publish to the last event recallable, against the embedder alone.
 
-A real daemon, and a publisher in a process of its own (`memory-agent publish --wait`); the events are findings of 34
-tokens on average, all of one user. Embedding dominates, so the same texts are embedded in this process by the same
-lane, in turns, so that a busy machine affects both.
+Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`); the events are findings of 34
+tokens on average, all of one user. Embedding dominates, so the same texts are also embedded in this process by the same
+lane, in turns, so that other load affects both.
 
 Run alone: `python -m ops.bench.ingest`.
 """
@@ -71,7 +71,7 @@ def _seconds(embedder: Embedder, texts: list[str]) -> float:
 
 
 def _publish(texts: list[str], series: str, data_dir: Path, file: Path) -> float:
-    """Publish an event for each text; return the seconds until all are recallable."""
+    """Publish one event per text; return the seconds until all are recallable."""
     summary = publish_events(events(texts, _USER, series), file, data_dir, _TIMEOUT_S)
     assert summary.acknowledged == len(texts), summary
     assert summary.recallable_s is not None

@@ -1,8 +1,9 @@
-"""Journal throughput and ack latency through a real relay process, at windows of 1, 16 and 256 events of 1 KB.
+"""Measures journal throughput and ack latency through a real relay process, with windows of 1, 16 and 256 events.
 
-`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Latency is from `publish` until the
-publisher has the ack, waiting for the window included, one sample per event. Relay and publisher are two processes, as
-in use. `commit` is the same journal in this process, one event per commit: what disk and processor allowed meanwhile.
+`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Events have 1 KB. Latency is from
+`publish` until the publisher receives the ack, including the wait for the window, one sample per event. Relay and
+publisher are separate processes, as in production. `commit` is the same journal in this process, one event per commit:
+the limit that disk and processor set at the time.
 """
 
 from __future__ import annotations

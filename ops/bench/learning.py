@@ -1,8 +1,8 @@
-"""The cost of learning: an update, relearning, the state; and what the learned ranking adds to a recall.
+"""Measures the cost of learning: an update, relearning, the state, and the time that learning adds to a recall.
 
-Updates are measured on the learner alone, with the model's dimensions and as many runs as the design names. Recalls are
-of a filled store that 512 runs used, with learning off and on, in blocks and turns; the times of each question are
-compared in pairs. Run alone: `python -m ops.bench.learning`.
+Updates are measured on the learner alone, with the model's dimensions and the number of runs in the design. Recalls
+query a filled store after 512 runs have used it, with learning off and on, in alternating blocks; times are compared in
+pairs, per question. Run alone: `python -m ops.bench.learning`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TOP_K = 5
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the cost of learning, alone and in the recalls of a filled store, which is not changed."""
+    """Return the cost of learning, alone and in recalls of the filled `store`, which is not changed."""
     return {
         "updates": {str(size): _updates(size) for size in _SIZES},
         "state": _state(),
@@ -56,7 +56,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _updates(size: int) -> dict[str, Any]:
-    """Time a new run, a revised one and a forgotten one, among `size` runs."""
+    """Time adding, revising and forgetting a run, with `size` runs learned."""
     lessons = list(_lessons(size + _UPDATES))
     learner = Learner.from_lessons(_NDIM, lessons[:size])
     random = np.random.default_rng(1)
@@ -116,7 +116,7 @@ def _recalls(store: Path) -> dict[str, Any]:
 
 
 def _teach(folder: Path, embedder: Embedder) -> None:
-    """Let as many runs as the learner holds use their first shown memory."""
+    """Replay as many runs as the learner holds, each using the first memory it was shown."""
     with _opened(folder, embedder, "auto") as memory:
         for question in queries(CAPACITY, seed=4_000):
             result = memory.recall(question, _TOP_K, deadline_ms=60_000)
@@ -136,7 +136,7 @@ def _ask(memory: Memory, question: str) -> None:
 
 
 def _lessons(count: int) -> Iterator[Lesson]:
-    """Return requests on a few dozen topics, each answered by one to three of 3,000 memories."""
+    """Yield requests on a few dozen topics, each answered by one to three of 3,000 memories."""
     random = np.random.default_rng(0)
     topics = [_unit(random.normal(size=_NDIM)) for _ in range(40)]
     for number in range(1, count + 1):

@@ -1,9 +1,9 @@
-"""Queries during bulk embedding: their latency beside an idle lane, and what the bulk loses.
+"""Measures query latency during bulk embedding, against an idle lane, and the bulk throughput that queries cost.
 
 In process: one model, its two lanes, texts of 256 tokens in the bulk lane, with as many bulk threads as cores and with
-one fewer. Through RPC: recalls of a user whose events are being published and ingested meanwhile. Variants take turns,
-and no query repeats. The promise is that a query is delayed by one embedding at most, so the delay of the median and
-the 99th percentile is shown beside the time of the longest text alone.
+one fewer. Through RPC: recalls of a user whose events are being published and ingested at the same time. Variants take
+turns, and no query repeats. A query should be delayed by one embedding at most, so the delay of the median and the 99th
+percentile is shown beside the time of the longest text alone.
 
 Run alone: `python -m ops.bench.load [--quick]`.
 """
@@ -41,8 +41,8 @@ _TURNS = 4
 _QUESTIONS = 60
 _RPC_TURNS = 3
 _RPC_QUESTIONS = 120
-_EVENTS = 1_500  # per turn; more than are ingested while it asks
-_PAUSE_S = (0.01, 0.04)  # between two queries, so that the bulk lane works
+_EVENTS = 1_500  # per turn; more than are ingested during the queries
+_PAUSE_S = (0.01, 0.04)  # between two queries, to let the bulk lane work
 _ALONE_S = 2.0
 _BULK_TEXTS = 400
 _LONGEST_OF = 16  # passages make one text of 256 tokens and more
@@ -53,9 +53,9 @@ Block = list[float]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures of both; the filled store is not changed."""
+    """Return the figures in process and through RPC; the filled store is not changed."""
     model = open_minilm(EmbedderSettings(allow_download=False), cache_folder(), PACKAGE)
-    longest_ms = min(_milliseconds(model.embed, text) for text in _longest(20, seed=1))  # the strictest measure
+    longest_ms = min(_milliseconds(model.embed, text) for text in _longest(20, seed=1))  # the strictest baseline
     return {
         "longest_ms": round(longest_ms, 1),
         "target_embeddings": TARGET_EMBEDDINGS,
@@ -129,7 +129,7 @@ def _measure_rpc(store: Path, longest_ms: float) -> dict[str, Any]:
 
 
 def _while_ingesting(client: MemoryClient, data_dir: Path, file: Path, turn: int) -> tuple[Block, float]:
-    """Return the latency of each recall during ingest, and the events per second of the whole load."""
+    """Return the latency of each recall during ingest, and the events per second over the whole load."""
     rates: list[float] = []
     ended = threading.Event()
 
@@ -165,7 +165,7 @@ def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: Fal
 
 
 def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
-    """Return p50 and p99, and their delay over `idle` as embeddings of the longest text."""
+    """Return p50 and p99, and their delay over `idle` in embeddings of the longest text."""
     pooled, base = list(chain.from_iterable(blocks)), list(chain.from_iterable(idle))
     delays = {f"p{at}": percentile(pooled, at) - percentile(base, at) for at in (50, 99)}
     return {

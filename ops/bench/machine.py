@@ -1,4 +1,4 @@
-"""The machine of a measurement: processor, cores, memory, engine versions and load."""
+"""Describes the machine of a measurement: processor, cores, memory, engine versions and load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENGINES = ("ray", "onnxruntime", "usearch", "lmdb", "pyzmq", "msgspec", "numpy"
 
 
 def describe_machine() -> dict[str, str]:
-    """Return names and values for the head of the results."""
+    """Return names and values for the header of the results."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),

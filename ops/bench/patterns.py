@@ -64,7 +64,7 @@ def _task(run_id: str) -> int:
 
 
 def row(request: str, tasks: str, runs: Sequence[PastRun]) -> str:
-    """Return the table row of some runs."""
+    """Return the table row for these runs."""
     found = patterns(runs)
     by_task = [Counter(map(_task, record.metadata["run_ids"])) for record in found]
     held = sum(map(Counter.total, by_task))

@@ -1,8 +1,8 @@
-"""Recall through the daemon, beside the same recall in process and beside vectors alone, on copies of one store.
+"""Measures recall through the daemon, in process, and by vectors alone, on copies of one store.
 
 In process is `Memory.recall`: embedding and search. Through RPC adds the client's socket, the gateway, Ray's call to
-the user's actor and the embedder's socket. Vectors alone is the mode `vector` through RPC, as a plain vector store
-would answer. They take turns in blocks; every question is new to all.
+the user's actor and the embedder's socket. Vectors alone is the mode `vector` through RPC, which answers like a plain
+vector store. They alternate in blocks; every question is new to all.
 
 Run alone: `python -m ops.bench.recall [--quick]`.
 """
@@ -43,7 +43,7 @@ Ask = Callable[[str], RecallResult]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return p50 and p99 of each way over a filled store, which is not changed."""
+    """Return p50 and p99 of each variant on a filled store, which is not changed."""
     settings = EmbedderSettings(allow_download=False)
     with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
         shutil.copytree(store, user_folder(data_dir, _USER))
@@ -91,7 +91,7 @@ def _report(near: list[list[float]], far: list[list[float]], vectors: list[list[
 
 
 def _ratios(base: list[list[float]], other: list[list[float]]) -> list[float]:
-    """Return, by block, the ratio of the medians of `other` and `base`."""
+    """Return the ratio of the medians of `other` and `base`, per block."""
     return [statistics.median(theirs) / statistics.median(ours) for ours, theirs in zip(base, other, strict=True)]
 
 

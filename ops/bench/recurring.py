@@ -1,9 +1,9 @@
-"""What a user with recurring requests gets, in nearly the same words each time, and what the learner gets from it.
+"""Measures what recall shows, and what the learner can credit, when requests recur in nearly the same words.
 
-60 runs over 6 requests in 10 wordings each, among 1,000 other memories; three findings answer each request. Each run
-recalls first, is then published as a conductor publishes it (the user's words, the begin, the end), and names the
-shown findings among those. Counted at each recall: findings and ends of former runs among the first five, and former
-requests there; at the end, the runs that the learner could credit. Learning is off, or on from the first run. Run
+60 runs make 6 requests in 10 wordings each, among 1,000 other memories; three findings answer each request. Each run
+recalls first, is then published as a conductor would publish it (the user's words, the begin, the end), and names those
+findings that it was shown. Counted at each recall, among the first five memories: findings, ends of earlier runs, and
+earlier requests; at the end, the runs that the learner could credit. Learning is off, or on from the first run. Run
 alone: `python -m ops.bench.recurring`.
 """
 
@@ -110,7 +110,7 @@ _WORDINGS = (
 
 
 class Shown(NamedTuple):
-    """Counts among the first five of an answer. `first` is 1 / the rank of the first finding, 0 without one."""
+    """Counts among the first five of an answer. `first` is 1 / the rank of the first finding, 0 if there is none."""
 
     findings: int
     endings: int
@@ -120,7 +120,7 @@ class Shown(NamedTuple):
 
 
 def measure(mode: Literal["off", "on"], embedder: Embedder, top_k: int = _TOP_K) -> dict[str, Any]:
-    """Return what the runs were shown, except the first of each request, and the number credited."""
+    """Return what all runs but the first of each request were shown, and how many runs were credited."""
     learning = LearningSettings(mode=mode)
     with (
         tempfile.TemporaryDirectory(prefix="bench-recurring-") as folder,
@@ -187,7 +187,7 @@ def _is_ending(record: MemoryRecord) -> bool:
 
 
 def main() -> None:
-    """Print the figures as JSON, with learning off and on, at five and at twenty-five."""
+    """Print the figures as JSON, with learning off and on, for answers of five and of twenty-five memories."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         for top_k in (_TOP_K, 25):

@@ -1,7 +1,7 @@
-"""Memory of each process of a daemon with one user, and what a filled store adds to the user's actor and disk.
+"""Measures the memory of each process of a daemon with one user, and what a filled store adds to actor and disk.
 
-Proportional size (PSS) may be added up; resident size (RSS) counts shared pages in every process that maps them. The
-filled store is measured after use, against an actor with twenty memories that was used as much, in the same daemon.
+Proportional sizes (PSS) can be summed; resident size (RSS) counts shared pages in every process that maps them. The
+filled store is measured after use, against an actor with twenty memories and equal use, in the same daemon.
 
 Run alone: `python -m ops.bench.resident [--quick]`.
 """
@@ -34,7 +34,7 @@ _MEGABYTE = 1e6
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return megabytes of each process, and of a filled store on disk and in memory over an empty one."""
+    """Return megabytes of each process, and what a filled store adds on disk and in memory to an empty one."""
     with temporary_daemon(Settings()) as data_dir:
         _use(data_dir, _ONE, remember=True)
         processes = _measure(data_dir)
@@ -76,7 +76,7 @@ def _measure(data_dir: Path) -> list[ProcessMemory]:
 
 
 def _merged(processes: list[ProcessMemory]) -> list[ProcessMemory]:
-    """Add up the processes of each role, of which Ray keeps several."""
+    """Sum the processes of each role; Ray runs several of some."""
     merged: dict[str, ProcessMemory] = {}
     for process in processes:
         before = merged.get(process.role, ProcessMemory(process.role, process.pid, 0, 0))

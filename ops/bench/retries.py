@@ -1,9 +1,9 @@
-"""How similar two wordings of one request are, and two different requests: the basis of `learning.retry_similarity`.
+"""Measures how similar rewordings of one request are, and different requests, for `learning.retry_similarity`.
 
     python -m ops.bench.retries FOLDER      with locomo_dev.json and airline_runs_dev.json in it
 
 Airline: first messages of trials of one task, against those of other tasks. LoCoMo: questions with the same evidence,
-against other questions of the same conversation. Its limits are in decision 0018.
+against other questions of the same conversation. Decision 0018 names the limits of this measurement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bench's figures as rows of one table: figure, baseline, target, reached or not. Pure."""
+"""Converts the bench's figures to rows of one table: figure, baseline, target, reached or not. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `reached` is None without a target in the design."""
+    """One figure. `reached` is None if the design has no target for it."""
 
     figure: str
     measured: str
@@ -37,7 +37,7 @@ def all_rows(parts: Figures) -> list[Row]:
 
 
 def embedding_rows(figures: Figures) -> Iterator[Row]:
-    """Return throughput and query time of each variant, then the ratios."""
+    """Yield throughput and query time of each variant, then the ratios."""
     for name, kind in figures["kinds"].items():
         yield Row(
             f"embedding, {name}", f"{_spread(kind['texts_per_s'])} texts/s", f"query {_spread(kind['query_ms'])} ms"
@@ -53,7 +53,7 @@ def embedding_rows(figures: Figures) -> Iterator[Row]:
 
 
 def journal_rows(figures: Figures) -> Iterator[Row]:
-    """Return events/s and ack latency of each window, beside a bare commit in process."""
+    """Yield events/s and ack latency of each window, beside a bare commit in process."""
     bare = figures["commit"]
     for name, window in figures.items():
         if name != "commit":
@@ -65,7 +65,7 @@ def journal_rows(figures: Figures) -> Iterator[Row]:
 
 
 def ingest_rows(figures: Figures) -> Iterator[Row]:
-    """Return events/s from publish to recallable, beside the embedder alone."""
+    """Yield events/s from publish to recallable, beside the embedder alone."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
         f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
@@ -82,7 +82,7 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
 
 
 def recall_rows(figures: Figures) -> Iterator[Row]:
-    """Return recall latency through RPC beside in process."""
+    """Yield recall latency through RPC beside in process."""
     ratio, tail = figures["p50_ratio"]["median"], figures["p99_over_p50"]
     yield Row(
         f"recall through RPC, {figures['memories']:,} memories, p50",
@@ -114,7 +114,7 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
 
 
 def load_rows(figures: Figures) -> Iterator[Row]:
-    """Return query latency during bulk work, in the lanes and through RPC, and its delay."""
+    """Yield query latency during bulk work, in the lanes and through RPC, and its delay."""
     target, longest = figures["target_embeddings"], f"longest text {figures['longest_ms']:g} ms"
     for way, kinds in (("in the lanes", figures["lanes"]), ("recall through RPC", figures["rpc"])):
         for name, one in kinds.items():
@@ -129,7 +129,7 @@ def load_rows(figures: Figures) -> Iterator[Row]:
 
 
 def resident_rows(figures: Figures) -> Iterator[Row]:
-    """Return memory of each process, of all, and of a filled store."""
+    """Yield memory of each process, of all, and of a filled store."""
     for name, process in figures["processes"].items():
         yield Row(f"resident, {name}", f"{process['pss_mb']:g} MB", f"RSS {process['rss_mb']:g} MB")
     daemon, target = figures["daemon_pss_mb"], figures["target_daemon_mb"]
@@ -143,7 +143,7 @@ def resident_rows(figures: Figures) -> Iterator[Row]:
 
 
 def storage_rows(figures: Figures) -> Iterator[Row]:
-    """Return the figures of the store alone, on synthetic vectors."""
+    """Yield the figures of the store alone, on synthetic vectors."""
     for size, one in figures.items():
         what, targets = f"store alone, {int(size):,} memories", one["targets"]
         yield Row(f"{what}, stored", f"{one['stored_per_s']} a second", "without embedding")
@@ -159,7 +159,7 @@ def storage_rows(figures: Figures) -> Iterator[Row]:
 
 
 def filters_rows(figures: Figures) -> Iterator[Row]:
-    """Return the cost of the chosen filter strategy beside each strategy alone."""
+    """Yield the cost of the chosen filter strategy beside each strategy alone."""
     for size, one in figures.items():
         what, ways = f"filters, {int(size):,} memories", one["always_ms"]
         alone = ", ".join(f"always {way.replace('_', ' ')} {_middle_and_most(taken)}" for way, taken in ways.items())
@@ -173,7 +173,7 @@ def _middle_and_most(figure: Figures) -> str:
 
 
 def learning_rows(figures: Figures) -> Iterator[Row]:
-    """Return the cost of updates, relearning and the state, then that of a recall."""
+    """Yield the cost of updates, relearning and the state, then that of a recall."""
     target = figures["target_update_ms"]
     for size, one in figures["updates"].items():
         for name, what in (("learned_ms", "one run more"), ("revised_ms", "revised"), ("forgotten_ms", "forgotten")):

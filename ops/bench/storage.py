@@ -1,8 +1,8 @@
-"""The size of a user's memories on disk and in memory, and the speed and quality of searches.
+"""Measures the size of a user's memories on disk and in memory, and the speed and quality of searches.
 
-`python -m ops.bench.storage` measures 10,000 memories; `--large` adds 100,000 (about two minutes). Each size runs in a
-process of its own, so that resident memory is that of this size, over the same process with an empty store. Texts and
-vectors are synthetic; queries are new draws from the same clusters.
+`python -m ops.bench.storage` measures 10,000 memories; `--large` adds 100,000 (about two minutes). Each size runs in
+its own process, and resident memory is counted over that of the same process with an empty store. Texts and vectors are
+synthetic; queries are new draws from the same clusters.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _fill(folder: Path, size: int) -> dict[str, Any]:
 
 
 def _use(folder: Path) -> dict[str, Any]:
-    """Reopen the filled store in this process and use it."""
+    """Reopen the filled store in this process and measure its use."""
     with Store.open(folder, _SETTINGS) as store:
         begun = time.perf_counter()
         index, lexicon = derived.open_index(store, _SETTINGS), derived.open_lexicon(store)
@@ -94,7 +94,7 @@ def _use(folder: Path) -> dict[str, Any]:
 
 
 def _resident_apart(folder: Path) -> float:
-    """Return megabytes of a fresh process that opens and searches the folder, over one with an empty store."""
+    """Return the megabytes that opening and searching the folder adds to a fresh process with an empty store."""
     grown = []
     for source in (folder, folder.with_name("empty")):
         command = [sys.executable, "-m", "ops.bench.storage", "--resident", str(source)]

@@ -1,4 +1,4 @@
-"""Synthetic memories and vectors, any number of them, the same each time.
+"""Generates any number of synthetic memories and vectors, the same each time.
 
 Texts have the lengths of real events (mean 34 words, 5 % over 75) and a word distribution like that of a language;
 vectors lie in 300 clusters.
@@ -36,7 +36,7 @@ _STOP_WORDS = (
 
 
 class SyntheticVectors:
-    """Return unit vectors around 300 centres, of rank 32 within each, with noise in all directions."""
+    """Draws unit vectors around 300 centres, of rank 32 within each, with noise in all directions."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ class SyntheticVectors:
 
 
 class SyntheticTexts:
-    """Return sentences in which three words in ten are stop words and the others follow Zipf's law."""
+    """Draws sentences in which three words in ten are stop words and the others follow Zipf's law."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)

@@ -1,8 +1,8 @@
-"""Texts to measure with: distinct passages of real English, as long as real events.
+"""Texts for measurements: distinct passages of real English, as long as real events.
 
 The source is Python's own language reference (`pydoc_data`): real sentences with a natural word distribution, on every
-machine, without a download. Rejected: random words, whose pieces and frequencies are not those of a language, which
-both the tokenizer and the lexicon notice.
+machine, without a download. Rejected: random words, which have other word pieces and frequencies than a language and so
+distort the work of both tokenizer and lexicon.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def queries(count: int, seed: int) -> list[str]:
 
 
 def events(texts: list[str], user_id: str, series: str) -> list[dict[str, Any]]:
-    """Return an event for each text, all of which become memories."""
+    """Return one event per text; each becomes a memory."""
     return [
         {
             "event_id": f"{series}-{place:06}",

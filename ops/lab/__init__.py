@@ -1,8 +1,8 @@
-"""Research protocols: does recall improve from how runs end, by how much, and when does it not?
+"""Research protocols: whether, when and by how much recall improves by learning from how runs end.
 
-`airline` reads agent runs and `histories` splits questions; `arms` lists what is compared, `rocchio` is a baseline that
-no setting gives. `stores` ingests the inputs once and `course` teaches one arm on a copy. `trials`, `forgetting`,
-`gate_streams` and `planning` are the experiments, `protocol` runs them all in worker processes, `gains` computes
-differences with intervals, `report` holds them against their targets. Everything is asked of the real `Memory`; no
-ranking is copied here.
+`airline` reads agent runs and `histories` splits questions; `arms` lists what is compared; `rocchio` is a baseline that
+no setting provides. `stores` ingests the inputs once and `course` teaches one arm on a copy. `trials`, `forgetting`,
+`gate_streams` and `planning` are the experiments; `protocol` runs them all in worker processes; `gains` computes
+differences with intervals; `report` compares them with their targets. All queries go to the real `Memory`; no ranking
+is reimplemented here.
 """

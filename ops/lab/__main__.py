@@ -1,4 +1,4 @@
-"""`python -m ops.lab sona`: measures whether recall improves from how runs end, by how much, and when it does not."""
+"""`python -m ops.lab sona`: measures whether, when and by how much recall improves by learning from how runs end."""
 
 from __future__ import annotations
 

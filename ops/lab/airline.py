@@ -2,9 +2,9 @@
 
 A file is a list of `{task_id, trial, reward, messages: [{role, content, tool_calls?: [{name, arguments}]}]}`; the
 reward is 0 or 1, from the final state of the airline's database. The request is the user's first message. A run becomes
-events as a conductor would publish them: what the agent said and the tools it called are steps, its last message is the
-summary, completed or failed is the reward. Left out: tool results, which are JSON, and the instruction, which the agent
-never saw.
+the events that a conductor would publish: the agent's messages and tool calls are steps, its last message is the
+summary, and the reward decides between completed and failed. Omitted: tool results, which are JSON, and the
+instruction, which the agent never saw.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_airline(file: Path) -> AirlineRuns:
 
 
 def events_of(run: AirlineRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the events of a run that began at `at`, a second apart; `recall_ids` are its recalls."""
+    """Return the events of a run that began at `at`, one second apart; `recall_ids` are the recalls it made."""
     asked = {"recall_ids": list(recall_ids)} if recall_ids else {}
     events = [_event(run, user_id, at, 0, "conductor.run.started", {"objective": run.request} | asked)]
     for place, (event_type, text) in enumerate(run.steps, 1):

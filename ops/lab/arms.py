@@ -1,17 +1,17 @@
-"""What is compared: rankings, and signals to learn from. Every arm is the real `Memory` under other settings.
+"""The arms to compare: rankings, and signals to learn from. Every arm is the real `Memory` with other settings.
 
 A signal is what a run says it used, and its verdict:
 
-- oracle: all evidence, found or not, approved: an upper bound that no user gives.
-- cite, the headline: the evidence that was shown, each replaced by another shown memory with 20 % odds; approved when
-  evidence was shown, else failed, and 10 % of the verdicts are inverted.
+- oracle: all evidence, found or not, approved: an upper bound that no user provides.
+- cite, the headline: the evidence that was shown, each item replaced by another shown memory with a probability of
+  20 %; approved when evidence was shown, else failed, with 10 % of the verdicts inverted.
 - list: everything that was shown, which carries no information; verdicts as in cite.
 - shuffled oracle, shuffled cite: controls with as many memories as oracle and cite, from another question, or drawn
-  from what was shown. What they gain is not learned from use.
+  from what was shown. Their gain is not learned from use.
 
-Parts of the learner are measured alone where a setting turns the others off: the bank, the association (what the
-nearest past requests used), the quality prior. One vector for all queries (`rocchio`) is not a setting: that arm runs
-with learning off and an embedder that moves its queries.
+Parts of the learner are measured alone where settings can turn the others off: the bank, the association (what the
+nearest past requests used), the quality prior. One vector for all queries (`rocchio`) is not a setting: that arm turns
+learning off and uses an embedder that moves its queries.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _NOTHING_BUT_VECTORS: dict[str, Any] = {"contiguity": 0.0, "context_words": 0.0,
 class Arm:
     """One arm: the signal of its runs (None: no feedback), whether learning acts, and how it searches.
 
-    `recall` and `parts` override settings of recall and learning. An arm with a `curve` is also asked while it learns;
-    one for comparison takes a `few` seeds, to save time; one that `moves` has its queries moved by Rocchio.
+    `recall` and `parts` override settings of recall and learning. `curve` also measures the arm while it learns; `few`
+    limits it to a few seeds, to save time; `moves` moves its queries by Rocchio.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Arm:
     moves: bool = False
 
     def settings(self, given: Settings) -> Settings:
-        """Return the given settings with those of this arm."""
+        """Return the given settings with the overrides of this arm."""
         replace = msgspec.structs.replace
         learning = replace(given.learning, mode=self.learning, **self.parts)
         return replace(given, learning=learning, recall=replace(given.recall, **self.recall))
@@ -132,9 +132,9 @@ def claim_for(
     shown: Sequence[Place],
     random: np.random.Generator,
 ) -> Claim:
-    """Return the claim of a run whose question is answered by `relevant` items and which was shown these ranks.
+    """Return what a run says it used, given the `relevant` items of its question and the ranks shown to it.
 
-    `others` are the relevant items of another question. A rank is named by its first item.
+    `others` are the relevant items of another question. A rank is identified by its first item.
     """
     if signal in ("oracle", "shuffled oracle"):
         return Claim(tuple(relevant if signal == "oracle" else others), APPROVED)
@@ -150,7 +150,7 @@ def claim_for(
 
 
 def _cited(right: Sequence[str], shown: Sequence[str], random: np.random.Generator) -> tuple[str, ...]:
-    """Return the right memories, some replaced by another one shown beside them."""
+    """Return the right memories, some replaced by others that were shown."""
     wrong = [item for item in shown if item not in right]
     mistaken = random.random(len(right)) < WRONG_CITATIONS
     cited = (

@@ -1,8 +1,8 @@
-"""One arm on a copy of one user's store: taught question by question, and asked in between.
+"""Teaches one arm on a copy of one user's store, question by question, and measures it in between.
 
-Teaching is on-policy: the memory is asked, the run says what it used of what was shown and how it ended, and the next
-question finds what was learned. Asking happens on a further copy, so that it teaches nothing. Time is simulated, an
-hour from question to question, and no clock is read: the same seed gives the same course.
+Teaching is on-policy: the memory answers, the run reports which of the shown memories it used and how it ended, and the
+next recall uses what was learned. Measuring uses a further copy, so it teaches nothing. Time is simulated, one hour per
+question, and no clock is read: the same seed gives the same course.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Figures(NamedTuple):
 
 
 class FeedbackCounts(msgspec.Struct, kw_only=True):
-    """Counts of feedback: memories named and credited, and why others were not credited. Mutable."""
+    """Counts of feedback: memories named and credited, and the reasons why others were not credited. Mutable."""
 
     feedbacks: int = 0
     named: int = 0
@@ -84,7 +84,7 @@ def course(setup: Setup, arm: Arm, history: History, random: np.random.Generator
 
 
 class Course:
-    """An arm and the copy of a store that it learns on. `history` has the items of the questions."""
+    """An arm and the copy of a store that it learns on. `history` contains the items of the questions."""
 
     def __init__(self, setup: Setup, arm: Arm, history: History, random: np.random.Generator, folder: Path) -> None:
         self.heard = FeedbackCounts()
@@ -99,7 +99,7 @@ class Course:
         self._now = _START
 
     def teach(self, questions: Sequence[Question], watch: Watch = lambda _taught, _memory: None) -> SonaStatus:
-        """Ask the questions in order with feedback after each; return the learner's status."""
+        """Ask the questions in order, giving feedback after each; return the learner's status."""
         with self._open(self._folder, self._setup.embedder) as memory:
             for taught, (question, other) in enumerate(_with_others(questions), 1):
                 self._teach(memory, question, other)
@@ -157,7 +157,7 @@ class Course:
 
 
 class _AtTime:
-    """A memory asked at a fixed time."""
+    """A memory that is always asked at the same time."""
 
     def __init__(self, memory: Memory, now: datetime) -> None:
         self._memory = memory

@@ -1,8 +1,8 @@
-"""Two projects in one memory: does learning the second (B) destroy what the first (A) taught, or harm B untaught?
+"""Two projects in one memory: whether teaching B destroys what A taught, and whether teaching A harms B.
 
 A user's memory holds two conversations. One learner is taught by A, then by B; another, on the same memory, by B alone.
-Asked are the repeated questions of both, and after A alone all of B. Every figure is a difference to the same questions
-with learning off.
+Both projects' repeated questions are measured, and all of B's after A alone. Every figure is a difference to the same
+questions with learning off.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class PairJob:
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What remains of a gain in recall at 5 beside another project.
+    """The part of a gain in recall at 5 that survives another project.
 
     `alone` is the gain without the other project, `beside` with it, `share` their ratio, None without a gain. `margin`
-    is `beside` less .8 of `alone`; the target is reached where it is not below 0.
+    is `beside` less .8 of `alone`; the target is reached if it is not below 0.
     """
 
     project: Literal["A", "B"]
@@ -55,7 +55,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the learner of one signal kept. `harm` is the difference on B's questions before B was taught."""
+    """What the learner of one signal retained. `harm` is the difference on B's questions before B was taught."""
 
     arm: str
     pairs: int
@@ -78,13 +78,13 @@ Compared = tuple[Moments, Moments]
 
 
 def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:
-    """Pair each history with the next, the last with the first; two histories give one pair, one none."""
+    """Pair each history with the next, the last with the first. Two histories give one pair, a single one none."""
     following = [*histories[1:], *histories[:1]]
     return list(zip(histories, following, strict=True))[: len(histories) if len(histories) > 2 else len(histories) - 1]
 
 
 def pair_user(first: History, second: History) -> str:
-    """Return the user whose memory holds both."""
+    """Return the id of the user whose memory holds both."""
     return f"{first.user}+{second.user}"
 
 
@@ -100,7 +100,7 @@ def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]
 
 
 def run_job(setup: Setup, job: PairJob) -> Moments:
-    """Teach one learner and ask it at each moment."""
+    """Teach one learner and measure it at each moment."""
     random = np.random.default_rng((job.seed, job.place, 2))
     a, b = (make_split("random", project(part), random) for part in (job.first, job.second))
     again_a, again_b = (tuple(q for q in split.test if q.id in split.repeated) for split in (a, b))
@@ -117,7 +117,7 @@ def run_job(setup: Setup, job: PairJob) -> Moments:
 
 
 def summarise(moments: Sequence[Moments]) -> list[Forgetting]:
-    """Return what the learner of each signal kept, less learning off."""
+    """Return what the learner of each signal retained, less learning off."""
     off = {(part.seed, part.user): part for part in moments if part.arm == OFF}
     by_arm: dict[str, list[tuple[Moments, Moments]]] = {}
     for part in moments:
@@ -148,7 +148,7 @@ def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
 
 
 def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
-    """Yield what remains of a gain, where a repeated question was asked."""
+    """Yield the retained part of a gain, if any repeated question was asked."""
     before, units = _gains(of_arm, alone)
     after, _ = _gains(of_arm, beside)
     if not units:

@@ -1,8 +1,8 @@
 """Compares an arm with learning off and with its control: the difference, and its interval.
 
-The difference of one question under one seed is resampled by whole conversations (`compare.bootstrap`), because their
-questions share turns, and the seeds of one question are the same question. The gain that counts is the lesser of two:
-over learning off, and over the control, since what a control gains is not learned from use.
+Differences per question and seed are resampled by whole conversations (`compare.bootstrap`), because the questions of a
+conversation share turns, and the seeds of a question are not independent. The gain that counts is the lesser of two:
+over learning off, and over the control, because what a control gains is not learned from use.
 
 Shapes: q answers (a question under a seed), m metrics.
 """
@@ -33,7 +33,7 @@ Key = tuple[int, str]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean difference with its 95 % bootstrap interval, None with too few units."""
+    """A mean difference with its 95 % bootstrap interval, None if there are too few units."""
 
     mean: float
     low: float | None
@@ -41,7 +41,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm on one group of test questions of a split, after the whole training.
+    """The results of an arm on one group of test questions of a split, after the whole training.
 
     `means` and `over_off` are by metric. `over_control` is of recall at 5; `gain` is the lesser of its two differences,
     None for arms without a control.
@@ -67,7 +67,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standings(answered: Sequence[Answered]) -> list[Standing]:
-    """Return the standing of each arm, by split and group, without empty or redundant groups."""
+    """Return the results of each arm, by split and group, without empty or redundant groups."""
     final = [answer for answer in answered if answer.taught == STAGES[-1]]
     found = []
     for split in dict.fromkeys(answer.split for answer in final):

@@ -1,8 +1,8 @@
-"""Does the gate open when it should, and only then? Long streams of recalls and feedback, with the gate in charge.
+"""Tests whether the gate opens when it should, and only then, on long streams of recalls and feedback.
 
-All conversations are in one memory, and all questions are asked once in random order; the gate sees its own contests.
-Under citations it may open. Under lists, which credit nothing, it must not; under shuffled citations it must not
-either, and how often it does is its rate of false alarms.
+All conversations are in one memory, and all questions are asked once in random order; the gate decides by its own
+contests. With citations it may open. With lists, which credit nothing, and with shuffled citations it must not; how
+often it opens with shuffled citations is its false-alarm rate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """The course of the gate in one stream.
 
     `tried_at` and `opened_at` are the recalls after which the learner was first on trial and first on, None if never.
-    The rest is as at the end.
+    The other fields are values at the end.
     """
 
     signal: Signal
@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The streams of one signal: in how many the gate opened, ever and at the end."""
+    """In how many streams of one signal the gate opened, ever and at the end."""
 
     signal: Signal
     streams: int
@@ -69,7 +69,7 @@ class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(history: History, signals: Sequence[Signal], seeds: Sequence[int]) -> list[StreamJob]:
-    """Return the streams; lists, which credit nothing under any seed, take few."""
+    """Return the streams to run; lists, which credit nothing under any seed, get few."""
     return [
         StreamJob(seed, history, signal)
         for signal in SIGNALS

@@ -1,6 +1,6 @@
-"""Splits of a user's questions into teaching and test, and several users' histories merged into one memory.
+"""Splits a user's questions into teaching and test halves, and merges several users' histories into one.
 
-Two questions share evidence when an item answers both. In a random split, many test questions ask for evidence of a
+Two questions share evidence if an item answers both. In a random split, many test questions ask for evidence of a
 training question (`repeated`); in a disjoint split none does, so a gain is more than remembered answers. The same seed
 gives the same split.
 """
@@ -20,7 +20,10 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """The questions of one user. `train` is in teaching order; `repeated` are ids of test questions."""
+    """The questions of one user. `train` is in teaching order.
+
+    `repeated` are the ids of test questions that share evidence with a training question.
+    """
 
     train: tuple[Question, ...]
     test: tuple[Question, ...]
@@ -57,7 +60,7 @@ def evidence_groups(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def only_main(history: History, categories: Collection[str], user: str) -> History:
-    """Return the history as that of `user`, with the answerable questions of these categories (empty: all)."""
+    """Return the history under the name `user`, with only the answerable questions of `categories` (empty: all)."""
     kept = (question for question in history.answerable if not categories or question.category in categories)
     return msgspec.structs.replace(history, user=user, questions=tuple(kept))
 
@@ -72,7 +75,7 @@ def merged(histories: Sequence[History], user: str) -> History:
 
 
 def project(history: History) -> tuple[Question, ...]:
-    """Return the questions of a history with the item ids of a merged one."""
+    """Return the questions of a history with the item ids that they have in a merged one."""
     return tuple(
         msgspec.structs.replace(
             question, relevant={_named(history.user, item): grade for item, grade in question.relevant.items()}

@@ -1,12 +1,12 @@
-"""A planner asks for past runs like the one before it: are they of the same task, and did they succeed?
+"""Measures whether a planner that recalls past runs gets runs of its own task, and successful ones.
 
-Half of each task's trials are past: made one after the other, each asked the memory first, was published as events and
-got its reward as feedback. The other half ask, by the user's first message. An answer is read as runs, each at the rank
-of its best memory. Two splits: by `trial`, all tasks were learned from; by `task`, every past run is in the memory, and
-half of the tasks were learned from while the others ask.
+Half of each task's trials are past: replayed one after the other, each recalls first, is published as events and gets
+its reward as feedback. The other half only ask, with the user's first message. An answer is read as runs, each at the
+rank of its best memory. Two splits: by `trial`, all tasks were learned from; by `task`, every past run is in the
+memory, but only half of the tasks were learned from, and the other half ask.
 
-The recorded runs knew of no memory, so the reward is all the feedback there is. An arm also gets what a planner
-might have cited: the first shown memory of a run of the same task, with 20 % odds another one.
+The recorded runs used no memory, so the reward is the only feedback. Some arms also get what a planner might have
+cited: the first shown memory of a run of the same task, or with 20 % probability another one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RunFigures(NamedTuple):
 
 
 class Requested(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one request. `is_mixed`: past runs of its task ended both ways, so the order matters."""
+    """The outcome of one request. `is_mixed`: past runs of its task both succeeded and failed, so the order matters."""
 
     arm: str
     held: Held
@@ -155,7 +155,7 @@ def _tasks(runs: Sequence[AirlineRun], random: np.random.Generator) -> list[int]
 
 
 def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
-    """Replay a run: recall, ingest its events, feed back its reward; with `shown` 0 only ingest."""
+    """Replay a run: recall, ingest its events, feed back its reward. With `shown` 0, only ingest."""
     result = memory.recall(run.request, shown, now=now) if shown else None
     events = events_of(run, _USER, now, () if result is None else (result.recall_id,))
     for start in range(0, len(events), _BATCH):
@@ -173,7 +173,7 @@ def _cited(result: RecallResult, run: AirlineRun, random: np.random.Generator) -
 
 
 def _recalled(memory: Memory, run: AirlineRun, past: Sequence[AirlineRun], now: datetime) -> list[AirlineRun]:
-    """Return the past runs recalled for the request of another one, best first."""
+    """Return the past runs recalled for the request of `run`, best first."""
     by_id = {other.run_id: other for other in past}
     result = memory.recall(run.request, _MEMORIES, now=now)
     return [by_id[run_id] for run_id in distinct(found.record.run_id for found in result.memories) if run_id in by_id]
@@ -209,7 +209,7 @@ def _planning(own: Sequence[Requested], off: Sequence[Requested], group: Literal
 
 
 def _hours() -> Iterator[datetime]:
-    """Yield times an hour apart, for ever."""
+    """Yield times one hour apart, forever."""
     now = _START
     while True:
         yield now

@@ -1,6 +1,6 @@
-"""The learning curve as a picture: recall at 5 of repeated questions, less learning off, with 95 % intervals.
+"""Plots the learning curve: recall at 5 of repeated questions, less learning off, with 95 % intervals.
 
-The only file that imports matplotlib, which is optional (`pip install memory-agent[plot]`). Draws without a display.
+The only file that imports matplotlib, which is optional (`pip install memory-agent[plot]`). Needs no display.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DOTS_PER_INCH = 120
 
 
 def check_plot(file: Path) -> None:
-    """Raise `InvalidInputError` where no picture can be written, before minutes of measuring."""
+    """Check that the plot can be written, before minutes of measuring. Raises `InvalidInputError`."""
     if file.suffix.lower() != ".png":
         raise InvalidInputError("--plot", f"{file} is not named .png")
     if not file.absolute().parent.is_dir():
@@ -33,7 +33,7 @@ def check_plot(file: Path) -> None:
 
 
 def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
-    """Draw the learning curves to a PNG file; learning off is the line at 0. Raises as `check_plot`."""
+    """Draw the learning curves to a PNG file, with learning off as the line at 0. Same errors as `check_plot`."""
     check_plot(file)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
 
 
 def _draw(axes: Axes, points: Sequence[Point], aside: float) -> None:
-    """Draw one curve; `aside` shifts it to keep intervals apart."""
+    """Draw one curve, shifted by `aside` to keep intervals apart."""
     taught = [point.taught + aside for point in points]
     means = [100 * point.over_off.mean for point in points]
     axes.plot(taught, means, marker="o", markersize=4, label=points[0].arm)

@@ -1,8 +1,9 @@
-"""The whole protocol: every experiment over one set of stores, in worker processes.
+"""Runs every experiment over one set of stores, in worker processes.
 
-The main trial, the gate's streams and the airline runs take all seeds; lists and two projects the first two. Jobs are
-independent, each with its own seed, and results come back in job order, so one process and several give the same. Each
-process opens its own model (150 MB); threads would wait for each other, since most of a recall is Python.
+The main trial, the gate's streams and the airline runs use all seeds; lists and two projects the first two. Jobs are
+independent, each with its own seed, and results are returned in job order, so the number of processes does not change
+them. Each process opens its own model (150 MB). Rejected: threads, which would wait for each other, since most of a
+recall is Python.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Protocol:
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of all experiments, question by question, without text. `model` made the vectors."""
+    """The results of all experiments, question by question, without text. `model` is the one that made the vectors."""
 
     model: str
     took_s: float
@@ -181,7 +182,7 @@ def workers(setup: Setup, processes: int, progress: Progress) -> Iterator[Worker
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Limit numpy to one thread in processes started meanwhile.
+    """Limit numpy to one thread in processes started inside the block.
 
     Matrices are small here: a recall took 46 ms of processor time with two threads on two busy cores, 17 ms with one.
     """
@@ -203,7 +204,7 @@ def _begin(stores: Stores, shown: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit with the parent process, since a killed pool leaves its workers waiting."""
+    """Exit with the parent process; the workers of a killed pool would otherwise wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -138,7 +138,7 @@ MOST_FALSE_ALARMS = 0.05
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure and its bound. `measured` and `reached` are None with too few units."""
+    """A figure and its bound. `measured` and `reached` are None if there are too few units."""
 
     name: str
     measured: float | None

@@ -1,14 +1,14 @@
-"""A baseline: one vector that moves all queries, what runs used less what they asked for, on average (Rocchio, 1971).
+"""A baseline: one vector that moves all queries, the mean of what runs used less what they asked (Rocchio, 1971).
 
     moved = unit(x + beta mean(y - x))      x a request, centred; y = unit(mean of what its run used)
 
-It learns from approved runs credited with something, all weighted the same. The memory is the real one with learning
-off and an embedder that moves its queries. The memory subtracts the mean of its queries, which would soon cancel the
-vector, so `MovedQueries` compensates for that mean.
+It learns from approved runs with at least one credited memory, all weighted equally. The memory is the real one with
+learning off and an embedder that moves its queries. The memory subtracts the mean of its queries, which would soon
+cancel the vector, so `MovedQueries` compensates for that mean.
 
-Memories are used as searched, not centred as in the learner (`sona/exemplars`): with both sides centred, both means are
-close to zero and the vector moves nothing (measured on LoCoMo: length .07 to .11 before beta, .56 to .63 as it is).
-Queries are not moved while it learns, or the first runs alone would decide what the others are shown.
+Memories are not centred, unlike in the learner (`sona/exemplars`): with both sides centred, both means are close to
+zero and the vector moves nothing (measured on LoCoMo: length .07 to .11 before beta, .56 to .63 as it is). Queries are
+not moved during learning, or the first runs alone would decide what later runs are shown.
 
 Shapes: d dimensions, k memories used.
 """
@@ -30,7 +30,7 @@ _APPROVED = 0.5
 
 
 class Rocchio:
-    """The runs of one course so far. Mutable."""
+    """The runs of one course so far, and the vector they give. Mutable."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[Embedding, Array | None]] = []
@@ -40,7 +40,7 @@ class Rocchio:
         self._asked.append((query, _answer(used) if len(used) and quality > _APPROVED else None))
 
     def moving(self, embedder: Embedder) -> Embedder:
-        """Return an embedder that moves queries, for a memory that was asked exactly these queries."""
+        """Return an embedder that moves queries, for a memory that has been asked exactly these queries."""
         queries = QueryCentering(embedder.info.ndim)
         for query, _ in self._asked:
             queries.observe(query)
@@ -55,13 +55,13 @@ def _answer(used: Sequence[Embedding]) -> Array:
 
 
 class MovedQueries:
-    """An embedder whose queries, after a memory has centred them, are all moved by one vector.
+    """An embedder that shifts the queries of one memory by a vector, as seen after the memory has centred them.
 
-    It tracks the memory's mean, so it serves the queries of that memory only. They are not of unit length.
+    It tracks the mean of that memory, so it must not serve another one. Its query vectors are not of unit length.
     """
 
     def __init__(self, embedder: Embedder, queries: QueryCentering, shift: Array) -> None:
-        """Move queries by `shift` (d,), for a memory that has centred by `queries` so far."""
+        """Move queries by `shift` (d,), for a memory whose centring so far is `queries`."""
         self._embedder = embedder
         self._plain, self._seen = (QueryCentering.from_bytes(queries.to_bytes(), shift.size) for _ in range(2))
         self._shift = shift
@@ -72,7 +72,7 @@ class MovedQueries:
         return self._embedder.info
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the vector (d,) that the memory centres to the moved query."""
+        """Return the vector (d,) that becomes the moved query when the memory centres it."""
         plain = self._embedder.embed_query(text, timeout_s)
         wanted = self._plain.centre(plain) + self._shift
         start = (wanted / np.linalg.norm(wanted) + self._seen.mean).astype(np.float32)

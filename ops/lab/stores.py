@@ -1,4 +1,4 @@
-"""The stores that every experiment starts from: each user's events ingested once, in this process.
+"""The stores that every experiment starts from: each user's events, ingested once in this process.
 
 Recalls and feedback change later rankings, so arms work only on copies (`copied`).
 """
@@ -30,7 +30,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Stores:
-    """Ingested events: their folder, and by user the record id of each event."""
+    """The folder of the ingested events, and by user the record id of each event."""
 
     folder: Path
     settings: Settings
@@ -65,7 +65,10 @@ def copied(folder: Path, user_id: str) -> Iterator[Path]:
 
 
 class CachingEmbedder:
-    """Embeds each text once and keeps its vector; a third of the time, since stores share texts. Not thread-safe."""
+    """Embeds each text once and caches its vector. Not thread-safe.
+
+    Takes a third of the time, since stores share texts.
+    """
 
     def __init__(self, embedder: Embedder) -> None:
         """Embed with `embedder`, which the caller closes."""

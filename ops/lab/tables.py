@@ -1,4 +1,4 @@
-"""The report of the protocol as tables for people: targets first, then the figures behind them."""
+"""Formats the report of the protocol as tables: targets first, then the figures behind them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The main experiment: for each seed, split, user and arm, how much better are answers after teaching?
+"""The main experiment: how much teaching improves answers, for each seed, split, user and arm.
 
 All arms are taught and asked the same questions in the same order, on copies of the same store. In the random split, an
-arm with a curve is asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.
+arm with a curve is also asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs(histories: Sequence[History], arms: Iterable[Arm], seeds: Iterable[int]) -> list[CourseJob]:
-    """Return the courses of the experiment over histories with the questions that count."""
+    """Return the courses to run, over histories that have only the questions that count."""
     arms = tuple(arms)
     return [
         CourseJob(seed, split, place, history, arm)
@@ -97,7 +97,7 @@ def split_of(name: SplitName, history: History, seed: int, place: int) -> Split:
 
 
 def _ask(taught: Course, job: CourseJob, split: Split, stage: int) -> Iterator[Answered]:
-    """Ask the repeated questions, and after the whole training all test questions."""
+    """Ask the repeated questions; after the whole training, ask all test questions."""
     asked = [question for question in split.test if stage == STAGES[-1] or question.id in split.repeated]
     for question, figures in taught.ask(asked).items():
         yield Answered(

@@ -17,7 +17,7 @@ _PAGE = Path(__file__).parents[1] / "bench" / "load.md"
 
 
 def main() -> None:
-    """Run one kind and print its figures as JSON."""
+    """Run one test and print its figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m ops.soak", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     one = kinds.add_parser("burst", help="many events at once, with recalls meanwhile")

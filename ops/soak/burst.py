@@ -1,6 +1,6 @@
-"""Far more events than the memory can take at once, published as fast as they are acknowledged, with recalls meanwhile.
+"""Publishes far more events than the memory can absorb, as fast as they are acknowledged, with concurrent recalls.
 
-Checks that every event is acknowledged, in the journal once and processed in the end, and that every recall is
+Checks that every event is acknowledged, journaled exactly once and eventually processed, and that every recall is
 answered.
 """
 
@@ -28,7 +28,10 @@ _SAMPLE_S = 2.0
 
 
 def burst(count: int, timeout_s: float) -> dict[str, Any]:
-    """Return the figures. Raises `AssertionError` when a check fails, `DeadlineExceededError`."""
+    """Run the burst and return its figures.
+
+    Raises `AssertionError` if a check fails, `DeadlineExceededError` if the events are not processed in time.
+    """
     made = events(passages(count, seed=5), _USER, "burst")
     with temporary_daemon(Settings()) as data_dir, MemoryClient(_USER, data_dir=data_dir) as client:
         client.remember("The spare key is under the third stone")
@@ -71,7 +74,7 @@ def _publish(made: list[dict[str, Any]], data_dir: Path, timeout_s: float) -> di
 
 
 def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None:
-    """Wait until all is processed; one request may wait for ten minutes at most."""
+    """Wait until all events are processed, in requests of at most ten minutes."""
     while True:
         remaining_s = until_s - time.monotonic()
         try:
@@ -84,7 +87,7 @@ def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None
 
 
 class _Asking:
-    """Asks continuously in a thread, recording latency and consumer lag."""
+    """Recalls continuously in a thread, recording latency and consumer lag."""
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client

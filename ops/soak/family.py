@@ -1,6 +1,6 @@
-"""Every process below this one, orphans included, and what they leave behind.
+"""Tracks all descendants of this process, orphans included, and what they leave behind.
 
-A process whose parent dies is given to this one instead of init (`PR_SET_CHILD_SUBREAPER`), so that none is lost
+A process whose parent dies is reparented to this one instead of init (`PR_SET_CHILD_SUBREAPER`), so that none is lost
 between two samples. Linux only.
 """
 
@@ -25,10 +25,10 @@ _RAY_FOLDER = re.compile(r"(/\S*?/memory-ray-[^/\s]+)/")
 
 
 class Family:
-    """The processes started below this one since it was opened."""
+    """The descendants of this process started since the family was opened."""
 
     def __init__(self) -> None:
-        """Raises `OSError` where orphans cannot be adopted."""
+        """Start adopting orphans. Raises `OSError` if that is not possible."""
         if sys.platform != "linux":
             raise OSError("orphans can be adopted on Linux only")
         self._before = frozenset(process.pid for process in psutil.Process().children())
@@ -43,7 +43,7 @@ class Family:
         _keep_orphans(False)
 
     def alive(self) -> list[psutil.Process]:
-        """Return the running processes, recording their files; ended ones are reaped."""
+        """Return the running processes and record their files; reap those that have ended."""
         return [process for process in _below(self._before) if self._is_alive(process)]
 
     def by_role(self) -> dict[str, list[psutil.Process]]:
@@ -55,7 +55,7 @@ class Family:
         return dict(found)
 
     def left(self) -> list[str]:
-        """Return what is left of all that was seen: processes, shared-memory files, Ray folders."""
+        """Return the processes, shared-memory files and Ray folders that were seen and still exist."""
         files = sorted(file for file in self.shared_files | self.ray_folders if Path(file).exists())
         return [f"{role} {len(those)}" for role, those in self.by_role().items()] + files
 
@@ -65,7 +65,7 @@ class Family:
                 self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
                 self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
                 return True
-            if process.ppid() == os.getpid() and process.name() != "python":  # its starter waits for a Python
+            if process.ppid() == os.getpid() and process.name() != "python":  # their starters reap Python processes
                 os.waitpid(process.pid, os.WNOHANG)
         return False
 

@@ -1,4 +1,4 @@
-"""What a started and ended host process leaves in Ray's other processes, in bytes per host."""
+"""Measures what each started and ended host process leaves in the memory of Ray's other processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Kills each process of a daemon in turn: what becomes of the daemon, and what is left when it has ended.
+"""Kills each process of a daemon in turn.
 
-Checks that the daemon answers again, or ends and says why, and that after its end there is no process, socket file,
-shared-memory file or Ray folder left; also when the daemon itself is killed, once the next one has started.
+Checks that the daemon answers again, or ends and says why, and that it leaves no process, socket file, shared-memory
+file or Ray folder after its end. If the daemon itself is killed, this is checked once the next one has started.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TEXT = "The spare key is under the third stone"
 
 
 def kills() -> dict[str, Any]:
-    """Return the outcome for each role of process. Raises `AssertionError` where something is left."""
+    """Run the test; return the outcome for each role of process. Raises `AssertionError` if something is left."""
     with Family() as family:
         return {role: _killed(family, role) for role in _roles(family)}
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Wait until nothing is left of an ending family; return what is left at the end of the time."""
+    """Wait at most `within_s` until nothing is left of an ending family; return what is still left."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)

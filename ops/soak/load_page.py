@@ -1,4 +1,4 @@
-"""The figures of a burst as the page `ops/bench/load.md`. Pure."""
+"""Formats the figures of a burst as the page `ops/bench/load.md`. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ops.bench.machine import describe_machine, load_per_core
 
 
 def load_page(figures: dict[str, Any], today: date) -> str:
-    """Return the page."""
+    """Return the figures as Markdown, dated `today`."""
     machine = describe_machine()
     rows = [
         ("events published", f"{figures['events']:,}"),

@@ -1,6 +1,6 @@
-"""Mixed work of several users for a long time, with sleep and wake; nothing may grow, and nothing be left at the end.
+"""Runs mixed work of several users for a long time, with sleep and wake, and checks that nothing leaks.
 
-What is stored is forgotten after each turn and the journal keeps its newest part, so anything that still grows is a
+Memories are forgotten after each turn and the journal keeps only its newest part, so anything that still grows is a
 leak. Processes and open files are counted while all users sleep: after the first third, and at the end.
 """
 
@@ -32,7 +32,7 @@ _SETTINGS = Settings(
 )
 _USERS = [f"soak-{number}" for number in range(6)]
 _AT_ONCE = 3
-_EVENTS = 60  # of each user in a turn
+_EVENTS = 60  # per user and turn
 _QUESTIONS = 20
 _WAIT_S = 120.0
 _SAMPLE_S = 2.0
@@ -43,7 +43,7 @@ Census = dict[str, dict[str, int]]
 
 
 def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
-    """Return the growth of each part, and what was left over."""
+    """Run the test; return the growth of each part, and what was left over."""
     with temporary_daemon(_SETTINGS) as data_dir:
         with MemoryClient(data_dir=data_dir) as client:
             pid = next(part.pid for part in client.status().parts if part.name == "daemon")
@@ -72,7 +72,7 @@ def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
 def verdict(
     growth: dict[str, dict[str, float]], first: Census, last: Census, left: dict[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Return the failed checks; all empty for success.
+    """Return the failed checks; all empty on success.
 
     `grew`: parts that grew significantly and by more than 2 % an hour. `more`: parts with more processes or open files
     at the end than after the first third. `left`: processes and files left over.
@@ -88,7 +88,7 @@ def verdict(
 
 
 def _work(data_dir: Path, seconds: float, before: int = 0) -> int:
-    """Let some users work at a time for `seconds`; return the number of turns."""
+    """Let a few users at a time work for `seconds`; return the number of turns."""
     until_s, turns = time.monotonic() + seconds, 0
     while time.monotonic() < until_s:
         number = before + turns
@@ -118,7 +118,7 @@ def _use(data_dir: Path, user: str, through: int, number: int) -> None:
 
 
 def _remembered(client: MemoryClient, text: str) -> MemoryRecord:
-    """Wake the user by remembering something; on a busy machine its process may take long to start."""
+    """Wake the user by storing a memory, retrying while the process starts, which may be slow on a busy machine."""
     deadline_s = time.monotonic() + _WAIT_S
     while True:
         try:

@@ -1,7 +1,7 @@
 """Samples all processes of a daemon: memory, open files, shared-memory files, processes started.
 
-Memory is counted as resident and as `own`, without file mappings, which the system reclaims when needed. Only `own`
-distinguishes a leak from a journal that is being read.
+Memory is counted as resident and as `own`, which excludes file mappings that the system reclaims when needed. Only
+`own` distinguishes a leak from a journal that is being read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARED = re.compile(r"(/dev/shm/\S+)$", re.MULTILINE)
 
 
 class Watch:
-    """A thread that takes a sample every `interval_s` seconds while entered."""
+    """Takes a sample every `interval_s` seconds in a thread while entered."""
 
     def __init__(self, root_pid: int, interval_s: float) -> None:
         self._root_pid = root_pid
@@ -58,7 +58,7 @@ class Watch:
         return dict(sorted(found.items()))
 
     def left_over(self) -> dict[str, list[str]]:
-        """Return what is left of all that was seen, once the daemon has ended."""
+        """Return the processes and files that were seen and still exist, once the daemon has ended."""
         alive = [process for process in self.seen.values() if process.is_running()]
         return {
             "processes": [f"{process.pid} {process.name()}" for process in alive],
