@@ -1,7 +1,7 @@
 """Public data types of memories, recalls and their answers.
 
-They travel as MessagePack or JSON with their field names: new fields go last with defaults, and the type of a field
-never changes.
+They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the type
+of a field.
 
 Shapes: d = dimensions of an embedding (384 with the default model).
 """
@@ -35,7 +35,7 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 
 class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often a recalled memory was used, and the summed quality of the runs that used it."""
+    """How often a memory was used after a recall, and the summed quality of the runs that used it."""
 
     used: int = 0
     reward_sum: float = 0.0
@@ -44,8 +44,8 @@ class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One memory.
 
-    `quality_score` (0..1 or None) says how the episode ended, `utility` what happened when it was recalled. `embedding`
-    is a unit vector (d,), None unless requested and present.
+    `quality_score` (0 to 1, or None) says how the episode ended, `utility` whether recalling it helped. `embedding` is a
+    unit vector (d,), None unless requested and present.
     """
 
     id: str
@@ -73,7 +73,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Which memories an answer may contain. Every field that is set must match; an empty field matches all.
 
     `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
-    quality; `min_score`, a floor on the raw cosine, those without a vector.
+    quality. `min_score` is the least raw cosine; it excludes memories without a vector.
     """
 
     kinds: tuple[Kind, ...] = ()
@@ -103,7 +103,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """A phrase of the query and the time it names: `since` inclusive, `until` exclusive, None when open."""
+    """A phrase of the query and the time range it names: `since` inclusive, `until` exclusive, None when open."""
 
     phrase: str
     since: datetime | None = None
@@ -111,10 +111,10 @@ class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` ranked it.
+    """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` determines the rank.
 
-    Duplicates of one kind and title are folded into one: `count` of them pass the filter, from `first_seen` to
-    `last_seen`, and `origins` are the newest, at most eight, without `record`.
+    Duplicates with the same kind and title are merged: `count` of them pass the filter, from `first_seen` to
+    `last_seen`. `origins` are the newest of them, at most eight, without `record` itself.
     """
 
     record: MemoryRecord
@@ -134,8 +134,8 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recall, best first. `degraded` names each part that was unavailable.
 
-    In an interleaved answer each ranking has its own scores (`explanation["arm"]`), so the order is not that of
-    `sona_score`. `dates` are the times recognised in the query. `context` is the block for a prompt, if requested.
+    An interleaved answer is not ordered by `sona_score`, because each ranking (`explanation["arm"]`) has its own scores.
+    `dates` are the times recognised in the query. `context` is the block for a prompt, if requested.
     """
 
     recall_id: str
@@ -155,7 +155,7 @@ class RejectedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a batch of events; every event is in exactly one of the counts."""
+    """The outcome of a batch of events. Each event is counted exactly once."""
 
     kept: int = 0
     duplicates: int = 0
@@ -165,7 +165,7 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one user's memory. `expired` counts memories erased by each retention rule."""
+    """Statistics of one user's memory. `expired` counts the memories erased by each retention rule."""
 
     user_id: str
     memories: int

@@ -1,7 +1,7 @@
 """Public data types of runs and learning: what a run is, how it ended, what it used, and the state of the learner.
 
-These types travel as MessagePack or JSON with their field names: new fields go last with defaults, and the type of a
-field never changes.
+They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the type
+of a field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a run. `record_id` is its memory, None when it has none or it was forgotten."""
+    """One event of a run. `record_id` is its memory, None if there is none or it was forgotten."""
 
     event_id: str
     event_type: str
@@ -42,7 +42,7 @@ class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """A quality (0..1) with its reason and the event or trajectory that caused it."""
+    """A quality (0 to 1) with its reason and the event or trajectory that caused it."""
 
     quality: float
     reason: Reason
@@ -53,7 +53,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """One run, from its request to its end. `id` is the run's id, or that of a recall with feedback but no run.
 
-    `quality` is None until the run ends, then that of the last of `revisions`.
+    `quality` is None until the run ends, then that of the last revision.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of feedback: its trajectory, the memories credited, and those not credited with the reason."""
+    """The effect of feedback: the trajectory, the memories credited, and why others were not."""
 
     trajectory_id: str
     credited: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The evidence of the gate.
+    """The evidence on which the gate decides.
 
     `won` and `lost` count contests of the learned arm; `evidence` and `harm` are the wealth of the bets for and against
     it, each compared with `threshold`.
@@ -98,8 +98,8 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the learner. `mode` is the setting; `served` counts recalls by the arm that ranked them.
 
-    `gain` is the share of decided contests won by the learned arm, less one half, with its 95 % interval; None before
-    the first. `consolidated_at` is None before the first consolidation.
+    `gain` is the share of decided contests won by the learned arm, minus 1/2, with its 95 % interval; None before the
+    first. `consolidated_at` is None before the first consolidation.
     """
 
     user_id: str
@@ -118,7 +118,7 @@ class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecalledRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A past run that raised a memory in the learned ranking, with its similarity to the request and its quality."""
+    """A past run that raised a memory in the learned ranking: its similarity to the request, and its quality."""
 
     trajectory_id: str
     similarity: float = 0.0

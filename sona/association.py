@@ -1,11 +1,11 @@
-"""Reaches a memory through past requests that used it, however little its own text resembles the new request.
+"""Finds memories that similar past requests used, even when their own text does not resemble the new request.
 
-Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. How much
-the gain counts in a ranking is decided elsewhere: where use does not recur it harms, so its weight is learned behind
-the gate. Rejected: a sum over lessons, by which frequently used memories would win from afar.
+Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. Not a sum:
+with a sum, frequently used memories would rank high for unrelated requests. The caller weighs the gain, because it
+hurts the ranking where use does not recur.
 
-The state is a function of the lessons held, bit for bit, in any order of arrival: lessons are kept by number,
-uses by memory, then lesson.
+The state depends only on the lessons held, bit for bit, not on their order of arrival: lessons are sorted by number,
+uses by memory and then lesson.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (a lesson, a memory), m = memories reached.
 """
@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.int64]
 
 FLOOR = 0.2
 ALIKE = 0.5
-"""Cosine from which a past request counts as support for the memories it used."""
+"""Least cosine at which a past request counts as support for the memories it used."""
 _EVEN = 1e-6
 _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
@@ -35,11 +35,11 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 @dataclass(frozen=True)
 class Reached:
-    """The memories reached, ascending, and the gain of each in (0, 1]; both (m,).
+    """The memories reached, (m,) ascending, and the gain of each, (m,) in (0, 1].
 
-    `support`, (m,), 0 or more, grows with every similar request that used the memory: one use may be chance, repeated
-    use is not. The other fields serve `cause`: the gain of each use, (e,), the number of its lesson, and where the uses
-    of each memory begin and end, (m,).
+    `support`, (m,) and 0 or more, grows with every similar request that used the memory, because a single use may be
+    chance. `gains` and `lessons`, (e,), hold the gain and the lesson number of each use; the uses of memory i are
+    `starts[i]` to `ends[i]`.
     """
 
     memories: Numbers
@@ -51,9 +51,9 @@ class Reached:
     ends: Numbers
 
     def cause(self, memory: int) -> int | None:
-        """Return the number of the lesson that reaches `memory`, the lowest of equals; None when none does.
+        """Return the number of the lesson with the highest gain for `memory`, or None. The lowest number wins a tie.
 
-        Gains closer than the precision of the cosines count as equal: the position in a matrix may change the last bit.
+        Gains within 1e-6 tie, because the last bits of a cosine depend on the row's position in the matrix.
         """
         place = int(self.memories.searchsorted(memory))
         if place == len(self.memories) or self.memories[place] != memory:
@@ -68,10 +68,10 @@ NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _EMPTY, _NONE, _NONE, _NONE)
 
 
 class UsageAssociation:
-    """Which lessons of one user used which memories. Not thread-safe."""
+    """The memories that each lesson of one user used. Not thread-safe."""
 
     def __init__(self, ndim: int, floor: float = FLOOR) -> None:
-        """Start empty; requests with a cosine below `floor` reach nothing."""
+        """Start empty. Lessons with a cosine of `floor` or less to a request are ignored."""
         self._floor = floor
         self._numbers = np.empty(0, dtype=np.int64)
         self._weights = np.empty(0)
@@ -90,10 +90,10 @@ class UsageAssociation:
         return self._numbers.copy()
 
     def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
-        """Add or replace a lesson: the request `x`, (d,) of unit length, used these memories with these credits.
+        """Add or replace a lesson: its request `x`, (d,) of unit length, and the memories used with their credits.
 
-        Returns False, and removes the lesson, when it can reach nothing: no use, no weight, or a value not finite. The
-        higher credit of a repeated memory counts. Raises `ShapeError`.
+        Returns False, and removes the lesson, when it has no credited use, no positive weight, or a value that is not
+        finite. A repeated memory keeps its highest credit. Raises `ShapeError`.
         """
         self._check(x)
         if len(used) != len(credits):
@@ -109,9 +109,9 @@ class UsageAssociation:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of a lesson, removing it at 0 or below. Returns False when it is unknown.
+        """Set the weight of a lesson; remove the lesson at 0 or below.
 
-        A weight that is not finite changes nothing and returns False.
+        Returns False, and changes nothing, for an unknown lesson or a weight that is not finite.
         """
         place = self._place(number)
         if place is None or not np.isfinite(weight):
@@ -139,11 +139,11 @@ class UsageAssociation:
         return (self._room[: len(self)] @ x.astype(np.float32)).astype(np.float64)
 
     def reach(self, x: Array | Vector) -> Reached:
-        """Return the memories that the request `x`, (d,), reaches; none when it is not finite. Raises `ShapeError`."""
+        """Return the memories used for requests like `x`, (d,); none when it is not finite. Raises `ShapeError`."""
         return self.reach_by(self.similarities(x))
 
     def reach_by(self, cosines: Array) -> Reached:
-        """Like `reach`, for a request with these `similarities`, (n,)."""
+        """Do what `reach` does, given the `similarities` of the request, (n,)."""
         if not len(self) or not np.isfinite(cosines).all():
             return NOTHING
         near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
@@ -173,7 +173,7 @@ class UsageAssociation:
     def _bound(self) -> None:
         """Recompute the lesson number of each use, and where each memory's uses begin and end.
 
-        These arrays are replaced, never changed in place, since earlier results still refer to them.
+        Replaces these arrays instead of changing them in place, because earlier results refer to them.
         """
         self._lessons = self._numbers[self._places]
         self._starts = np.flatnonzero(np.diff(self._memories, prepend=self._memories[:1] - 1))

@@ -1,8 +1,8 @@
-"""Subtracts the running mean of a user's queries from each query, so that what all queries share stops deciding.
+"""Subtracts the running mean of a user's queries from each query, so that their common part does not dominate scores.
 
-mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Needs no labels. Only queries are
-centred: centring the memories alone costs recall (measured there). Saving and locking are the caller's. Rejected: a
-mean over the memories, which moves with every ingest and reorders unrelated answers.
+mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not
+centred: that costs recall (measured), and their mean moves with every ingest and reorders unrelated answers. Saving and
+locking are the caller's.
 
 Shapes: d = dimensions of an embedding.
 """
@@ -61,8 +61,8 @@ class QueryCentering:
     def centre(self, query: Vector) -> Vector:
         """Return unit(query - mean), (d,). The identity, bit for bit, until `WARM_UP` queries were observed.
 
-        When a user keeps asking nearly the same, the mean lies on the query and the difference is noise. So the mean is
-        subtracted only in part below a distance of .5, and not at all below .2 (LoCoMo questions lie at .52 to 1.07
+        If a user repeats nearly the same query, the mean approaches it and the difference is noise. Below a distance of
+        .5 the mean is therefore subtracted only in part, and below .2 not at all (LoCoMo questions lie at .52 to 1.07
         from their mean; decision 0009). Raises `ShapeError`.
         """
         self._check(query)

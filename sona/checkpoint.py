@@ -1,7 +1,7 @@
-"""A learner as bytes, with a version and a checksum.
+"""Saves a learner as bytes with a version and a checksum, and restores it.
 
-What follows from the exemplars is not saved: the bank is solved again on loading, since its matrices would more than
-double the size. Save only a consolidated learner; it is restored bit for bit.
+The bank and the association are not saved but recomputed from the exemplars on loading: the bank's matrices would more
+than double the size. A consolidated learner is restored bit for bit; do not save any other.
 
 Shapes: d = dimensions of an embedding.
 """

@@ -1,12 +1,11 @@
 """Clusters requests, into a given number (`kmeans`) or by similarity (`average_linkage`).
 
-`kmeans`: k-means++ (Arthur, Vassilvitskii 2007; each centre drawn by squared distance to the nearest one so far),
-then spherical k-means. `average_linkage` (Sokal, Michener 1958) merges clusters until none are similar enough. It
-found twelve planted groups among outliers, at three noise levels with one threshold (.25), with an adjusted Rand
-index of .99 or more at each; leader clustering fell to .91, complete linkage to .60, single linkage to .06
-(measured).
+`kmeans`: seeding by k-means++ (Arthur, Vassilvitskii 2007), then spherical k-means. `average_linkage` (Sokal, Michener
+1958) merges clusters until none are similar enough. It found twelve planted groups among outliers, at three noise
+levels with one threshold (.25), with an adjusted Rand index of .99 or more at each; leader clustering fell to .91,
+complete linkage to .60, single linkage to .06 (measured).
 
-Clusters are numbered by their first member, so labels depend on the partition alone.
+Clusters are numbered by their first member, so labels depend only on the partition.
 
 Shapes: n = points, k = clusters, d = dimensions of an embedding.
 """
@@ -30,9 +29,9 @@ _SAME = 1e-12  # squared distance up to which two points are equal
 
 @dataclass(frozen=True)
 class Clusters:
-    """`assignment`, (n,): the cluster of each point, -1 for one that is not finite or has no weight.
+    """A partition: the cluster of each point in `assignment`, (n,), -1 for points without weight or not finite.
 
-    `medoids`, (k,): the row in each cluster with the least mean distance to its members. `centres`, (k, d): unit
+    `medoids`, (k,): the row of each cluster with the least mean distance to its members. `centres`, (k, d), are unit
     vectors.
     """
 
@@ -62,10 +61,10 @@ def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Arra
 
 
 def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Cluster points, (n, d) of unit length, whose weighted mean cosine is `threshold` or more.
+    """Merge points, (n, d) of unit length, into clusters with a weighted mean cosine of at least `threshold`.
 
-    Merges the two most similar clusters, of equals those with the lowest rows, while their mean cosine reaches the
-    threshold. O(n^2) memory, O(n^3) time, .3 s for 512. Raises `ShapeError`.
+    Merges the two most similar clusters, on a tie those with the lowest rows, while their mean cosine is at least
+    `threshold`. O(n^2) memory, O(n^3) time, .3 s for 512. Raises `ShapeError`.
     """
     points, counted, rows = _points(x, weights)
     labels = np.arange(len(points))
@@ -98,7 +97,7 @@ def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple
 
 
 def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) -> Array:
-    """Draw up to k points, (k, d), each with probability by weight times squared distance to the nearest drawn."""
+    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to the nearest."""
     chosen: list[int] = []
     squared = np.ones(len(points))
     while len(chosen) < k and squared.any():
@@ -111,7 +110,7 @@ def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) 
 
 
 def _nearest(points: Array, centres: Array) -> Rows:
-    """Return the nearest centre of each point, (n,). An empty centre takes the point farthest from its own."""
+    """Return the nearest centre of each point, (n,). An empty cluster takes the point farthest from its centre."""
     if not len(centres):
         return np.zeros(len(points), dtype=np.int64)
     cosines = points @ centres.T
@@ -132,7 +131,7 @@ def _sums(points: Array, weights: Array, labels: Rows) -> Array:
 
 
 def _centres(points: Array, weights: Array, labels: Rows) -> Array:
-    """Return the direction of each cluster, (k, d); its first member's when the sum is zero."""
+    """Return the unit centre of each cluster, (k, d); its first member when the sum is zero."""
     sums = _sums(points, weights, labels)
     lengths = np.linalg.norm(sums, axis=1)
     for label in np.flatnonzero(lengths < _SAME):

@@ -1,8 +1,8 @@
-"""EWC++: penalises changes of parameters that earlier lessons needed, against forgetting.
+"""EWC++: penalises changes to parameters that earlier lessons depend on, to prevent forgetting.
 
-Kirkpatrick et al. 2017, running as in Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
-with F <- .95 F + mean of the squared gradients of single samples. The square of the mean gradient would not do: where
-samples disagree it is zero although the parameter matters.
+Kirkpatrick et al. 2017, with the running estimate of Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
+with F <- .95 F + mean of the squared gradients of single samples. The square of the mean gradient would miss parameters
+on which samples disagree: their gradients cancel.
 
 Shapes: p = parameters, s = samples.
 """
@@ -16,10 +16,10 @@ from sona.lesson import Array
 
 
 class ElasticWeights:
-    """The importance and anchor of each of p parameters. Not thread-safe."""
+    """An EWC penalty over p parameters: their importance and their anchor. Not thread-safe."""
 
     def __init__(self, size: int, strength: float = 10.0, decay: float = 0.95) -> None:
-        """Start without penalty; it takes effect after both `observe` and `anchor`."""
+        """Start with zero importance, hence no penalty until the first `observe`."""
         self._strength = strength
         self._decay = decay
         self._importance = np.zeros(size)
@@ -36,7 +36,7 @@ class ElasticWeights:
         return self._held.copy()
 
     def observe(self, gradients: Array) -> None:
-        """Add the gradients of single samples, (s, p), to the importance, skipping any not finite.
+        """Add the gradients of single samples, (s, p), to the importance; skip those that are not finite.
 
         Raises `ShapeError`.
         """
@@ -62,9 +62,9 @@ class ElasticWeights:
         return self._strength * self._importance * (parameters - self._held)
 
     def pull(self, parameters: Array, rate: float) -> Array:
-        """Return the step towards the anchor, (p,): `rate` times `gradient`, but never past it.
+        """Return the step to subtract, (p,): `rate` times `gradient`, limited so that it stops at the anchor.
 
-        With rate * lam * F > 1 a plain step overshoots, and from 2 on it diverges.
+        A plain step overshoots when rate * lam * F > 1, and diverges from 2 on.
         """
         self._check(parameters)
         share = np.minimum(rate * self._strength * self._importance, 1.0)

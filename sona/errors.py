@@ -1,4 +1,4 @@
-"""The errors of this package: one root, each with a stable `code` and whether a retry may help."""
+"""Errors of this package. Each has a stable `code` and says whether the call may be retried."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class SonaError(Exception):
 
 
 class DamagedStateError(SonaError):
-    """Saved learner state cannot be read. It is derived data: relearn."""
+    """Saved learner state is unreadable. It is derived data: rebuild it from the lessons."""
 
     code = "sona_state_damaged"
 
 
 class ShapeError(SonaError):
-    """A vector has other dimensions than the learner."""
+    """An array does not have the expected shape."""
 
     code = "sona_shape"
 

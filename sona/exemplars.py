@@ -1,7 +1,7 @@
-"""Lessons as the learner keeps them: a centred request, its answer, and a weight.
+"""Exemplars: lessons as the learner keeps them, each a centred request, its answer, and a weight.
 
-A bounded number is kept. Beyond it the newest stay as they are and the older ones are condensed by clustering: one
-exemplar stands for each cluster of requests. The bank is solved in `reasoning_bank`.
+Their number is bounded. Beyond it the newest are kept unchanged, and the older ones are clustered by request and merged
+into one exemplar per cluster.
 
 Shapes: d = dimensions, k = memories used.
 """
@@ -21,17 +21,17 @@ NEWEST_SHARE = 0.75
 _SEED = 0
 _USUAL, _FULL = 0.5, 0.8
 MOST_USED = 64
-"""Used memories kept of a condensed exemplar, those with the most credit."""
+"""Most memories that a condensed exemplar keeps: those with the highest credit."""
 HEAVIEST = 4.0
-"""Greatest weight of a condensed exemplar, so that it does not drown lessons near it."""
+"""Largest weight of a condensed exemplar, so that it does not outweigh lessons near it."""
 
 
 @dataclass(frozen=True)
 class Exemplar:
     """One credited lesson, or several condensed into one with the number of their medoid.
 
-    `request` and `answer` are (d,), of unit length. `weight` counts in the bank, `worth` in the association; `others`
-    are the numbers of the other lessons condensed into it.
+    `request` and `answer` are (d,), of unit length. The bank uses `weight`, the association `worth`; `others` are the
+    numbers of the other lessons condensed into it.
     """
 
     number: int
@@ -45,10 +45,10 @@ class Exemplar:
 
 
 def worth(quality: float) -> float:
-    """Return the weight of a use by a run of this quality, 0 to 1.
+    """Return the weight, 0 to 1, of a memory's use by a run of this quality.
 
-    0 up to .5 and 1 from .8, the quality of a completed run that was not retried. Unlike the weight in the bank it is
-    no advantage over a baseline, which vanishes when all runs end alike although the memories were used.
+    0 up to .5, 1 from .8, which is the quality of a completed run that was not retried. Unlike the bank's weight it is
+    not relative to a baseline: that would be 0 when all runs end alike, although the memories were used.
     """
     return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
 
@@ -56,7 +56,7 @@ def worth(quality: float) -> float:
 def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: QueryCentering) -> Exemplar:
     """Return a credited lesson as an exemplar, centred by `queries` and `targets`.
 
-    y = unit(mean of the used memories, each unit(m - mu_m)), here weighted by their credits.
+    The answer is y = unit(mean of unit(m - mu_m) over the used memories m, weighted by their credits).
     """
     centred = np.array([targets.centre(vector) for vector in lesson.vectors], dtype=np.float64)
     mean = np.asarray(lesson.credits, dtype=np.float64) @ centred
@@ -67,7 +67,7 @@ def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: Qu
 
 
 def condense(exemplars: Sequence[Exemplar], capacity: int) -> list[Exemplar]:
-    """Return at most `capacity` exemplars by ascending number: the newest unchanged, the older ones clustered."""
+    """Return at most `capacity` exemplars, ascending by number: the newest unchanged, older ones merged by cluster."""
     ordered = sorted(exemplars, key=lambda one: one.number)
     if len(ordered) <= capacity:
         return ordered

@@ -1,20 +1,20 @@
-"""Keeps the learner from acting until contests with the baseline show that it helps, and stops it when it harms.
+"""Lets the learner act only while contests against the baseline show that it helps.
 
 SHADOW (fewer than 50 credited lessons: learn, do not act) -> TRIAL (every recall interleaved) -> ON (10 %
-interleaved) or OFF (for 100 credited lessons, then TRIAL again). Decided by betting (Shafer 2021): a share of a
-wealth of 1 is staked on the learned ranking in each contest, and the mean wealth over the shares .1, .2, .4 and .8
-counts. If the learner is no better than a coin, the wealth ever reaches t with probability at most 1/t, at any number
-of looks (Ville). The n-th TRIAL requires 20 * 2^(n - 1), so such a learner is turned ON with probability at most 1/20
-in the first TRIAL and 1/20 + 1/40 + ... = 1/10 in all together (.036 and .068: computed over all paths).
+interleaved) or OFF (for 100 credited lessons, then TRIAL again). The test is by betting (Shafer 2021): each contest
+stakes a share of a wealth that starts at 1 on the learned ranking; the evidence is the mean wealth over the shares
+.1, .2, .4 and .8. For a learner no better than a coin, the wealth ever reaches t with probability at most 1/t, at any
+number of looks (Ville). The n-th TRIAL requires 20 * 2^(n - 1), so such a learner is turned ON with probability at
+most 1/20 in the first TRIAL and 1/20 + 1/40 + ... = 1/10 over all of them (.036 and .068: computed over all paths).
 
-Harm is the mirror bet and turns OFF at 20, in TRIAL and in ON, where it restarts. After a long good time that bet is
-so poor that later harm shows late (195 contests at a win rate of .3 after 100 at .65, measured). So in ON a second
-bet restarts whenever it has lost money (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns OFF at 400: after
-70 contests in that case. With a learner no better than a coin it takes 400 contests or more on average; at a win rate
-of .6, 1 % are turned OFF within 2,000 (measured).
+The opposite bet measures harm and turns the learner OFF at 20, in TRIAL and in ON; it restarts on entering ON. After a
+long run of wins its wealth is so low that it detects later harm late (195 contests at a win rate of .3 after 100 at
+.65, measured). In ON a second bet therefore restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas,
+Rinaldo 2023) and turns OFF at 400: after 70 contests in that case. With a learner no better than a coin it takes 400
+contests or more on average; at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
 
-The gate is a pure fold over `credit` and `observe` in their order. It never looks at logs of what the learner itself
-showed; lists are made by `interleaving`.
+The state depends only on the calls of `credit` and `observe`, in order. Logs of the learner's own answers are never
+evidence.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence of the gate.
+    """The evidence on which the gate decides.
 
-    `won`, `lost` and `tied` count contests since the `trial`-th TRIAL began; in ON since it was turned ON; in OFF
+    `won`, `lost` and `tied` count contests since the `trial`-th TRIAL began; in ON, since it was turned ON; in OFF,
     those that turned it OFF. `evidence` and `harm` are the wealth of the bets for and against the learner, `drift` that
-    of the restarting bet against it. `evidence` >= `threshold` turns ON. `credited` counts lessons with credit; after
-    `due` more of them a TRIAL begins, 0 in TRIAL and ON.
+    of the restarting bet against it. `evidence` >= `threshold` turns ON. `credited` counts lessons with credit; `due`
+    more of them start a TRIAL, 0 in TRIAL and ON.
     """
 
     state: GateState
@@ -71,7 +71,7 @@ class Evidence:
 
 
 class Gain(NamedTuple):
-    """The share of decided contests that the learned ranking won, less one half; 95 % interval after Wilson (1927)."""
+    """The share of decided contests that the learned ranking won, minus 1/2, with its 95 % interval (Wilson 1927)."""
 
     share: float
     low: float
@@ -103,13 +103,13 @@ class Gate:
 
     @property
     def state(self) -> GateState:
-        """The state of the gate."""
+        """The current state."""
         return self._state.state
 
     def route(self, key: str) -> Route:
-        """Return which ranking serves the recall with this key; a function of key and state.
+        """Return which ranking serves the recall with this key. The same key and state give the same route.
 
-        A tenth of the keys is a holdout, served by the baseline in every state as an independent comparison.
+        A tenth of the keys is a holdout: the baseline serves it in every state, as an independent comparison.
         """
         if self.state in ("shadow", "off"):
             return "baseline"
@@ -128,7 +128,7 @@ class Gate:
                 self._enter("trial")
 
     def observe(self, contest: Contest | None) -> None:
-        """Count a contest and decide; None is ignored. In SHADOW and OFF a contest only enters `gain`."""
+        """Count a contest and update the state; ignore None. In SHADOW and OFF a contest counts only in `gain`."""
         if contest is None:
             return
         won, lost = contest.learned > contest.baseline, contest.learned < contest.baseline
@@ -158,7 +158,7 @@ class Gate:
     def gain(self) -> Gain | None:
         """Return the gain over all decided contests so far; None before the first.
 
-        For display only: the interval holds for a number of contests fixed in advance and is too narrow under repeated
+        For display only: the interval assumes a number of contests fixed in advance and is too narrow under repeated
         looks, so the gate does not use it.
         """
         if not self._state.ever_decided:
@@ -213,13 +213,13 @@ class Gate:
 
 
 def _wealth(right: int, wrong: int) -> float:
-    """Return the wealth, the mean over the bets of (1 + bet)^right (1 - bet)^wrong. Finite."""
+    """Return the mean over the bets of (1 + bet)^right (1 - bet)^wrong, capped to stay finite."""
     exponents = [right * grown + wrong * shrunk for grown, shrunk in _LOGS]
     return sum([math.exp(min(exponent, _LARGEST_EXPONENT)) for exponent in exponents]) / len(_LOGS)
 
 
 def _wilson(won: int, decided: int) -> Gain:
-    """Return the share of wins less one half, within Wilson's score interval (JASA 22, 209; no scipy needed)."""
+    """Return the share of wins minus 1/2, with Wilson's score interval (JASA 22, 209)."""
     proportion = won / decided
     shrink = 1.0 + _Z95**2 / decided
     centre = (proportion + _Z95**2 / (2 * decided)) / shrink

@@ -1,9 +1,8 @@
-"""The instant layer: chooses the examples a MicroLoRA is trained on, and when it acts.
+"""The instant layer: trains a MicroLoRA on exemplars, so that each request finds its own answer among the others'.
 
 It acts while the bank is nearly empty, and again once the bank cannot hold every lesson; in between the bank alone is
-better. Exemplars are its training set: each request should find its own answer among those of the others.
-A full training goes over them in order, in stretches of 128, each with the EWC penalty of the stretches before and a
-replay of some of their examples. Gradients are in `micro_lora`.
+better. A full training processes the exemplars in order, in blocks of 128, each with the EWC penalty of the earlier
+blocks and a replay of some of their examples.
 
 Shapes: n = exemplars, d = dimensions of an embedding.
 """
@@ -21,14 +20,14 @@ from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
 COLD = 16
-"""Number of exemplars from which the bank acts alone."""
+"""Number of exemplars from which on the bank acts alone."""
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
 
 
 class InstantLayer:
-    """A MicroLoRA and the choice of its examples. Deterministic. Not thread-safe."""
+    """A MicroLoRA trained on exemplars. Deterministic. Not thread-safe."""
 
     def __init__(self, ndim: int) -> None:
         """Start as the identity for requests of shape (ndim,)."""
@@ -36,11 +35,11 @@ class InstantLayer:
         self._lora = MicroLora(ndim)
 
     def move(self, request: Array) -> Array:
-        """Return `request`, (d,) of unit length, moved and normalised; unchanged when nothing was learned."""
+        """Return `request`, (d,) of unit length, moved and normalised; unchanged before training."""
         return self._lora.adapt(request)
 
     def step(self, new: Exemplar, exemplars: Sequence[Exemplar]) -> None:
-        """Take one step on a new exemplar, which is among `exemplars`, and a replay of others."""
+        """Take one gradient step on `new`, which must be among `exemplars`, and on a replay of others."""
         others = [one for one in exemplars if one.number != new.number]
         again = [others[place] for place in replayed(len(others), [len(others)])]
         examples = self._examples([new, *again], exemplars)
@@ -72,7 +71,7 @@ class InstantLayer:
         return layer
 
     def _examples(self, chosen: Sequence[Exemplar], exemplars: Sequence[Exemplar]) -> list[Example]:
-        """Return the training examples of `chosen`, without those that have no negatives."""
+        """Return the training examples of `chosen`; leave out those without weight or negatives."""
         weighed = [one for one in chosen if one.weight > 0.0]
         if not weighed:
             return []
@@ -80,7 +79,7 @@ class InstantLayer:
         requests = np.array([one.request for one in exemplars])
         places = {
             one.number: place for place, one in enumerate(exemplars)
-        }  # positions, not numbers, which would depend on forgotten lessons
+        }  # seeds are positions: numbers would depend on forgotten lessons
         rows_of_all = np.arange(len(exemplars))
         examples = []
         for one in weighed:

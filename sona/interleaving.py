@@ -1,9 +1,8 @@
-"""Team-draft interleaving: merges two rankings into one list, so that the items used show which ranking is preferred.
+"""Team-draft interleaving: merges two rankings into one list, so that the items used show which ranking is better.
 
-In each round a coin decides which ranking picks first, then each adds its best item not listed yet (Radlinski, Kurup,
-Joachims 2008). A common prefix of both rankings is shown as it is and credited to neither. The coins depend on a key,
-so a recall can be recomputed. Rejected: balanced interleaving, which favours one of two nearly equal rankings (shown
-there).
+In each round a coin decides which ranking picks first, then each adds its best item not yet listed (Radlinski, Kurup,
+Joachims 2008, who show that balanced interleaving favours one of two nearly equal rankings). A common prefix of both
+rankings is kept and credited to neither. The coins depend only on a key, so a recall can be recomputed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Pick(NamedTuple):
 
 
 def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key: str) -> list[Pick]:
-    """Return the first `limit` items of the merged list, without repeats; fewer when both rankings end."""
+    """Return the first `limit` items of the merged list, without repeats; fewer when both rankings are exhausted."""
     agreed = _agreement(baseline, learned, limit)
     drafted = _draft(baseline, learned, set(baseline[:agreed]), draw(key, "draft", max(limit, 1)))
     return [Pick(item, None) for item in baseline[:agreed]] + [
@@ -38,8 +37,8 @@ def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key:
 def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
     """Return how many of the `used` items each ranking contributed.
 
-    None when all of four or more shown items were used: that shows no preference, yet in a list of odd length one
-    ranking would win.
+    None when all of four or more items were used: that shows no preference, but a list of odd length would have a
+    winner.
     """
     if len(picks) >= FULL_LIST and all(pick.item in used for pick in picks):
         return None

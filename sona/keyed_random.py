@@ -1,7 +1,6 @@
-"""Random bits that are a function of a key.
+"""Draws random bits that depend only on a key: the same in every process, with no generator state to save.
 
-Python's `hash` of a string differs between processes, and a generator would be state to save. The key, read as one
-integer modulo a prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014). A draw takes 2 us;
+The key, read as one integer modulo a prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014). A draw takes 2 us;
 `numpy.random.SeedSequence` takes 14 us (measured). Not resistant to keys chosen by an attacker.
 """
 
@@ -19,7 +18,7 @@ def _mix(word: int) -> int:
 
 
 def draw(key: str, purpose: str, bits: int = 64) -> int:
-    """Return an integer of `bits` random bits, independent between purposes."""
+    """Return an integer of `bits` random bits. Different purposes give independent bits."""
     seed = _mix(int.from_bytes(f"{purpose}\0{key}".encode("utf-8", "surrogatepass"), "big") % _PRIME)
     drawn = 0
     for word in range(-(-bits // 64)):

@@ -1,12 +1,11 @@
 """The learner of one user: `learn` from lessons, `adapt` a query.
 
-Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so it can be rebuilt
-bit for bit, and forgetting is rebuilding without a lesson. `learn` and `forget` update it in less than a millisecond
-and are approximate until the next rebuild: the means subtracted from queries and memories are frozen, older weights
-keep their former baseline, and revised contests stay in the gate as first counted.
+Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so it can be rebuilt bit
+for bit, and a rebuild without a lesson forgets it exactly. `learn` and `forget` update the state in less than a
+millisecond and are approximate until the next rebuild: the means subtracted from queries and memories are frozen, older
+weights keep their former baseline, and the gate keeps revised contests as first counted.
 
-Ranking is left to the caller, who knows the rest of the ranking; saving to `checkpoint`. Rejected: one state that is
-only updated, which cannot forget exactly.
+Ranking is left to the caller, saving to `checkpoint`.
 
 Shapes: d = dimensions, n = exemplars, m = memories that were used.
 """
@@ -33,12 +32,12 @@ from sona.quality import Baselines, weight
 from sona.reasoning_bank import ReasoningBank
 
 CAPACITY = 512
-"""Exemplars kept by a rebuild; older ones beyond that are condensed."""
+"""Most exemplars that a rebuild keeps; it condenses older ones."""
 RESERVE = 128
 """Room for exemplars added until the next rebuild."""
 REACH = 0.5
-"""Trust region: the largest distance a query may be moved. Two memories whose scores differ by more than this times the
-distance of their vectors cannot swap."""
+"""Largest distance that a query may be moved. Two memories cannot swap ranks if their scores differ by more than this
+times the distance of their vectors."""
 
 _NEAR, _KNOWN = 0.2, 0.6
 
@@ -47,10 +46,10 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What was learned for one query.
+    """How the learner changes the ranking of one query.
 
     `reached`: memories used for similar requests. `direction`, (d,), at most `REACH` long: its dot product with a
-    memory's vector is the change of that memory's score. `similarities`, (n,): cosines to the lessons `numbers`, (n,)
+    memory's vector is the change of that memory's score. `similarities`, (n,): cosines to the lessons `numbers`,
     ascending.
     """
 
@@ -61,7 +60,7 @@ class Adaptation:
     prior: MemoryPrior
 
     def causes(self, memory: int) -> list[tuple[int, float]]:
-        """Return (lesson, cosine) of the lesson that reaches `memory`, else of the three nearest.
+        """Return (lesson, cosine) for the lesson that reaches `memory`, or for the three nearest if none does.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.adapt(lesson.query).causes(memory=7)
@@ -81,7 +80,7 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Fact:
-    """What is kept of every lesson, credited or not, so that it can be undone."""
+    """What the learner keeps of every lesson, credited or not, to undo it."""
 
     kind: str
     quality: float
@@ -93,7 +92,7 @@ class Fact:
 class Learner:
     """The learner of one user. Not thread-safe.
 
-    In the examples, `lesson` is number 1, of a run that used memory 7 and ended with the quality 1.
+    In the examples, `lesson` has number 1; its run used memory 7 and ended with quality 1.
     """
 
     def __init__(self, ndim: int, capacity: int = CAPACITY) -> None:
@@ -116,7 +115,7 @@ class Learner:
 
     @classmethod
     def from_lessons(cls, ndim: int, lessons: Iterable[Lesson], capacity: int = CAPACITY) -> Self:
-        """Return the learner of these lessons in any order. The same lessons give the same bits.
+        """Return a learner of these lessons, given in any order. The same lessons give the same bits.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.credited
@@ -165,7 +164,7 @@ class Learner:
                 self.instant.step(self.exemplars[lesson.number], list(self.exemplars.values()))
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Undo lessons, except in the gate; return how many were known.
+        """Undo these lessons, except in the gate; return how many were known.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.forget([lesson.number, 99]), learner.credited
@@ -180,7 +179,7 @@ class Learner:
     def adapt(self, query: Vector) -> Adaptation | None:
         """Return what was learned for `query`, (d,) of unit length; None without lessons. Raises `ShapeError`.
 
-        Lessons without used memories reach nothing; the outcome of their runs is left to the caller.
+        Lessons without used memories do not contribute; the caller handles the outcome of their runs.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> adaptation = learner.adapt(lesson.query)
@@ -204,7 +203,7 @@ class Learner:
         self._bank_places = None
         self.exemplars = {one.number: one for one in exemplars}
         kept = list(self.exemplars.values())
-        self._is_condensed = any(one.others for one in kept)  # read at each recall, changed only here
+        self._is_condensed = any(one.others for one in kept)  # cached: read at each recall, changed only here
         self.bank = ReasoningBank.solve(
             [one.number for one in kept],
             np.array([one.request for one in kept], dtype=np.float64).reshape(-1, self.ndim),
@@ -233,7 +232,7 @@ class Learner:
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def _count(self, lesson: Lesson, before: Fact | None = None) -> None:
-        """Count the lesson in baselines, prior and gate; in the gate only what is new since `before`."""
+        """Add the lesson to baselines, prior and gate; to the gate only what is new since `before`."""
         self.facts[lesson.number] = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         self.baselines.add(lesson.kind, lesson.quality)
         for memory in lesson.used:
@@ -254,7 +253,7 @@ class Learner:
             self.association.forget(number)
 
     def _reweighted(self, known: Fact, lesson: Lesson) -> bool:
-        """If only the quality of a lesson changed, set its new weight and return True; else return False."""
+        """Update the weight of a lesson and return True if only its quality changed; else return False."""
         now = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         old = self.exemplars.get(lesson.number)
         if now != Fact(known.kind, lesson.quality, known.used, known.credits, known.contest):
@@ -270,14 +269,14 @@ class Learner:
     def _weigh(self, one: Exemplar) -> None:
         self._bank_places = None
         self.exemplars[one.number] = one
-        if not self.bank.reweight(one.number, one.weight):  # without weight before, so not held
+        if not self.bank.reweight(one.number, one.weight):  # not in the bank: it had no weight
             self.bank.add(one.number, one.request, one.answer, one.weight)
         if not self.association.reweight(one.number, one.worth):
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
 
 def _locality(cosines: Array) -> float:
-    """Return how well requests near this one are known, 0 to 1, as in the bank; far from all, nothing moves."""
+    """Return the share of the instant layer's move to apply: 0 to a nearest cosine of .2, 1 from .6."""
     nearest = float(cosines.max(initial=-1.0))
     return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 

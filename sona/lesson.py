@@ -1,7 +1,7 @@
-"""What the learner receives about one recall whose run has ended: plain data.
+"""Lessons: what the learner receives about one recall after its run has ended.
 
-A lesson is self-contained: the learner's whole state is a function of the lessons in the order of their numbers. A
-memory is a number and a vector here.
+The learner's whole state is a function of the lessons in the order of their numbers. A memory is a number and a vector
+here.
 
 Shapes: d = dimensions of an embedding, k = memories used.
 """
@@ -27,12 +27,12 @@ class Contest(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One recall, what its run used, and how the run ended.
+    """One recall, the memories its run used, and how the run ended.
 
     `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` are numbers of memories,
     `vectors` (k, d) their unit vectors, `credits` (k,) 1 when stated and .5 when inferred. `quality` is 0 to 1; `kind`
-    groups runs whose qualities are compared. `contest` is None when the recall was not interleaved. `is_counted`: the
-    gate counts one lesson per run, since a run with many recalls is no more evidence than others.
+    groups runs with comparable qualities. `contest` is None when the recall was not interleaved. `is_counted` is True
+    for one lesson per run: a run with many recalls is not more evidence than others.
     """
 
     number: int
@@ -47,5 +47,5 @@ class Lesson:
 
     @property
     def credit(self) -> float:
-        """The highest credit of the lesson; 0 without used memories."""
+        """The highest credit of a used memory; 0 without any."""
         return max(self.credits, default=0.0)

@@ -1,7 +1,6 @@
-"""The training examples and the listwise loss of the adapter.
+"""Training examples, negatives and the listwise loss of the adapter.
 
-The loss is the cross-entropy of softmax(C u / tau) against a target distribution. Negatives are chosen
-here too, reproducibly by seed.
+The loss is the cross-entropy of softmax(C u / tau) against a target distribution. Sampling is reproducible by seed.
 
 Shapes: s = samples, c = candidates of one sample, n = memories, d = dimensions of an embedding.
 """
@@ -21,14 +20,14 @@ Rows = npt.NDArray[np.int64]
 
 TEMPERATURE = 0.1
 NEIGHBOUR = 0.9
-"""Cosine to a used memory from which another is too similar to be a negative."""
+"""Cosine to a used memory above which another is too similar to be a negative."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A request `x`, (d,), of unit length; `candidates`, (c, d); `target`, (c,), which sums to 1.
+    """A request `x`, (d,) of unit length, its `candidates`, (c, d), and their `target`, (c,), which sums to 1.
 
-    `weight` scales its loss. Raises `ShapeError` when the shapes do not match.
+    `weight` scales the loss. Raises `ShapeError`.
     """
 
     x: Array | Vector
@@ -45,7 +44,7 @@ class Example:
 def contrast(
     x: Array | Vector, used: Array | Vector, credits: Sequence[float], others: Array | Vector, weight: float = 1.0
 ) -> Example:
-    """Return an example whose target is `used`, (k, d), each by its share of the credit, and not `others`.
+    """Return an example that prefers `used`, (k, d), by their share of the credit, to `others`, the negatives.
 
     Raises `ShapeError`.
     """
@@ -90,8 +89,9 @@ def negatives(
 ) -> Rows:
     """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `hard` nearest, then `random` others.
 
-    `numbers`, (n,), names the rows. Excluded are `used`, rows closer than `NEIGHBOUR` to one of them, and `excluded`
-    (what near-identical requests used). May return fewer. The same seed gives the same rows. Raises `ShapeError`.
+    `numbers`, (n,), identifies the rows. Leaves out `used`, rows with a cosine above `NEIGHBOUR` to one of them, and
+    `excluded` (the memories of near-identical requests), so it may return fewer. The same seed gives the same rows.
+    Raises `ShapeError`.
     """
     if memories.shape != (len(numbers), len(x)):
         raise ShapeError(len(x), memories.shape)
@@ -106,5 +106,5 @@ def negatives(
 
 
 def replayed(count: int, seed: int | Sequence[int], size: int = 8) -> Rows:
-    """Return `size` distinct positions among `count` earlier examples for replay; fewer when there are fewer."""
+    """Return up to `size` distinct positions among `count` earlier examples to replay, ascending."""
     return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False)).astype(np.int64)

@@ -1,10 +1,10 @@
 """MicroLoRA: a rank-2 adapter that moves every request, trained online as runs end.
 
-v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA
-= x'(gB'). A starts as the first two directions, among the requests, of the closed-form gradient X'g of the product
-AB, and B at zero: so the adapter is the identity at birth, and the first step on B is exactly that gradient truncated
-to rank two. (With both at zero it would never learn; a random A learns worse.) The spectral norm of AB is kept at
-most 1. On evidence it never saw it is no better than one global Rocchio vector (measured there).
+v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
+A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B at zero: the
+adapter starts as the identity, and the first step on B is exactly that gradient truncated to rank two. (With both at
+zero it would never learn; a random A learns worse.) The spectral norm of AB is capped at 1. On unseen evidence it is no
+better than one global Rocchio vector (measured).
 
 Shapes: d = dimensions of an embedding, r = rank, s = samples, p = 2 r d parameters: A (d, r), then B (r, d).
 """
@@ -43,9 +43,9 @@ class MicroLora:
     """The adapter of one user with its EWC penalty. Deterministic. Not thread-safe."""
 
     def __init__(self, ndim: int, ewc: ElasticWeights | None = None, seed: int = 0) -> None:
-        """Start as the identity for requests of shape (ndim,). `ewc`, of 4 ndim parameters, is created by default.
+        """Start as the identity for requests of shape (ndim,). `ewc` must have 4 ndim parameters.
 
-        The seed determines the order of training, and A's second direction when the examples span only one. Raises
+        `seed` determines the order of training, and A's second direction if the examples span only one. Raises
         `ShapeError`.
         """
         self._ndim = ndim
@@ -57,12 +57,12 @@ class MicroLora:
 
     @property
     def parameters(self) -> Array:
-        """A and B, one after the other, (p,)."""
+        """A, then B, flattened, (p,)."""
         return self._parameters.copy()
 
     @property
     def spectral_norm(self) -> float:
-        """The spectral norm of AB, 0 at birth; from eigenvalues of (r, r) matrices, without `svd`."""
+        """The spectral norm of AB, 0 before training."""
         down, up = self._matrices()
         values, vectors = np.linalg.eigh(down.T @ down)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
@@ -70,7 +70,7 @@ class MicroLora:
         return float(np.sqrt(max(largest, 0.0)))
 
     def adapt(self, x: Array | Vector) -> Array:
-        """Return the request `x`, (d,) of unit length, moved and normalised; unchanged at birth or when not finite.
+        """Return `x`, (d,) of unit length, moved and normalised; unchanged before training or if not finite.
 
         Raises `ShapeError`.
         """
@@ -99,9 +99,9 @@ class MicroLora:
         return np.concatenate([by_down.reshape(len(requests), -1), by_up.reshape(len(requests), -1)], axis=1)
 
     def step(self, examples: Sequence[Example]) -> bool:
-        """Take one gradient step of `STEP_RATE` with the EWC pull on a new example and the replayed ones.
+        """Take one gradient step of `STEP_RATE` on these examples, with the EWC pull.
 
-        Skips examples that are not finite; returns False when none is left. Raises `ShapeError`.
+        Skips examples with a gradient that is not finite; returns False if none is left. Raises `ShapeError`.
         """
         self._initialise(examples)
         gradient = self._mean_gradient(examples)
@@ -113,7 +113,7 @@ class MicroLora:
         return True
 
     def train(self, examples: Sequence[Example], rounds: int = 4) -> None:
-        """Train for `rounds` epochs of Adam with the EWC penalty, then update that penalty. For background work.
+        """Train for `rounds` epochs of Adam with the EWC penalty, then update the penalty. Slow: run it in background.
 
         Raises `ShapeError`.
         """
@@ -174,7 +174,7 @@ class MicroLora:
 
     def _pulls(self, requests: Array, examples: Sequence[Example]) -> Array:
         """Return g, (s, d): the gradient of each weighted loss with respect to v."""
-        with np.errstate(all="ignore"):  # callers drop what is not finite
+        with np.errstate(all="ignore"):  # callers drop rows that are not finite
             moved, lengths = self._moved(requests)
             by_moved = losses(moved, examples)[1] if examples else np.zeros_like(requests)
             along = (by_moved * moved).sum(axis=1, keepdims=True)
@@ -196,7 +196,7 @@ class MicroLora:
     def _initialise(self, examples: Sequence[Example]) -> None:
         """Initialise A once with the left singular vectors of X'g, (d, d), computed within the span of X'.
 
-        X' = Q R, so X'g = Q (R g), of which the small factor's Gram matrix is at most s by s.
+        X' = Q R, so X'g = Q (R g), and the Gram matrix of R g is at most s by s.
         """
         if self._parameters.any():
             return
@@ -212,7 +212,7 @@ class MicroLora:
         self._matrices()[0][:] = leading if leading.shape[1] == RANK else self._with_one_more(leading)
 
     def _with_one_more(self, one: Array) -> Array:
-        """Return the direction, (d, 1), and a random one orthogonal to it."""
+        """Return `one`, (d, 1), and a random direction orthogonal to it, together (d, 2)."""
         drawn = np.random.default_rng(self._seed).normal(size=(self._ndim, 1))
         drawn -= one * (one.T @ drawn)
         return np.concatenate([one, drawn / np.linalg.norm(drawn)], axis=1)

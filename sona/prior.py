@@ -1,9 +1,8 @@
 """The expected quality of runs that use a memory, independent of the query: an empirical-Bayes mean.
 
-theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and
-kappa is 1. A memory may be used by several kinds of run, and is not bad because one kind is hard, so each quality is
-compared with the theta_0 of its own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one
-kind. The weight of the lift is the caller's.
+theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and kappa is 1.
+Several kinds of run may use a memory, and some are harder, so each quality is compared with the theta_0 of its own
+kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one kind. The caller weighs the lift.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemoryPrior:
-    """Qualities by memory and kind of run; a function of the observations held, in any order."""
+    """Qualities by memory and kind of run. The state does not depend on the order of the observations."""
 
     def __init__(self, kappa: float = KAPPA) -> None:
-        """`kappa`, above 0: how many observations the mean of the kind counts for."""
+        """Start empty. The mean of a kind counts as `kappa` observations; `kappa` is above 0."""
         self._kappa = kappa
         self._kinds = Tallies()
         self._memories: dict[int, Tallies] = {}
@@ -48,7 +47,7 @@ class MemoryPrior:
         self._move(memory, kind, -1, -thousandths(quality))
 
     def revise(self, memory: int, kind: str, old: float, new: float) -> None:
-        """Change an observation from `old` to `new`, exactly. Raises as `remove` does."""
+        """Change an observation from `old` to `new`, exactly. Raises the same errors as `remove`."""
         self._move(memory, kind, 0, thousandths(new) - thousandths(old))
 
     def forget(self, memory: int) -> None:
@@ -62,9 +61,9 @@ class MemoryPrior:
         return self._kinds.total(kind) / count if count else _START
 
     def theta(self, memory: int, kind: str) -> float:
-        """Return the expected quality of a run of `kind` that uses `memory`, for any number of observations.
+        """Return the expected quality of a run of `kind` that uses `memory`, whatever the number of observations.
 
-        Within 0 to 1 when only runs of this kind used the memory.
+        It is within 0 to 1 if only runs of this kind used the memory.
         """
         return self.mean(kind) + self._lift(memory)
 

@@ -1,8 +1,8 @@
-"""The weight of a run's quality: its advantage over a baseline for runs of its kind.
+"""Weighs runs by how much better they ended than the baseline of their kind.
 
 b = (6*.6 + sum q)/(6 + n) per kind, clipped to [.5, .8]; advantage q - b; the weight of a trajectory is
-clip((q - b)/(1 - b), 0, 1) * credit. Failures weigh nothing: moving queries away from them gained nothing (measured
-there). Rejected: quality itself as the weight; a kind of run that nearly always succeeds would drown the others.
+clip((q - b)/(1 - b), 0, 1) * credit. Failures have weight 0: moving queries away from them gained nothing (measured).
+Quality alone as the weight would let a kind of run that nearly always succeeds outweigh the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Baselines:
-    """The baseline of each kind of run; a function of the qualities held, in any order."""
+    """The baseline of each kind of run. The state does not depend on the order of the runs."""
 
     def __init__(self) -> None:
         self._kinds = Tallies()

@@ -1,12 +1,10 @@
-"""The ReasoningBank: kernel ridge regression over past requests and their answers, which moves a new request towards
-what helped near it.
+"""The ReasoningBank: moves a request towards the answers of similar past requests, by kernel ridge regression.
 
-Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)'
-P (Y - X), P = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P;
-`solve` computes it directly. `solve` also keeps P (Y - X) in float32, which quarters the memory read per request; an
-update drops it, since maintaining it would double the cost of an update. Weights, the cap on the shift and condensing
-are decided elsewhere. Rejected: Sherman-Morrison in its usual form for one diagonal entry, which cancels when a
-weight of 1e-9 rises.
+Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)' P (Y - X),
+P = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P; the usual
+Sherman-Morrison update of one diagonal entry would cancel when a weight of 1e-9 rises. `solve` computes P directly and
+keeps P (Y - X) in float32, which quarters the memory read per request; an update drops it, because maintaining it would
+double the cost of the update. The caller sets the weights and caps the shift.
 
 Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
 """
@@ -24,7 +22,7 @@ from sona.lesson import Array, Vector
 
 Numbers = npt.NDArray[np.int64]
 
-LEAST_WEIGHT = 1e-9  # exemplars of less weight would have no effect
+LEAST_WEIGHT = 1e-9  # below this an exemplar has no effect
 _NEAR, _NEAR_WIDTH = 0.2, 0.4
 _STRIP = 128  # rows updated at a time; the buffer is a quarter of P
 _BY_HALVES = 32  # below this size the plain solver is as fast
@@ -33,8 +31,7 @@ _BY_HALVES = 32  # below this size the plain solver is as fast
 class ReasoningBank:
     """The exemplars of one user by number. Not thread-safe.
 
-    Requests and answers are unit vectors. Rows are in order of insertion, except that the last one fills the gap of a
-    removed one.
+    Requests and answers are unit vectors. Rows are in order of insertion, but the last row replaces a removed one.
     """
 
     def __init__(self, ndim: int, bandwidth: float = 0.5, ridge: float = 1.0, reserve: int = 512) -> None:
@@ -62,10 +59,10 @@ class ReasoningBank:
         ridge: float = 1.0,
         reserve: int = 512,
     ) -> Self:
-        """Return the bank of these exemplars, x (n, d), y (n, d), with distinct numbers and weights, in any order.
+        """Return the bank of these exemplars, x (n, d), y (n, d), with distinct numbers, in any order.
 
-        The same input gives the same bits. Exemplars that `add` would refuse are left out. Raises `ShapeError`, also
-        for more exemplars than `reserve`.
+        The same input gives the same bits. Leaves out exemplars that `add` would refuse. Raises `ShapeError`, also for
+        more exemplars than `reserve`.
         """
         bank = cls(x.shape[-1], bandwidth, ridge, reserve)
         if x.ndim != 2 or y.shape != x.shape or not len(numbers) == len(weights) == len(x):
@@ -97,7 +94,7 @@ class ReasoningBank:
         return self._weights[: self._count].copy()
 
     def add(self, number: int, x: Array | Vector, y: Array | Vector, weight: float) -> bool:
-        """Add or replace an exemplar: the request `x`, (d,), was answered by `y`, (d,).
+        """Add or replace an exemplar: the request `x`, (d,), and its answer `y`, (d,).
 
         Returns False, and removes the exemplar, when the bank is full, the weight is below `LEAST_WEIGHT`, or a value
         is not finite. O(n^2 + n d). Raises `ShapeError`.
@@ -118,9 +115,9 @@ class ReasoningBank:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of an exemplar, removing it below `LEAST_WEIGHT`. Returns False when it is unknown.
+        """Set the weight of an exemplar; remove the exemplar below `LEAST_WEIGHT`. O(n^2 + n d).
 
-        A weight that is not finite changes nothing and returns False. O(n^2 + n d).
+        Returns False, and changes nothing, for an unknown exemplar or a weight that is not finite.
         """
         place = self._place(number)
         if place is None or not np.isfinite(weight):
@@ -134,7 +131,7 @@ class ReasoningBank:
         return True
 
     def forget(self, number: int) -> bool:
-        """Remove an exemplar without a trace. Returns False when it is unknown. O(n^2)."""
+        """Remove an exemplar and its effect. Returns False when it is unknown. O(n^2)."""
         place = self._place(number)
         if place is None:
             return False
@@ -151,14 +148,14 @@ class ReasoningBank:
     def shift(self, x: Array | Vector) -> Array:
         """Return the uncapped shift of the request `x`, (d,).
 
-        Zero below a cosine of .2 to the nearest past request, in full from .6, and zero when `x` is not finite. Raises
+        Scaled by the cosine to the nearest past request: zero up to .2, full from .6. Zero when `x` is not finite. Raises
         `ShapeError`.
         """
         self._check(x)
         return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))
 
     def shift_by(self, cosines: Array) -> Array:
-        """Like `shift`, for a request with these `similarities`, (n,)."""
+        """Do what `shift` does, given the `similarities` of the request, (n,)."""
         share = (float(cosines.max(initial=-1.0)) - _NEAR) / _NEAR_WIDTH
         if share <= 0.0:
             return np.zeros(self._requests.shape[1])
@@ -168,7 +165,7 @@ class ReasoningBank:
         return min(share, 1.0) * ((self._inverse[: self._count, : self._count] @ kernel) @ self._moves[: self._count])
 
     def _fill(self, numbers: Numbers, x: Array | Vector, y: Array | Vector, weights: Array) -> None:
-        """Solve. With S = diag(sqrt(w)), P = S (S K S + lam I)^-1 S, well conditioned for the smallest weight."""
+        """Solve for P = S (S K S + lam I)^-1 S, S = diag(sqrt(w)): well conditioned for the smallest weight."""
         count = self._count = len(numbers)
         self._numbers[:count], self._weights[:count] = numbers, weights
         self._requests[:count] = x
@@ -193,14 +190,14 @@ class ReasoningBank:
         return float(1.0 / (self._ridge / self._weights[place] - kernel @ column))
 
     def _column(self, place: int) -> tuple[Array, float]:
-        """Return (v with -1 at `place`, the pivot), read from P itself: its column there is -pivot v."""
+        """Return (v with -1 at `place`, the pivot), read from P, whose column at `place` is -pivot v."""
         pivot = float(self._inverse[place, place])
         column: Array = self._inverse[: self._count, place] / -pivot
         column[place] = -1.0
         return column, pivot
 
     def _turn(self, place: int, column: Array, old: float, new: float) -> None:
-        """P += (new - old) column column': the update behind `add`, `reweight` and `forget`."""
+        """Update P += (new - old) column column', for `add`, `reweight` and `forget`."""
         self._solved = None
         row = np.zeros(len(self._numbers))  # whole rows, zeros past n: one flat loop is four times as fast (measured)
         row[: self._count] = (new - old) * column
@@ -237,7 +234,7 @@ def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray
 
 
 def _inverse_of_lower(lower: Array) -> Array:
-    """Return the inverse of a lower triangular matrix by halves: a fifth of the time of `solve` (measured)."""
+    """Return the inverse of a lower triangular matrix, by halves: five times as fast as `solve` (measured)."""
     size = len(lower)
     if size <= _BY_HALVES:
         return np.asarray(np.linalg.solve(lower, np.eye(size)), dtype=np.float64)

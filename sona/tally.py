@@ -1,7 +1,7 @@
-"""Exact counts and sums of qualities by group: removing what was added restores the state bit for bit.
+"""Counts and sums qualities by group, exactly: removing a quality restores the state bit for bit.
 
-Qualities are kept in whole thousandths, because sums of floats depend on their order and do not cancel; that is finer
-than any verdict (.4, .8, .9) or rating. Which qualities were added is not remembered; remove only what was added.
+Qualities are rounded to thousandths, finer than any verdict (.4, .8, .9) or rating: sums of floats depend on their
+order and do not cancel. Individual qualities are not kept, so remove only what was added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Tallies:
         return len(self._groups)
 
     def move(self, group: str, count: int, thousandths: int) -> None:
-        """Change the count and sum of a group. Raises `ValueError`, changing nothing, when the result is impossible."""
+        """Change the count and sum of a group. Raises `ValueError`, changing nothing, for an impossible result."""
         before = self._groups.get(group, (0, 0))
         after = (before[0] + count, before[1] + thousandths)
         if not 0 <= after[1] <= after[0] * UNIT:

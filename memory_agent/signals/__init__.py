@@ -1,3 +1,3 @@
-"""What an event means to a memory: which events are kept (`table`), their text (`payloads`, `language`), what they say
-about an outcome (`verdicts`) or a run (`runs`), and the resulting record (`reader`).
+"""Interprets events: which to keep (`table`), their text (`payloads`, `language`), the outcome (`verdicts`) and the run
+(`runs`) they report, and the memory record they become (`reader`).
 """

@@ -1,7 +1,7 @@
-"""Tells text that a person would read from tokens, paths, numbers, code and serialised data. Pure.
+"""Distinguishes natural language from tokens, paths, numbers, code and serialised data. Pure.
 
-A heuristic for payload fields that the table of signals does not know, where a wrong no costs a memory and a wrong yes
-stores noise. It needs no dictionary, so it works for any language.
+A heuristic for payload fields that the table of signals does not list: a false negative loses a memory, a false positive
+stores noise. It uses no dictionary, so it works for any language.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 from unicodedata import category
 
 LEAST_WORDS = 3
-"""Shorter texts of an unknown field are labels and names more often than sentences."""
+"""Shorter texts in unknown fields are more often labels and names than sentences."""
 
 _READ_CHARS = 10_000
 _LONGEST_WORD = 40  # characters
@@ -25,8 +25,8 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
-# Emitters choose the texts, so no pattern may take quadratic time. Indents are `[^\S\n]*`: `\s*` would scan all empty
-# lines from each of them (1.8 s for 10,000, measured). Repeats within a line are bounded.
+# Texts are untrusted, so no pattern may take quadratic time. Indents are `[^\S\n]*`: `\s*` would rescan all empty lines
+# from each of them (1.8 s for 10,000, measured). Repeats within a line are bounded.
 _SERIALISED = re.compile(
     r"""
       ^[^\S\n]*[\[{]\s*(?:["'\[{\]}]|\\["']|-?\d[\d.]*\s*,)  # an object or list, also cut short or a Python literal
@@ -50,11 +50,11 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
-    """Say whether `text` is `least_words` or more words of some language, by its first 10,000 characters.
+    """Return whether the first 10,000 characters of `text` are at least `least_words` words of some language.
 
-    Half of its characters must belong to words. A word is letters without digits, at most 40, with no more capitals
-    inside than a name has; two characters of a script without spaces count as one word. JSON and other serialised
-    data, whole or cut short, stack traces and code are no language.
+    Half of its characters must belong to words. A word is at most 40 letters, without digits and with no more capitals
+    inside than a name; two characters of a script without spaces count as one word. Serialised data such as JSON, even
+    truncated, stack traces and code are not language.
     """
     text = text[:_READ_CHARS]
     if _SERIALISED.search(text) or _STACK_TRACE.search(text):
@@ -74,7 +74,7 @@ def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
 
 
 def _is_word(token: str) -> bool:
-    """Say whether a token without its punctuation is a word of a script that is written with spaces."""
+    """Return whether a token, stripped of punctuation, is a word of a script written with spaces."""
     if not 0 < len(token) <= _LONGEST_WORD or _UNSPACED.search(token):
         return False
     if not all(map(_is_of_word, token)):

@@ -1,8 +1,8 @@
-"""Reads text, names and small fields out of event payloads. Pure; knows no event type.
+"""Extracts text, names and small fields from event payloads, whatever their event type. Pure.
 
-Emitters nest their text differently, so a place is a dotted path (`report.findings[].claim`), looked up in the payload
-and in the objects that it wraps. A value becomes plain text or nothing: never a JSON dump, which embeds badly and reads
-worse. A payload without any known place is searched for text that reads as language (`language`).
+Emitters nest text differently, so a place is a dotted path (`report.findings[].claim`), looked up in the payload and in
+the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. A payload
+without a known place is searched for text that reads as language (`language`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Place = tuple[Step, ...]
 
 
 class NotTextError(ValueError):
-    """A field does not hold valid Unicode text. The argument is the field's name."""
+    """A field is not valid Unicode text. The argument is the field's name."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a text: its places, its label, and whether it only accompanies other parts."""
+    """One part of a memory's text: its places, its label, and whether it is used only beside other parts."""
 
     places: tuple[Place, ...]
     label: str = ""
@@ -54,7 +54,7 @@ class Part:
 
 
 def parse_part(line: str) -> Part:
-    """Read `[+] [Label:] place | place | ...`. Raises ValueError for a line without a place."""
+    """Parse `[+] [Label:] place | place | ...`. Raises ValueError for an empty place."""
     body = line.strip()
     accompanies = body.startswith("+")
     label, colon, rest = body.removeprefix("+").rpartition(":")
@@ -82,7 +82,7 @@ def _readable(text: str) -> str:
 
 
 def roots(payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Return the payload and the objects it wraps, in the order in which places are looked up."""
+    """Return the payload and the objects it wraps, in lookup order."""
     wrapped = (payload.get(name) for name in _WRAPPERS)
     return (payload, *(inner for value in wrapped if isinstance(inner := _unfold(value), dict)))
 
@@ -107,9 +107,9 @@ def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
 def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> str:
     """Return the text of a payload without known fields, or "".
 
-    Prefers the outermost field whose name ends in summary, message, text, error or result, in this order, as in
-    `result_summary`; otherwise the longest text anywhere that reads as language. Skips texts in `without`. Examines at
-    most 2,000 values and 6 levels.
+    Prefers the outermost field whose name ends in summary, message, text, error or result, in this order (such as
+    `result_summary`); otherwise takes the longest text at any depth that reads as language. Skips texts in `without`.
+    Examines at most 2,000 values and 6 levels.
     """
     best, best_key = "", (_MAX_DEPTH + 1, 0)
     longest = ""
@@ -127,7 +127,7 @@ def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> st
 
 
 def _ending_of(name: str) -> int | None:
-    """Return the preference of a field's name, 0 first, or None."""
+    """Return the rank of the field name's ending, 0 being preferred, or None."""
     lowered = name.lower()
     if lowered.endswith(_MISLEADING):
         return None
@@ -135,7 +135,7 @@ def _ending_of(name: str) -> int | None:
 
 
 def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int]]:
-    """Yield (name, value, depth) for the values of a payload, outermost first; items have the name of their list."""
+    """Yield (name, value, depth) for all values of a payload, outermost first. List items have their list's name."""
     waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in payload.items())
     for _ in range(_MAX_VALUES):
         if not waiting:
@@ -150,7 +150,7 @@ def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int
 
 
 def _quiet_words(value: object) -> str:
-    """Return the text of a value, or "" when it is not valid Unicode: unknown fields reject no event."""
+    """Return the text of a value, or "" when it is not valid Unicode: an unknown field must not reject the event."""
     try:
         return _words(value, "", 0)
     except NotTextError:
@@ -166,7 +166,7 @@ def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX_FIELD_CHARS) -> str | None:
-    """Return the text or integer called `name` as text, cut to `limit`, or None. Raises `NotTextError`."""
+    """Return the text or integer called `name` as text, truncated to `limit`, or None. Raises `NotTextError`."""
     value = read_value(objects, name)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT64:
         value = str(value)
@@ -174,7 +174,7 @@ def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX
 
 
 def small_fields(objects: Sequence[Mapping[str, Any]], without: frozenset[str]) -> dict[str, Any]:
-    """Return the short scalars and lists of short texts of a payload, at most 32, except texts in `without`."""
+    """Return up to 32 fields that are short scalars or lists of short texts, except texts in `without`."""
     fields: dict[str, Any] = {}
     for root in objects:
         for name, value in root.items():

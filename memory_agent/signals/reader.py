@@ -1,6 +1,6 @@
-"""Turns an event into a memory record, or says which noise it is. Pure.
+"""Turns an event into a memory record, or drops it as noise with a reason. Pure.
 
-The rows come from `table`, the text from `payloads`. Repeats are recognised by `ingest`, from the store.
+`ingest` recognises repeats, which requires the store.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """The event is dropped as noise, for this reason."""
+    """An event dropped as noise, and why."""
 
     reason: str
 
 
 class EventReader:
-    """Reads events by a table of signals. Immutable and thread-safe."""
+    """Reads events as a table of signals prescribes. Immutable and thread-safe."""
 
     def __init__(self, table: SignalTable, settings: IngestSettings | None = None) -> None:
         self.table = table
         self._settings = settings or IngestSettings()
 
     def read(self, event: Event) -> MemoryRecord | Dropped:
-        """Return the memory of `event`, or why it has none. Raises `UnhandledEventError`."""
+        """Return the memory of `event`, or why it is dropped. Raises `UnhandledEventError`."""
         signal = self.match(event.event_type)
         if signal is not None:
             return self.to_record(event, signal)
@@ -65,9 +65,9 @@ class EventReader:
         return self.table.match(event_type)
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory of `event` under the row `signal`, or why it has none.
+        """Return the memory of `event` by the row `signal`, or why it is dropped.
 
-        Raises `UnhandledEventError` (with the field's name) for an event that can never have one.
+        Raises `UnhandledEventError` (with the field's name) for an event that can never become a memory.
         """
         if not isinstance(event.payload, dict):
             raise UnhandledEventError(event.event_id, "payload: not an object")
@@ -105,7 +105,7 @@ class EventReader:
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
-        """Return the parts of the text with their labels, keyed by the words in the payload."""
+        """Return the labelled parts of the text, keyed by their text in the payload."""
         found = [(part, read_part(objects, part)) for part in self.table.parts[signal]]
         if not any(words for part, words in found if not part.accompanies):
             words = self._fallback_words(objects, {words for _, words in found})
@@ -119,7 +119,7 @@ class EventReader:
         return labelled
 
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
-        """Return the text of a payload that has none of its row's places, or ""."""
+        """Return the text of a payload in which the row finds none, or ""."""
         words = read_part(objects, self.table.fallback)
         return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 
@@ -141,14 +141,14 @@ class EventReader:
 
 
 def _record_id(event: Event) -> str:
-    """Return a ULID of the event's time and a hash of its id, so that a replay gives the same."""
+    """Return a ULID of the event's time and a hash of its id: a replay gives the same one."""
     milliseconds = max(0, int(utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
     digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
     return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))
 
 
 def utc(event: Event) -> datetime:
-    """Return the event's time in UTC. Raises `UnhandledEventError` when that is outside the calendar."""
+    """Return the event's time in UTC. Raises `UnhandledEventError` when datetime cannot represent it."""
     try:
         return event.timestamp.astimezone(UTC)
     except OverflowError as error:
@@ -156,7 +156,7 @@ def utc(event: Event) -> datetime:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Cut `text` to at most `limit` characters, never between a character and its combining marks."""
+    """Truncate `text` to at most `limit` characters, never between a character and its combining marks."""
     while 0 < limit < len(text) and (combining(text[limit]) or _JOINER in text[limit - 1 : limit + 1]):
         limit -= 1
     return text[:limit]

@@ -1,7 +1,6 @@
-"""Reads what an event says about a run: its begin, a step, its end, feedback, used memories, related runs. Pure.
+"""Reads what an event says about a run: its begin, a step, its end, feedback, memories used, related runs. Pure.
 
-The row of the table gives the event's role. An event without a row, or whose row gives no role, is a step when it
-names used memories or recalls.
+The table's row gives the event's role. Without one, the event is a step if it names memories or recalls.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ Objects = Sequence[Mapping[str, Any]]
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
     """What one event says about a run. `run_id` is None only for feedback on a recall.
 
-    `objective` is the request, in an event that begins a run; `parents` are runs that this one continues, `retries`
-    those it retries.
+    `objective` is the request, in an event that begins a run. The run continues `parents` and retries `retries`.
     """
 
     role: RunRole
@@ -89,7 +87,7 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
 
 
 def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
-    """Return the verdict of the payload, else that of the feedback type; a number counts for any type."""
+    """Return the verdict of the payload, else that of the feedback type. A numeric rating counts for every type."""
     said = None if signal is None else verdict(objects, table.outcomes)
     if signal is None or signal.outcome or (said is not None and said.is_outright and said.reason == "rated"):
         return said or _verdict_of_type(signal)
@@ -109,14 +107,14 @@ def _outcome(signal: Signal | None, said: Verdict | None) -> Outcome:
 
 
 def _objective(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
-    """Return the first non-empty part of the text that does not merely accompany others."""
+    """Return the first non-empty part of the text, except those marked `+`."""
     parts = [] if signal is None else [part for part in table.parts[signal] if not part.accompanies]
     words = (read_part(objects, part) for part in parts)
     return next((found for found in words if found), "")
 
 
 def _names(objects: Objects, fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the distinct ids in these fields, each a text or a list of texts, in order."""
+    """Return the distinct ids in these fields, in order. A field is a text or a list of texts."""
     found: dict[str, None] = {}
     for field in fields:
         for root in objects:

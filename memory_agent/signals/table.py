@@ -1,7 +1,6 @@
-"""The table of signals: which event types are kept, as what, where their text is, and what is noise.
+"""The table of signals: which event types become which memories, where their text is, and what is noise.
 
-The table is data, `signals.toml` beside this file, overlaid by a user's own file. Rejected: a class per event type;
-operators must be able to add a row without code.
+It is data, `signals.toml` beside this file merged with a user's own file, so that operators can add rows without code.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NOISE_TEXT_CHARS = 200
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row: the events it matches and the memories they become. `signals.toml` documents the fields."""
+    """A row: the events it matches and the memories they become. `signals.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Source
@@ -57,7 +56,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SignalTable:
-    """The mapping of events to memories. Immutable and thread-safe."""
+    """Maps events to memories. Immutable and thread-safe."""
 
     def __init__(self, table: _Table, own_rows: frozenset[str]) -> None:
         self._by_type = _index(table.signal, own_rows)
@@ -74,7 +73,7 @@ class SignalTable:
 
     @classmethod
     def load(cls, own_file: str = "") -> Self:
-        """Return the package's table, overlaid by `own_file` if given.
+        """Return the package's table, merged with `own_file` if given.
 
         Raises `SettingsError` (with row and field) for an unknown field or an invalid value.
         """
@@ -116,11 +115,11 @@ class SignalTable:
         return None if row is None else self._names[row]
 
     def noise_of_word(self, word: str) -> str | None:
-        """Return the noise reason for `word`, or None."""
+        """Return the reason why an event marked with `word` is noise, or None."""
         return self._noise_words.get(word.lower())
 
     def noise_of_text(self, text: str) -> str | None:
-        """Return the noise reason for this text, or None."""
+        """Return the reason why this text is noise, or None."""
         if len(text) > _NOISE_TEXT_CHARS:
             return None
         return next((reason for reason, form in self._noise_texts.items() if form.fullmatch(text)), None)

@@ -1,6 +1,6 @@
-"""Reads from a payload how something ended: approval, rating, exit code, status; as a quality from 0 to 1. Pure.
+"""Reads from a payload how a run or task ended, as a quality from 0 to 1. Pure.
 
-Later evidence revises these values (`learning/outcomes`).
+Sources are approvals, ratings, exit codes and statuses. `learning/outcomes` revises the values by later evidence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
-    """Like `judge`, with the reason."""
+    """Return the quality that `judge` reads, with its reason, or None."""
     quality = judge(objects, outcomes)
     if quality is None:
         return None
@@ -41,7 +41,7 @@ def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
 
 
 def reason_of(quality: float) -> Reason:
-    """Return the reason for a quality that was not given as a number."""
+    """Return the reason for a quality that was not stated as a number."""
     return _REASONS.get(quality, "rated")
 
 
@@ -50,7 +50,7 @@ def _implied(quality: float) -> Verdict:
 
 
 def judge(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
-    """Return the quality that the payload states, by its most explicit field, or None.
+    """Return the quality stated by the most explicit field of the payload, or None.
 
     `outcomes` maps words such as `completed` to qualities.
     """
@@ -71,7 +71,7 @@ def _by_approval(objects: Objects) -> float | None:
 
 
 def _by_rating(objects: Objects) -> float | None:
-    """Stars, 1 to `max_rating` (5), as a fraction; a fraction below 1 as it is."""
+    """Return stars, 1 to `max_rating` (5), as a fraction; a fraction below 1 unchanged."""
     rating, best = read_value(objects, "rating"), read_value(objects, "max_rating")
     if isinstance(rating, bool):
         return float(rating)
