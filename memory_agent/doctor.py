@@ -1,6 +1,6 @@
-"""Check this machine and a data folder; each failed check comes with advice.
+"""Check this machine and a data folder, with advice for each failed check.
 
-Nothing is repaired or changed: the test memory is in a temporary folder. A daemon is asked if one runs.
+Changes nothing: the test memory is in a temporary folder. Queries the folder's daemon if one is running.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
-    """Run every check in turn. A check that raises one of our errors, or `OSError`, has failed."""
+    """Run the checks one by one. A check that raises one of our errors or `OSError` has failed."""
     layout = Layout(data_dir)
     for name, check, advice in _CHECKS:
         started_s = time.monotonic()
@@ -85,7 +85,7 @@ def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
 
 
 def check_versions(_settings: Settings, _layout: Layout) -> Finding:
-    """Check that every engine is installed in a supported version."""
+    """Check that a supported version of every engine is installed."""
     required = dict(_REQUIREMENT.findall("\n".join(_requirements())))
     found = {name: _version(name) for name in _ENGINES}
     wrong = [
@@ -100,7 +100,7 @@ def check_versions(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_processor(settings: Settings, _layout: Layout) -> Finding:
-    """Report the arithmetic that the embedder uses on this processor."""
+    """Check the arithmetic that the embedder uses on this processor."""
     choice = choose_scheme(settings.embedder.scheme)
     detail = f"{choice.scheme}: {choice.reason}"
     if choice.kernels == "saturating":
@@ -123,7 +123,7 @@ def check_model(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_embedding(settings: Settings, _layout: Layout) -> Finding:
-    """Check that a text is embedded to a unit vector, with the same bits each time."""
+    """Check that embedding a text gives a unit vector, with the same bits each time."""
     embedder = open_embedder(settings.embedder)
     try:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
@@ -136,7 +136,7 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_recall(settings: Settings, _layout: Layout) -> Finding:
-    """Check that a stored memory is recalled, in a temporary memory."""
+    """Check that a temporary memory recalls what it stored."""
     with tempfile.TemporaryDirectory(prefix="memory-doctor-") as folder, _open_memory(settings, Path(folder)) as memory:
         records = [memory.remember(text, now=datetime.now(UTC)) for text in _TESTS]
         result = memory.recall(_TEST_QUERY, len(_TESTS), deadline_ms=30_000)
@@ -161,12 +161,12 @@ def check_folders(_settings: Settings, layout: Layout) -> Finding:
 
 
 def check_encryption(settings: Settings, layout: Layout) -> Finding:
-    """Check that stores are encrypted as the settings say, and that the keys are present and private."""
+    """Check that stores are encrypted as configured, and that the keys are present and private."""
     keys = open_key_ring(settings.encryption, layout.data_dir)
     if keys is not None and keys.is_away():
         return Finding("failed", f"{keys.folder} does not hold the keys of {layout.data_dir}", _KEYS_AWAY)
     stores = store_encryptions(layout.data_dir, settings, keys)
-    looked_at = stores if keys is not None else islice(stores, 1)  # where nothing should be, one store tells
+    looked_at = stores if keys is not None else islice(stores, 1)  # without encryption, one store is enough
     states = {store.part: store.state for store in looked_at}
     plain, locked = ([part for part in states if states[part] == state] for state in ("plain", "locked"))
     if keys is None:
@@ -199,7 +199,7 @@ def check_disk(_settings: Settings, layout: Layout) -> Finding:
 
 
 def check_sockets(settings: Settings, layout: Layout) -> Finding:
-    """Check that the daemon can listen: socket paths are short enough, ports are free."""
+    """Check that the daemon can listen: short enough socket paths, free ports."""
     longest = max((layout.gateway, layout.embedder, f"ipc://{layout.run / 'relay-feed.sock'}"), key=len)
     broker = settings.relay.broker
     endpoints = (*settings.daemon.listen, *broker.listen, *broker.feed_listen, *broker.pub_bind)
@@ -211,7 +211,7 @@ def check_sockets(settings: Settings, layout: Layout) -> Finding:
 
 
 def check_handles(_settings: Settings, _layout: Layout) -> Finding:
-    """Check the limit of open files."""
+    """Check the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = f"ulimit -n {hard if hard > 0 else 65536} before the daemon is started (or LimitNOFILE= in its unit)"
     if soft < _HANDLES_LEAST:
@@ -222,7 +222,7 @@ def check_handles(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_daemon(_settings: Settings, layout: Layout) -> Finding:
-    """Check that the daemon of the data folder, if there is one, answers and that its processes run."""
+    """Check that the daemon of the data folder, if any, answers and that its processes run."""
     if not layout.daemon_runs():
         return Finding("ok", f"none runs; start it with: memory-agent serve --data-dir {layout.data_dir}")
     with MemoryClient(data_dir=layout.data_dir) as client:
@@ -277,7 +277,7 @@ def _open_memory(settings: Settings, folder: Path) -> Memory:
 
 
 def _keys_for_the_test(settings: Settings, folder: Path) -> EncryptionSettings:
-    """Encrypt as the settings say, with temporary keys, so that the check adds none to the real folder."""
+    """Return the encryption settings with a temporary folder of keys, so that the check adds none to the real one."""
     return EncryptionSettings(keys_folder=str(folder / "keys") if settings.encryption.keys_folder else "")
 
 
@@ -292,7 +292,7 @@ def _private_paths(layout: Layout) -> tuple[Path, ...]:
 
 
 def _try_to_listen(endpoint: str) -> None:
-    """Raise `OSError` if a TCP endpoint cannot be bound; other endpoints are socket files."""
+    """Raise `OSError` if a TCP endpoint cannot be bound. Ignores other endpoints, which are socket files."""
     endpoint = endpoint.removeprefix(CURVE)
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if not endpoint.startswith("tcp://") or not port.isdigit():

@@ -1,9 +1,9 @@
 """Turn events and stated memories into stored memories: map, deduplicate, embed, and commit with the journal cursor.
 
 Delivery is at least once, the effect exactly once: a known event id adds nothing, and an event that made no memory is
-counted only above the cursor. Both are decided inside the transaction that writes. Text is embedded before it,
-outside any lock, so recalls and other writers do not wait for the model; without a model memories are stored and get
-their vectors later. The journal is read by `daemon/dispatcher`.
+counted only above the cursor. Both are checked inside the writing transaction. Texts are embedded before it, outside
+any lock, so recalls and other writers do not wait for the model. Without a model, memories are stored and get their
+vectors later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
-_EMBED_TIMEOUT_S = 4.0  # below a client's timeout, so that it receives the acknowledgement
+_EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that it receives the acknowledgement
 
 _MAX_METADATA_DEPTH = 64
 
@@ -56,7 +56,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Arrival:
-    """One event of a batch: its position, its journal number if it has one, and a function that decodes it."""
+    """An event of a batch: its position, its journal number or None, and a function that decodes it."""
 
     position: int
     seq: int | None
@@ -75,7 +75,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Read:
-    """An event with its outcome and what it says about a run."""
+    """A decoded event: its outcome and what it says about a run."""
 
     arrival: Arrival
     outcome: _Draft | Dropped | RejectedEvent
@@ -86,7 +86,7 @@ class _Read:
 
 @dataclass
 class _Tally:
-    """Counts of what became of the events of one batch."""
+    """Counts of the outcomes of one batch."""
 
     duplicates: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -116,19 +116,19 @@ class _Tally:
 
 
 def count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
-    """Count masked secrets by kind, in stored and dropped events."""
+    """Add to the counts of masked secrets by kind."""
     for kind, number in kinds.items():
         batch.count(f"masked.{kind}", number)
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """Vectors by text and the stamp of their embedder; empty without a model."""
+    """Vectors by text, and the stamp of their embedder; empty without a model."""
 
     by_text: dict[str, Embedding] = {}
     stamp: str | None = None
 
     def admitted(self, batch: Batch) -> dict[str, Embedding]:
-        """Return the vectors if the store's come from the same model or it has none yet, else an empty dict."""
+        """Return the vectors if their model is that of the store, or the store has none yet; else an empty dict."""
         if self.stamp is None:
             return {}
         if batch.state.stamp is None:
@@ -148,8 +148,8 @@ class Intake:
     def take_in(self, arrivals: Sequence[Arrival], *, is_awaited: bool = False) -> IngestReport:
         """Store the events worth keeping, atomically. Durable on return.
 
-        Events that can never become a memory are listed in `rejected`. `is_awaited`: a caller waits for the result.
-        Raises `StoreError`.
+        The report lists events that can never become a memory in `rejected`. Set `is_awaited` if a caller waits for the
+        result. Raises `StoreError`.
         """
         fresh, handled = self._divided([self._read(arrival) for arrival in arrivals])
         tally = _Tally()
@@ -161,9 +161,10 @@ class Intake:
         return tally.report()
 
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
-        """Return the new events, and those handled before: at or below the cursor and not storable as news.
+        """Return the new events, and those handled before.
 
-        A storable unknown event below the cursor has a number of another journal (one was lost, or the store moved).
+        An event at or below the cursor was handled before, unless it makes a memory and its id is unknown: then its
+        number is from another journal (one was lost, or the store moved).
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []
@@ -177,7 +178,7 @@ class Intake:
         return fresh, handled
 
     def _pass_over(self, handled: Iterable[_Read], tally: _Tally) -> None:
-        """Count events handled before; report rejected ones again, since the first report may have been lost."""
+        """Count events handled before as duplicates; report rejected ones again, in case the first report was lost."""
         for read in handled:
             if isinstance(read.outcome, RejectedEvent):
                 tally.rejected.append(read.outcome)
@@ -187,7 +188,7 @@ class Intake:
     def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
         """Return the vectors of `texts`, each distinct text embedded once; empty without a model.
 
-        With `is_awaited` they go ahead of bulk work, and come back empty when that takes longer than 4 s.
+        With `is_awaited` they take precedence over bulk work, and are empty after 4 s.
         """
         distinct = list(dict.fromkeys(texts))
         if not distinct:
@@ -210,10 +211,10 @@ class Intake:
             count_masked(batch, masked)
 
     def fill_vectors(self, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Embed at most `limit` memories that were stored without a vector; return how many.
+        """Embed at most `limit` memories that have no vector; return how many were embedded.
 
-        Each chunk of 256 is durable by itself, so the call may be interrupted and repeated. Returns 0 without a model,
-        or when it is not the store's.
+        Each chunk of 256 is committed on its own, so the call may be interrupted and repeated. Returns 0 without a
+        model, or with another model than the store's.
         """
         self._embedder.look_again()
         store, filled = self._archive.store, 0
@@ -228,9 +229,9 @@ class Intake:
         return filled
 
     def reembed(self, progress: Progress | None = None) -> int:
-        """Replace all vectors by those of the present embedder, unless they are; return how many.
+        """Recompute all vectors if the store's are from another embedder; return how many.
 
-        Raises `ModelError` without a model. If interrupted, `fill_vectors` continues.
+        If it is interrupted, `fill_vectors` completes it. Raises `ModelError` without a model.
         """
         self._embedder.look_again()
         stamp = self._embedder.get().info.stamp
@@ -276,7 +277,7 @@ class Intake:
             return [draft.record.text for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
 
     def _settle(self, batch: Batch, reads: Sequence[_Read], vectors: Vectors) -> _Tally:
-        """Write the batch; repeats are recognised inside the transaction."""
+        """Write the batch, recognising repeats inside the transaction."""
         tally, admitted = _Tally(), vectors.admitted(batch)
         progress = _LastProgress(batch)
         entries: list[Entry] = []
@@ -294,12 +295,12 @@ class Intake:
     def _settle_one(
         self, batch: Batch, read: _Read, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
     ) -> Entry | None:
-        """Store, drop or reject one event; return what it says about a run if it is new."""
+        """Store, drop or reject one event; if it is new, return what it says about a run."""
         outcome, seq = read.outcome, read.arrival.seq
         row = None
         if isinstance(outcome, _Draft):
             is_news, row = self._keep(batch, outcome, vectors, progress, tally)
-        elif seq is not None and seq <= batch.cursor:  # another thread stored it meanwhile
+        elif seq is not None and seq <= batch.cursor:  # another thread has stored it since
             is_news = False
             tally.duplicates += 1
         elif isinstance(outcome, Dropped):
@@ -339,9 +340,9 @@ class Intake:
 
 
 class _LastProgress:
-    """The last progress text of the 64 latest runs or sessions, kept in the store so that a replay decides the same.
+    """The last progress text of each of the 64 latest runs or sessions.
 
-    Rejected: keeping it in the process, where a crash changes the outcome.
+    It is kept in the store, not in the process, so that a replay after a crash has the same outcome.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -351,7 +352,7 @@ class _LastProgress:
         self._is_changed = False
 
     def row_of_repeat(self, record: MemoryRecord) -> int | None:
-        """Return the row of the last progress of the record's run or session if its text is the same."""
+        """Return the row of the last progress of the record's run or session, if the text is the same; else None."""
         digest, row = self._last.get(_scope(record), (b"", 0))
         return row if digest == _digest(record.text) else None
 
@@ -362,7 +363,7 @@ class _LastProgress:
         self._is_changed = True
 
     def save(self) -> None:
-        """Write changes with the batch."""
+        """Write changes to the batch."""
         if self._is_changed:
             latest = dict(list(self._last.items())[-_PROGRESS_SCOPES:])
             self._batch.set_blob(_PROGRESS_BLOB, msgspec.msgpack.encode(latest))
@@ -392,7 +393,7 @@ def make_record(
     now: datetime,
     max_chars: int,
 ) -> MemoryRecord:
-    """Return a memory stated by a caller. Raises `InvalidInputError` with the field's name; long text is not cut."""
+    """Return the record of a memory stated by a caller. Raises `InvalidInputError` (with the field's name)."""
     check_text("text", text)
     if not text.strip():
         raise InvalidInputError("text", "is empty")
@@ -413,7 +414,7 @@ def make_record(
 
 
 def masked_record(record: MemoryRecord, masker: Masker) -> MemoryRecord:
-    """Return the memory with secrets in its text, title, tags and metadata masked."""
+    """Return the record with secrets masked in its text, title, tags and metadata."""
     return msgspec.structs.replace(
         record,
         text=masker.text(record.text),

@@ -1,9 +1,9 @@
-"""The paths and endpoints below the data folder, which is all that a client on the same machine needs.
+"""The paths and endpoints below the data folder. A client on the same machine needs nothing else.
 
 DATA/daemon.lock            held while a daemon serves this folder
 DATA/token                  the key `local`, for clients on this machine (0600)
 DATA/keys.json curve.json   the other keys, and the key pair that identifies the daemon to remote clients (0600)
-DATA/encryption             identifies the key folder: the id of the key of `system`
+DATA/encryption             the id of the key of `system`, which identifies the key folder
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock; absent-users/
 """
@@ -35,7 +35,7 @@ _GLANCE_PAUSE_S = 0.002
 
 
 def default_data_dir() -> Path:
-    """Return the folder of $MEMORY_AGENT_DATA_DIR as an absolute path, else the platform's.."""
+    """Return $MEMORY_AGENT_DATA_DIR as an absolute path, or the platform's data folder if it is not set."""
     named = os.environ.get(DATA_DIR_VARIABLE)
     return Path(named).expanduser().absolute() if named else platform_data_dir()
 
@@ -83,14 +83,14 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the token of the key `local`, which allows everything for all users; creates it at the first start.
+        """Return the token of the key `local`, which permits everything for all users. Creates it at the first start.
 
         Raises `KeyFileError`.
         """
         return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
-        """Remove the socket files of ended processes."""
+        """Remove socket files that earlier processes left behind."""
         for socket in self.run.glob("*.sock"):
             socket.unlink(missing_ok=True)
 
@@ -106,16 +106,16 @@ class Layout:
         return False
 
     def finish_restore(self) -> None:
-        """Finish a restore that was killed midway. Raises `DaemonRunningError`."""
+        """Finish an interrupted restore. Raises `DaemonRunningError`."""
         if has_unfinished_moves(self.data_dir):
             with self.hold():
                 pass
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold this folder's lock as its one daemon. Raises `DaemonRunningError` naming the process that has it.
+        """Hold this folder's lock as its only daemon, after finishing an interrupted restore.
 
-        First finishes a restore that was killed midway.
+        Raises `DaemonRunningError` (with the process that holds the lock).
         """
         with open(self._lock, "a+") as file:
             if not _locked(file):
@@ -130,7 +130,7 @@ class Layout:
 
 
 def _locked(file: TextIO) -> bool:
-    """Lock until the file is closed; False if a daemon has it. A client that checks holds it for a moment."""
+    """Lock until the file is closed; False if a daemon has it. Retries: a client's check holds the lock briefly."""
     deadline_s = time.monotonic() + _GLANCE_S
     while True:
         try:

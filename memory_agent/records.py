@@ -1,7 +1,7 @@
 """Public data types of memories, recalls and their answers.
 
-They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the type
-of a field.
+They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
+type of a field.
 
 Shapes: d = dimensions of an embedding (384 with the default model).
 """
@@ -44,8 +44,8 @@ class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One memory.
 
-    `quality_score` (0 to 1, or None) says how the episode ended, `utility` whether recalling it helped. `embedding` is a
-    unit vector (d,), None unless requested and present.
+    `quality_score` (0 to 1, or None) says how the episode ended, `utility` whether recalling it helped. `embedding` is
+    a unit vector (d,), None unless requested and present.
     """
 
     id: str
@@ -134,7 +134,7 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recall, best first. `degraded` names each part that was unavailable.
 
-    An interleaved answer is not ordered by `sona_score`, because each ranking (`explanation["arm"]`) has its own scores.
+    An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
     `dates` are the times recognised in the query. `context` is the block for a prompt, if requested.
     """
 

@@ -1,7 +1,7 @@
 """Public data types of runs and learning: what a run is, how it ended, what it used, and the state of the learner.
 
-They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the type
-of a field.
+They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
+type of a field.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence on which the gate decides.
 
     `won` and `lost` count contests of the learned arm; `evidence` and `harm` are the wealth of the bets for and against
-    it, each compared with `threshold`.
+    it. `evidence` >= `threshold` turns it on, `harm` >= 20 off.
     """
 
     state: GateState

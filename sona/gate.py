@@ -9,9 +9,9 @@ most 1/20 in the first TRIAL and 1/20 + 1/40 + ... = 1/10 over all of them (.036
 
 The opposite bet measures harm and turns the learner OFF at 20, in TRIAL and in ON; it restarts on entering ON. After a
 long run of wins its wealth is so low that it detects later harm late (195 contests at a win rate of .3 after 100 at
-.65, measured). In ON a second bet therefore restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas,
-Rinaldo 2023) and turns OFF at 400: after 70 contests in that case. With a learner no better than a coin it takes 400
-contests or more on average; at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
+.65, measured). In ON a second bet therefore restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin,
+Ramdas, Rinaldo 2023) and turns OFF at 400: after 70 contests in that case. With a learner no better than a coin it
+takes 400 contests or more on average; at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
 
 The state depends only on the calls of `credit` and `observe`, in order. Logs of the learner's own answers are never
 evidence.

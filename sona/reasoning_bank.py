@@ -148,8 +148,8 @@ class ReasoningBank:
     def shift(self, x: Array | Vector) -> Array:
         """Return the uncapped shift of the request `x`, (d,).
 
-        Scaled by the cosine to the nearest past request: zero up to .2, full from .6. Zero when `x` is not finite. Raises
-        `ShapeError`.
+        Scaled by the cosine to the nearest past request: zero up to .2, full from .6. Zero when `x` is not finite.
+        Raises `ShapeError`.
         """
         self._check(x)
         return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))

@@ -1,20 +1,19 @@
 """Reads BEAM (Tavakoli et al. 2025, "Beyond a Million Tokens"): long chats with an assistant, and probing questions.
 
-Reads the folders of the authors' repository or of their download script. A chat is a folder with `chat.json` and
-`probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. `chat_trunecated.json`, if present, is read
-instead, as by the authors' own runner. A chat is a list of batches `{batch_number, time_anchor, turns: [[{role, id,
-content, time_anchor?}]]}`; in the published tables, and so after the download script, a batch is a plain list of
-messages; the chats of ten million tokens wrap batches in plans, `{"plan-1": [batches], …}`. All three are read.
-Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, ten types of two.
+Accepts the folders of the authors' repository and of their download script. A chat is a folder with `chat.json` and
+`probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. `chat_trunecated.json` takes precedence if
+present, as in the authors' runner. A chat is a list of batches `{batch_number, time_anchor, turns: [[{role, id,
+content, time_anchor?}]]}`. In the published tables, and hence after the download script, a batch is a plain list of
+messages; the chats of ten million tokens group batches in plans, `{"plan-1": [batches], …}`. All three are read.
+Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten types.
 
-An item is a message of either side, without the locator `->-> 1,2` at its end; a session is a batch; the time is the
-last anchor so far, a day (`March-15-2024`); a question is asked on the day of the last anchor. The evidence is the
-messages of `source_chat_ids`, which may be nested by their part in the question. Questions without ids, such as
+An item is a message of either side, without the locator `->-> 1,2` at its end; a session is a batch. An item's time is
+the day of the last anchor so far (`March-15-2024`), a question's that of the last anchor of the chat. The evidence is
+the messages of `source_chat_ids`, which may be nested by their role in the question. Questions without ids, such as
 abstention questions, are left out. An id of no message, or of several, is ignored and counted.
 
-Unknown, for want of a file: whether message ids are unique in the chats of ten million tokens, and whether their
-questions name ids by plan. BEAM itself has a language model judge answers; figures of evidence found are not BEAM
-scores.
+Not verified, for lack of a file: whether message ids are unique in the chats of ten million tokens, and whether their
+questions give ids by plan. BEAM has a language model judge answers; recall of evidence is not a BEAM score.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Batch(NamedTuple):
 
 
 def read_beam(folder: Path) -> Dataset:
-    """Return the chats at or below a folder: one chat, those of a size, or all. Raises `InvalidInputError`."""
+    """Return the chats in a folder: that of one chat, of one size, or of all. Raises `InvalidInputError`."""
     chats = sorted((file.parents[1] for file in folder.rglob(str(_QUESTIONS))), key=lambda chat: _natural(str(chat)))
     if not chats:
         raise InvalidInputError(str(folder), f"holds no BEAM chat: no folder in it has {_QUESTIONS}")
@@ -76,7 +75,7 @@ def read_beam(folder: Path) -> Dataset:
 
 
 def source_ids(value: object) -> set[int]:
-    """Return the ids of messages in `source_chat_ids`: a number, a list, or an object of lists by role."""
+    """Return the message ids in `source_chat_ids`, which is a number, a list, or an object of lists by role."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -110,7 +109,7 @@ def _read(chat: Path, user: str) -> History:
 
 
 def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
-    """Return the items, and the item of each id that exactly one message has."""
+    """Return the items, and the item of each message id that is unique."""
     counts = Counter(message.id for batch in batches for message in batch.messages)
     timestamps = list(_timestamps(batches))
     items: list[Item] = []
@@ -127,7 +126,7 @@ def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
 
 
 def _timestamps(batches: list[_Batch]) -> Iterator[datetime | None]:
-    """Yield the day of each message: the last anchor so far, or the first one before it."""
+    """Yield the day of each message: that of the last anchor so far, or of the first anchor if none precedes."""
     anchors = (anchor for batch in batches for anchor in (batch.time_anchor, *(m.time_anchor for m in batch.messages)))
     day = next(filter(None, map(_day, anchors)), None)
     for batch in batches:

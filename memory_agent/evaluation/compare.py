@@ -1,9 +1,9 @@
 """Compares two runs over the same questions by a paired bootstrap (Efron 1979; Koehn 2004).
 
-The difference of one question, B - A, is resampled, so that questions hard for both cancel out. Questions of one
-conversation share its turns and are not independent: resampled one by one, the interval is too narrow for a claim about
-new conversations; resampled by conversation it is right, and wide for a handful of them. Rejected: a t test, since
-shares of one or two turns are far from normal.
+The difference B - A of each question is resampled, so that the difficulty of the question cancels out. Questions of one
+conversation share its turns and are not independent: resampling single questions gives an interval too narrow for
+claims about new conversations. Resampling conversations gives a correct one, which is wide for a handful of them. A t
+test does not apply, because shares of one or two turns are far from normal.
 
 Shapes: q questions, u resampled units, m metrics, r resamples.
 """
@@ -28,13 +28,13 @@ SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
 FEWEST = 3
-"""Least units for an interval: one gives a single mean, two give three, and both look certain."""
+"""Fewest units for an interval: one unit gives a single mean, two give three, which suggests false certainty."""
 
 Array = npt.NDArray[np.float64]
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric. `difference` is B - A; `low` and `high` bound 95 % of the resampled differences.
+    """The difference in one metric. `difference` is B - A; `low` and `high` bound 95 % of the resampled differences.
 
     `share_above_0` is the share of resamples in which B is better; `better` and `worse` count questions. With fewer
     than 3 units `low`, `high` and `share_above_0` are NaN, null in JSON.
@@ -53,7 +53,7 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs over the `questions` that both asked, resampled by `unit`. `changed` lists differing settings."""
+    """Two runs over the `questions` that both asked, resampled by `unit`. `changed` has the settings that differ."""
 
     a: str
     b: str
@@ -72,7 +72,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     a: Results, b: Results, unit: Unit = "question", resamples: int = RESAMPLES, seed: int = SEED
 ) -> Comparison:
-    """Return how B differs from A. The same input and seed give the same figures.
+    """Compare B with A over their common questions. The same input and seed give the same figures.
 
     Raises `InvalidInputError` for runs over different inputs, or without a common question.
     """
@@ -100,10 +100,10 @@ def compare(
 
 
 def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, seed: int) -> Array:
-    """Return (r, m) the mean differences of `resamples` samples with replacement.
+    """Return the mean differences, (r, m), of `resamples` samples with replacement.
 
-    `differences` (q, m) is NaN where a question has no such metric; `units` (q,) numbers the unit of each question from
-    0. A sample draws u units, each with all its questions. NaN where no question of a sample has the metric.
+    `differences`, (q, m), is NaN where a question lacks the metric; `units`, (q,), numbers the unit of each question
+    from 0. A sample draws u units, each with all its questions; its mean is NaN if no question drawn has the metric.
     """
     measured = ~np.isnan(differences)
     count = int(units.max()) + 1
@@ -121,7 +121,7 @@ def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, s
 
 
 def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
-    """Return the results of each common question, in A's order."""
+    """Return the two results of each common question, in A's order."""
     for field in ("dataset", "digest"):
         own, other = getattr(a.header, field), getattr(b.header, field)
         if own != other:
@@ -137,12 +137,12 @@ def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
 
 
 def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
-    """Return the common metrics; a run with fewer memories per question has fewer cutoffs."""
+    """Return the common metrics: a run with a smaller `top_k` has fewer cutoffs."""
     return list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
 
 
 def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:
-    """Return (q, m), NaN where a question has no such metric."""
+    """Return the metrics, (q, m), NaN where a question lacks one."""
     return np.array([[line.metrics.get(name, np.nan) for name in metrics] for line in lines])
 
 
@@ -192,7 +192,7 @@ def _what_was_run(header: Header) -> dict[str, Any]:
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of a nested object by path."""
+    """Return the leaves of a nested object by dotted path."""
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         leaves |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}

@@ -1,4 +1,4 @@
-"""A temporary daemon for a measurement, and a publisher in a process of its own, as emitters are."""
+"""Runs a temporary daemon for a measurement, and publishes to it from a separate process, as emitters do."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _KEPT = ("MEMORY_AGENT_MODEL_CACHE",)
 
 @contextmanager
 def temporary_daemon(settings: Settings) -> Iterator[Path]:
-    """Yield the data folder of a running daemon with these settings; stop and remove both afterwards.
+    """Start a daemon with these settings and yield its data folder; stop it and remove the folder afterwards.
 
-    Raises `UnavailableError`, with the end of its log, when the daemon does not start.
+    Raises `UnavailableError` (with the end of its log) if the daemon does not start.
     """
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         data_dir = Path(folder)
@@ -40,13 +40,13 @@ def temporary_daemon(settings: Settings) -> Iterator[Path]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return our environment without settings, which a child receives as a file."""
+    """Return this process's environment without settings, which a child reads from a file."""
     own = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
     return own | {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 
 def write_settings(settings: Settings, data_dir: Path) -> Path:
-    """Write all settings to a file below `data_dir`, for a child's --config."""
+    """Write all settings to a file in `data_dir`, for a child's --config; return the file."""
     file = data_dir / "settings.toml"
     file.write_bytes(msgspec.toml.encode(msgspec.structs.replace(settings, data_dir=str(data_dir))))
     return file
@@ -78,7 +78,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Unwind this process on SIGTERM, so that no daemon is left behind."""
+    """Raise SystemExit on SIGTERM, so that cleanup stops the daemon."""
 
     def unwind(number: int, _frame: Any) -> None:
         raise SystemExit(128 + number)
@@ -110,8 +110,8 @@ class PublishSummary(msgspec.Struct, frozen=True, kw_only=True):
 def publish_events(events: Iterable[dict[str, Any]], file: Path, data_dir: Path, timeout_s: float) -> PublishSummary:
     """Write the events to `file`, publish them to the daemon of `data_dir`, and wait until all are recallable.
 
-    Runs `memory-agent publish --wait`, whose progress bars appear on standard error. Raises `UnavailableError` when it
-    fails; the reason is then on standard error.
+    Runs `memory-agent publish --wait`, which shows its progress on standard error. Raises `UnavailableError` if it
+    fails; the reason is on standard error.
     """
     encode = msgspec.json.encode
     file.write_bytes(b"".join(encode(event) + b"\n" for event in events))

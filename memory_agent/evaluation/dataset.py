@@ -1,4 +1,4 @@
-"""The input of a measurement, independent of its format: users, their items, questions, and what answers them.
+"""The input of a measurement, independent of its format: users, their items, questions, and the evidence.
 
 `locomo`, `beam` and `jsonl` each read one format into a `Dataset`.
 """
@@ -23,7 +23,7 @@ _EVENTS: dict[Kind, tuple[str, str]] = {
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to remember. `session` groups items; without a timestamp an item is dated on arrival."""
+    """A text to remember. `session` groups items. Without a timestamp, an item gets the time of its ingest."""
 
     id: str
     text: str
@@ -35,8 +35,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and the items that answer it with their grades, 1 or more.
 
-    `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is the time of asking,
-    where known.
+    `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
+    known.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The items of one user, in order, and the questions about them. `unmatched` counts evidence ids of no item."""
+    """The items of one user, in order, and questions about them. `unmatched` counts evidence ids without an item."""
 
     user: str
     items: tuple[Item, ...]
@@ -60,15 +60,15 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return [question for question in self.questions if question.relevant]
 
     def events(self, user_id: str) -> list[dict[str, Any]]:
-        """Return the items as events of `user_id`; their ids depend on the file alone, so ingest is idempotent."""
+        """Return the items as events of `user_id`. Their ids depend only on the file, so ingest is idempotent."""
         return [_event(item, user_id) for item in self.items]
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """One input. `digest` is the SHA-256 of what was read.
 
-    `main_categories` are those usually reported alone. Such a dataset also follows the convention that a question
-    without evidence counts as answered in the session recall over all questions.
+    `main_categories` are usually reported separately. A dataset that has them counts a question without evidence as
+    answered in the session recall over all questions, by convention.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     main_categories: tuple[str, ...] = ()
 
     def only(self, users: Collection[str]) -> Dataset:
-        """Return the dataset with the histories of these users alone."""
+        """Return the dataset with only the histories of these users."""
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))
 
 

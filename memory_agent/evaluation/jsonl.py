@@ -1,13 +1,13 @@
-"""Reads your own data: a file of JSON lines, each a record to remember or a query with the records that answer it.
+"""Reads your own data from JSON lines, each a record to remember or a query with the records that answer it.
 
     {"type": "record", "id": "r1", "text": "The deploy needs the VPN", "timestamp": "2026-02-16T10:00:00Z"}
     {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
 
 A record may have `user`, `session_id`, `timestamp` and `kind`; a query may have `user`, `category` (default "none") and
 `timestamp`, when it is asked. `relevant` is a list of ids, or an object of ids and integer grades, 0 for not relevant,
-as in TREC. Lines without a user belong to one user; a query is answered from the records of its own user. Records are
-remembered in order; otherwise the order of lines is free. A bad line is refused with its number and field, unknown
-fields too, since a benchmark with a typo measures something else.
+as in TREC. Lines without `user` belong to the user "default"; a query is answered from the records of its own user.
+Records are ingested in the order of the file; queries may be anywhere. A bad line is refused with its number and field.
+So are unknown fields, because a benchmark with a typo measures something else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _USER = "default"
 _CATEGORY = "none"
 _MAX_ID_BYTES = 120  # the event id also holds the user
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ANY_TIME_S = 1e12  # any date; the memory itself refuses those in the future
+_ANY_TIME_S = 1e12  # accept any date here: ingest refuses future ones
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Grade = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -68,7 +68,7 @@ _decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 def read_jsonl(file: Path) -> Dataset:
-    """Return the data of a file. Raises `InvalidInputError` with file, line and field."""
+    """Return the dataset in a file. Raises `InvalidInputError` (with file, line and field)."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -100,7 +100,7 @@ def _decode(file: Path, number: int, line: bytes) -> _Line:
 
 
 def _check_ids(file: Path, records: Iterable[_Numbered], queries: Iterable[_Numbered]) -> None:
-    """Refuse duplicate ids and evidence without a record."""
+    """Raise `InvalidInputError` for duplicate ids and for evidence without a record."""
     of_records: dict[tuple[str, str], int] = {}
     of_queries: dict[str, int] = {}
     for number, record in records:

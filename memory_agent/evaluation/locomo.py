@@ -1,8 +1,8 @@
 """Reads LoCoMo (Maharana et al. 2024): long conversations in dated sessions, questions, and the turns that answer them.
 
 A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
-[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file; an item is a turn; a
-question counts as asked on the day of the last session.
+[{question, evidence, category}]}`. Each conversation is a user, named by its position in the file; an item is a turn.
+All questions are asked at the time of the last session.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def read_locomo(file: Path) -> Dataset:
-    """Return the conversations of a file. Raises `InvalidInputError`."""
+    """Return the conversations in a file. Raises `InvalidInputError`."""
     try:
         content = file.read_bytes()
         entries = msgspec.json.decode(content, type=list[_Entry])
@@ -96,7 +96,7 @@ def _read(user: str, entry: _Entry) -> History:
 
 
 def _sessions(conversation: dict[str, Any]) -> list[str]:
-    """Return the names of the sessions, in order; the files also have dates without turns."""
+    """Return the names of the sessions with turns, in order. Files also have dates of sessions without any."""
     found = (match for name, value in conversation.items() if value and (match := _SESSION.fullmatch(name)))
     return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
 

@@ -1,7 +1,7 @@
-"""Retrieval metrics; pure. `recall` is the verb of this project, so the metric is called `recall_at_k`.
+"""Retrieval metrics. Pure.
 
-A rank holds one id, or several shown as one. A repeated id counts at its first rank; its later ranks are taken and gain
-nothing. Relevant ids are never empty: questions without any are left out earlier (`trial`).
+A rank holds one id, or several that are shown as one. A repeated id counts only at its first rank but occupies the
+later ones. There must be at least one relevant id; `trial` leaves out questions without any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Place = tuple[str, ...]
 
 
 def recall_at_k(ranked: Sequence[Place], relevant: Collection[str], k: int) -> float:
-    """Return the share of `relevant` ids among the first `k` ranks."""
+    """Return the share of the `relevant` ids found in the first `k` ranks."""
     found = {id_ for place in ranked[:k] for id_ in place}
     return len(found & set(relevant)) / len(set(relevant))
 
@@ -24,7 +24,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
     """Return the normalised discounted cumulative gain of the first `k` ranks (Burges et al. 2005).
 
     DCG = sum over ranks i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the ideal order. An id not in
-    `grades` has grade 0, the others 1 or more. A rank of several ids has the best of their grades. With grades of 1 it
+    `grades` has grade 0, the others 1 or more. A rank of several ids has their highest grade. If all grades are 1, this
     is binary NDCG.
     """
     seen: set[str] = set()
@@ -36,7 +36,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
 
 
 def reciprocal_rank(ranked: Sequence[Place], relevant: Collection[str]) -> float:
-    """Return 1 / the first rank with a relevant id, counted from 1; 0 without one."""
+    """Return 1 / r for the first rank r, from 1, with a relevant id; 0 without one."""
     return next((1 / number for number, place in enumerate(ranked, 1) if not set(relevant).isdisjoint(place)), 0.0)
 
 
@@ -46,12 +46,12 @@ def distinct(ids: Iterable[str | None]) -> list[str]:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, None without values."""
+    """Return the mean, or None without values."""
     return sum(values) / len(values) if values else None
 
 
 def quantiles_ms(durations_ms: Sequence[float]) -> dict[str, float | None]:
-    """Return `p50` and `p99`, None without measurements."""
+    """Return `p50` and `p99`, each None without measurements."""
     if not durations_ms:
         return {"p50": None, "p99": None}
     p50, p99 = np.quantile(durations_ms, (0.5, 0.99))

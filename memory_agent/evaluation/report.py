@@ -1,7 +1,7 @@
 """Summarises a run: averages over all questions and by category, and the latency of recalls. Pure.
 
-Every average is over questions, so that each counts the same however much evidence it has. Figures are rounded to four
-places; per-question results (`results`) are not.
+Every question has the same weight, however much evidence it has. Figures are rounded to four places; per-question
+results (`results`) are not.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Averages = dict[str, float | None]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Averages over some questions: `questions` with evidence, which were asked; the others were left out.
+    """Averages over the `questions` with evidence; questions without evidence are not asked.
 
     `session_recall_at_all` is the session recall over both, counting those without evidence as answered; None for
-    datasets without that convention. Figures ending in `_shown` count shown items alone, without their duplicates.
+    datasets without that convention. Figures ending in `_shown` count shown items only, without their duplicates.
     """
 
     questions: int
@@ -47,10 +47,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 class Report(Figures, frozen=True, kw_only=True):
     """The averages over all questions, with sizes and timings.
 
-    `took_s` is from the first publish to the last event recallable, `memories` the number then, `recall_ms` the latency
-    for callers. `answers_short_of_sessions` have fewer than 10 sessions although the history has more: for them session
-    recall at 10 is a lower bound, which a larger `top_k` raises. `main_categories` has the averages over those usually
-    reported alone, empty for other datasets.
+    `took_s` is the time from the first publish until all events are recallable, `memories` the number of memories then,
+    `recall_ms` the latency for callers. `answers_short_of_sessions` counts answers with fewer than 10 sessions although
+    the history has more: their session recall at 10 is a lower bound, which a larger `top_k` raises. `main_categories`
+    has the averages over the dataset's main categories, and is empty without any.
     """
 
     dataset: str
@@ -134,7 +134,7 @@ def _short_of_sessions(run: Run) -> int:
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
-    """Return a function that averages a metric over the answers that have it, and `found` more that count 1."""
+    """Return a function that averages a metric over the answers that have it and `found` more with value 1."""
 
     def average(metric: str) -> float | None:
         measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]

@@ -1,6 +1,7 @@
-"""Per-question results as a file of JSON lines, for `compare`: a header with what was run, then a line per question.
+"""Writes and reads per-question results as JSON lines, for `compare`: a header that says what was run, then a line per
+question.
 
-Holds ids, grades and figures, no text of memories or questions.
+The file has ids, grades and figures, but no text of memories or questions.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ FORMAT = "memory-agent-results/1"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What was run. `digest` is the SHA-256 of the input, `users` those of the histories asked.
+    """What was run. `digest` is the SHA-256 of the input; `users` are those of the histories asked.
 
-    `settings` are those that affect ranking, None for a daemon with its own; `model` made the vectors; `left_out` are
-    the ids of questions without evidence.
+    `settings` are those that affect ranking, None for a daemon that was already running. `model` computed the vectors.
+    `left_out` are the ids of questions without evidence.
     """
 
     format: str
@@ -46,9 +47,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One question: the answer, best first with sessions, the relevant items with grades, and the metrics.
+    """One question: the ranked items with their sessions, the relevant items with grades, and the metrics.
 
-    `same` has the duplicates that a memory stands for; metrics named `shown_…` are without them.
+    `same` has the duplicates merged into an item; metrics named `shown_…` ignore them.
     """
 
     id: str
@@ -64,7 +65,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Results:
-    """The content of a file of results."""
+    """The content of a results file."""
 
     file: Path
     header: Header
@@ -72,7 +73,7 @@ class Results:
 
 
 def ranking_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings that affect ranking; no path is among them."""
+    """Return the settings that affect ranking, without paths."""
     embedder, store, ingest = settings.embedder, settings.store, settings.ingest
     return {
         "recall": msgspec.to_builtins(settings.recall),
@@ -87,8 +88,8 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
 def results_file(file: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `file` when the block succeeds.
 
-    Created first, so that minutes of measuring do not end with a missing folder. Raises `InvalidInputError` where it
-    cannot be written.
+    The file is created at once, so that a missing folder is reported before the measurement. Raises `InvalidInputError`
+    if it cannot be written.
     """
     place = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -111,7 +112,7 @@ def write_results(run: Run, file: Path) -> None:
 
 
 def read_results(file: Path) -> Results:
-    """Return what `write_results` wrote. Raises `InvalidInputError` with file and line."""
+    """Read a file that `write_results` wrote. Raises `InvalidInputError` (with file and line)."""
     try:
         content = file.read_bytes().splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The two ways to run a trial: through a daemon, as deployed, or embedded in this process."""
+"""Runs a trial: through a daemon, as deployed, or embedded in this process."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _BATCH = 64
 
 
 def run_through_daemon(plan: Plan, progress: Progress) -> Run:
-    """Publish every event from another process, wait until all are recallable, and ask over RPC.
+    """Publish all events from another process, wait until they are recallable, and ask over RPC.
 
-    Uses the daemon of the plan's folder, or starts a temporary one. Raises `UnavailableError` when the daemon or the
+    Uses the daemon of the plan's folder, or starts a temporary one. Raises `UnavailableError` if the daemon or the
     publisher fails.
     """
     with ExitStack() as stack:
@@ -49,7 +49,7 @@ def run_through_daemon(plan: Plan, progress: Progress) -> Run:
 def run_embedded(plan: Plan, progress: Progress) -> Run:
     """Ingest and ask in this process, without relay and daemon.
 
-    Raises `StoreOwnedElsewhereError` where a daemon owns the folder, `ModelError` without a model.
+    Raises `StoreOwnedElsewhereError` if a daemon owns the folder, `ModelError` without a model.
     """
     with ingested(plan, progress) as prepared:
         return prepared.ask_in_place(progress)
@@ -59,7 +59,7 @@ def run_embedded(plan: Plan, progress: Progress) -> Run:
 def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
     """Ingest the plan's events in this process and yield memories that can be asked any number of times.
 
-    Raises as `run_embedded`. The folder is the plan's, or a temporary one, removed afterwards.
+    Uses the plan's folder, or a temporary one that is removed afterwards. Raises the same errors as `run_embedded`.
     """
     with ExitStack() as stack:
         data_dir = plan.data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-eval-")))
@@ -72,7 +72,7 @@ def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Events ingested once, to be asked with several settings that act at recall."""
+    """Events ingested once, to be asked with different recall settings."""
 
     plan: Plan
     data_dir: Path
@@ -82,9 +82,9 @@ class Prepared:
     def ask(self, plan: Plan, progress: Progress) -> Run:
         """Ask on a copy of the folder, so that every run starts from the state after ingest.
 
-        Recalls affect later ones (by the mean of the queries), so runs on one folder are not comparable. The plan may
-        change histories, mode, `top_k` and `settings.recall`; all else must be as ingested. Latencies are too low for
-        queries of an earlier run, which are in the embedder's cache.
+        Recalls affect later ones (by the mean of the queries), so runs on the same folder are not comparable. The plan
+        may change histories, mode, `top_k` and `settings.recall`, and must otherwise equal the ingested one. Latencies
+        are too low for queries of an earlier run, because the embedder caches them.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
@@ -108,14 +108,14 @@ def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[
             user_id=user_id,
             settings=settings,
             embedder=embedder,
-            retention_settings=RetentionSettings(),  # the conversations are years old
+            retention_settings=RetentionSettings(),  # keep everything: the conversations are years old
         )
 
     return open_memory
 
 
 def _publish_all(plan: Plan, data_dir: Path) -> float:
-    """Return the seconds from the first publish to the last event recallable."""
+    """Publish all events; return the seconds from the first publish until all are recallable."""
     events = (event for user_id, history in plan.users() for event in history.events(user_id))
     with tempfile.NamedTemporaryFile(prefix="memory-eval-", suffix=".jsonl") as file:
         summary = publish_events(events, Path(file.name), data_dir, plan.timeout_s)
@@ -125,7 +125,7 @@ def _publish_all(plan: Plan, data_dir: Path) -> float:
 
 
 def _ingest_all(plan: Plan, open_memory: Callable[[str], Memory], progress: Progress) -> float:
-    """Return the seconds taken."""
+    """Ingest all events; return the seconds taken."""
     done, total = 0, plan.events
     started_s = time.monotonic()
     for user_id, history in plan.users():

@@ -1,9 +1,8 @@
-"""Asks a memory the questions of a history and judges the answers, for items and for their sessions.
+"""Asks a memory the questions of a history and scores the answers, for items and for their sessions.
 
-A memory that stands for several duplicate items counts for each of them, at its one rank. A wrongly folded item could
-then only raise the recall of items, so every figure is taken twice, the second time for shown items alone; the truth
-lies between. Rejected: the second alone, which rates an answer that names duplicates once below one that repeats
-them.
+A memory that merges duplicate items counts for each of them, at its one rank. Items merged by mistake would then only
+raise recall, so every metric is also computed for the shown items only; the true value lies between the two. The second
+alone would rate an answer that merges duplicates below one that repeats them.
 
 Sessions are ranked by their best item, so the first k sessions are distinct, and a session without an item in the
 answer has no rank. The evidence sessions of a question are those of its relevant items, each with its best grade.
@@ -25,7 +24,7 @@ from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)
 SHOWN = "shown_"
-"""Prefix of metrics of the shown items alone."""
+"""Prefix of metrics of the shown items only."""
 
 Ranked = tuple[tuple[str, str | None], ...]
 """Ids of items and their sessions, best first."""
@@ -36,10 +35,10 @@ LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The judged answer to one question. `ranked` has an item per memory, `same` the duplicates it stands for.
+    """The scored answer to one question. `ranked` has one item per memory, `same` the duplicates merged into it.
 
-    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on; with the prefix `session_` those of sessions, where the
-    evidence has any; with the prefix `shown_` those without `same`. `took_ms` is the latency for the caller.
+    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on; with the prefix `session_`, those of sessions, if the
+    evidence has any; with the prefix `shown_`, those without `same`. `took_ms` is the latency for the caller.
     """
 
     user: str
@@ -52,7 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examiner:
-    """Asks one user's memory. `look_up` reads the records that an answer names by id."""
+    """Asks one user's memory. `look_up` reads records by id."""
 
     def __init__(
         self,
@@ -96,12 +95,12 @@ class Examiner:
         )
 
     def _ranked(self, records: Iterable[MemoryRecord]) -> Ranked:
-        """Return the items behind the memories; a foreign memory keeps its own id."""
+        """Return the items of the memories. A memory of no item keeps its own id."""
         ids = ((record.event_id or record.id).removeprefix(self._prefix) for record in records)
         return tuple((id_, self._sessions.get(id_)) for id_ in ids)
 
     def _same(self, result: RecallResult, ranked: Ranked) -> dict[str, Ranked]:
-        """Return, by item, the duplicates that its memory stands for."""
+        """Return the duplicates merged into each item's memory, by item."""
         others: dict[str, Ranked] = {}
         for memory, (id_, _) in zip(result.memories, ranked, strict=True):
             if memory.origins:
@@ -156,10 +155,10 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how; without a `data_dir` on a temporary one.
+    """What to measure, and how. Uses a temporary data folder without `data_dir`.
 
-    Users are `PREFIX-NAME`, by default with the dataset's name as prefix, so that several datasets and runs fit in one
-    folder.
+    Users are `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can hold several
+    datasets and runs.
     """
 
     dataset: Dataset
@@ -182,9 +181,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a plan. `took_s` is from the first event to the last one recallable, `memories` their number then.
+    """The outcome of a plan.
 
-    `model` made the vectors. `settings_known` is False for a running daemon, which has its own settings.
+    `took_s` is the time from the first event until all are recallable, `memories` the number of memories then. `model`
+    computed the vectors. `settings_known` is False for a daemon that was already running, with its own settings.
     """
 
     plan: Plan

@@ -1,7 +1,7 @@
 """Distinguishes natural language from tokens, paths, numbers, code and serialised data. Pure.
 
-A heuristic for payload fields that the table of signals does not list: a false negative loses a memory, a false positive
-stores noise. It uses no dictionary, so it works for any language.
+A heuristic for payload fields that the table of signals does not list: a false negative loses a memory, a false
+positive stores noise. It uses no dictionary, so it works for any language.
 """
 
 from __future__ import annotations

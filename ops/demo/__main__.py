@@ -1,6 +1,6 @@
-"""`make demo`: three weeks of three users' agent work, played by real processes in under two minutes.
+"""`make demo`: plays three weeks of agent work for three users with real processes, in under two minutes.
 
-Exit code 0 if every promise shown held. Everything happens in a temporary folder, which is removed.
+The exit code is 0 if every promise shown holds. Everything runs in a temporary folder, which is removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The closing tables of the demo: where every event is, memory use of the processes, latency of recalls."""
+"""The closing tables of the demo: what became of every event, memory use of the processes, latency of recalls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEGABYTE = 1e6
 
 
 def close_the_books(stage: Stage) -> None:
-    """Show where every event is, the memory use of the processes, and the latency of recalls."""
+    """Show what became of every event, the memory use of the processes, and the latency of recalls."""
     took_ms = _time_recalls(stage)
     status = stage.status()
     stats = [stage.client(user).stats() for user in stage.users]
@@ -39,7 +39,7 @@ def close_the_books(stage: Stage) -> None:
 
 
 def _time_recalls(stage: Stage) -> list[float]:
-    """Recall for different queries of both users; return the latencies in milliseconds."""
+    """Recall with different queries for both users; return the latencies in milliseconds."""
     questions = [(user, text) for user in stage.story.users for text in stage.story.texts(user)]
     took_ms = []
     for user, text in questions[:_RECALLS]:

@@ -1,9 +1,9 @@
-"""An emitter of the demo, as a process: publishes events from a file through the relay, and reports its acks.
+"""An emitter process of the demo: publishes events from a file through the relay and reports its acks.
 
     python -m ops.demo.emitter EVENTS.jsonl --relay URL [--pace-ms 8] [--again 12]
 
-Standard output carries JSON lines: `{"acked": n}` as acks come in, then one document that sums them up.
-`--again` repeats the last events, like a restarted emitter that does not know how far it got.
+Prints JSON lines: `{"acked": n}` as acks arrive, then a summary. `--again` repeats the last events, like a restarted
+emitter that does not know how far it got.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLUSH_TIMEOUT_S = 60.0
 
 
 def main() -> int:
-    """Publish; exit code 0 if every event is acknowledged."""
+    """Publish; return the exit code, 0 if every event is acknowledged."""
     options = _parse()
     lines = options.events.read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]

@@ -1,8 +1,8 @@
-"""Where every event of the demo is, counted from the reports of the parts. Pure.
+"""Counts what became of every event of the demo, from the reports of the processes. Pure.
 
-Each published event is in exactly one place: recognised as a repeat by the relay, kept as a memory, dropped with a
-reason, or in quarantine. An event in none of them is lost; one in two makes the number negative. Events redelivered to
-a killed actor's successor are not counted: the store recognised them.
+Each published event is recognised as a repeat by the relay, kept as a memory, dropped with a reason, or in quarantine.
+An event with none of these outcomes is lost; one with two makes the number of lost events too low or negative. Events
+redelivered to a killed actor's successor are not counted: the store recognises them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Ledger:
 
     @property
     def lost(self) -> int:
-        """Number of published events that are nowhere; negative: counted twice."""
+        """The number of published events without an outcome; negative if events were counted twice."""
         settled = self.repeats + self.kept + sum(self.dropped.values()) + self.quarantined
         return self.published - settled
 
 
 def make_ledger(published: int, repeats: int, status: DaemonStatus, stats: Sequence[MemoryStats]) -> Ledger:
-    """Return the figures: `published` and `repeats` come from the emitters, the rest from the daemon."""
+    """Return the figures; `published` and `repeats` are the emitters' counts, the rest comes from the daemon."""
     dropped: Counter[str] = Counter()
     for user in stats:
         dropped.update(user.events_dropped)

@@ -1,7 +1,6 @@
-"""The learning scene: carol's agent recalls before it plans, and reports what it used and how that ended.
+"""The learning scene: carol's agent recalls before it plans, and reports which memories it used and how the run ended.
 
-The learner's gate opens by its own evidence or not at all. Pages and what helps come from `recurring`, counts from
-`standings`.
+Nothing sets the learner's gate: it opens only by its own evidence.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from relay import Publisher
 
 _TOP_K = 5
 _PAGES_BETWEEN: dict[GateState, int] = {"shadow": 10, "trial": 3, "on": 10, "off": 10}
-"""Number of pages between two looks at the gate."""
+"""Number of pages between two checks of the gate."""
 _MOST_TRIES = 40
 
 
 def learn_for_three_weeks(stage: Stage) -> None:
-    """Publish past runs, then page after page; then recall once more, and show what changed and why."""
+    """Publish past runs, then the pages one by one; then recall once more, and show what changed and why."""
     story = stage.recurring
     with Publisher(stage.endpoint("relay")) as publisher:
         _publish(stage, publisher, story.past_events(stage.now))
@@ -76,7 +75,7 @@ def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
 
 
 def _look_closely(stage: Stage, publisher: Publisher) -> None:
-    """Recall for the page of week three, show its answer beside the order without learning, and publish a good end."""
+    """Recall for the final page, compare the answer with the order without learning, and publish an approved run."""
     story = stage.recurring
     page = story.final_page()
     stage.screen.request(f"week three, {story.user}'s agent is paged; nothing is planned yet", page.text)
@@ -96,7 +95,7 @@ def _look_closely(stage: Stage, publisher: Publisher) -> None:
 
 
 def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
-    """Recall until the learned ranking has its turn; return the answer, and the number of recalls."""
+    """Recall until the learned ranking serves the answer; return it and the number of recalls."""
     client = stage.client(stage.recurring.user)
     for asked in range(1, _MOST_TRIES):
         result = client.recall(page.text, _TOP_K)
@@ -150,7 +149,7 @@ def _show_status(stage: Stage) -> None:
 
 
 def _show_pattern(stage: Stage) -> None:
-    """Show the pattern that upkeep made of recurring runs, once it exists."""
+    """Wait for the pattern that upkeep derives from recurring runs, and show it."""
     story = stage.recurring
     wait_until(lambda: bool(stage.patterns(story.user)))
     record = stage.patterns(story.user)[0].record
@@ -162,7 +161,7 @@ def _show_pattern(stage: Stage) -> None:
 
 
 def _publish(stage: Stage, publisher: Publisher, events: Sequence[Event]) -> None:
-    """Publish through the relay, and return when everything is ingested."""
+    """Publish through the relay, and wait until everything is ingested."""
     for event in events:
         publisher.publish(event)
     publisher.flush(PATIENCE_S)

@@ -1,9 +1,8 @@
-"""A tool without our library: sends messages as plain ZeroMQ PUB and ends.
+"""An emitter without our library: sends messages as plain ZeroMQ PUB, without acknowledgements, and exits.
 
     python -m ops.demo.plain_tool MESSAGES --connect URL
 
-One message a line. The socket is XPUB, to wait until the relay subscribes; otherwise it is a PUB emitter, without
-acknowledgements.
+The file has one message per line. The socket is XPUB only in order to wait until the relay subscribes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _TOPIC = b"terminal.command.completed"
 
 
 def main() -> int:
-    """Send; exit code 1 without a subscriber."""
+    """Send; return the exit code, 1 without a subscriber."""
     parser = argparse.ArgumentParser(prog="python -m ops.demo.plain_tool", description="Sends lines as plain PUB.")
     parser.add_argument("messages", type=Path)
     parser.add_argument("--connect", required=True)

@@ -1,4 +1,4 @@
-"""Carol's pages: the same kinds of incidents for three weeks, worded differently each time. Reads `recurring.toml`."""
+"""Carol's pages: three weeks of the same kinds of incidents, in different words each time, from `recurring.toml`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDING = "conductor.run.completed"
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of incident: the past run that looks like its pages, and the one that worked; one run may be both."""
+    """A kind of incident: the past run most similar to its pages, and the one that worked, which may be the same."""
 
     name: str
     closest: str
@@ -36,12 +36,12 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def looks_deceive(self) -> bool:
-        """Whether the run that looks closest differs from the one that worked."""
+        """Whether the most similar run is not the one that worked."""
         return self.closest != self.worked
 
 
 class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The page of week three that is shown in detail, and its run."""
+    """The page of week three shown in detail, and its run."""
 
     kind: str
     page: str
@@ -51,7 +51,7 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Page(msgspec.Struct, frozen=True):
     """One request: its text, kind and time. `id` is that of its run.
 
-    `is_looked_at`: whether carol looks at the run afterwards, and approves of it if past work helped.
+    `is_looked_at`: whether carol reviews the run afterwards; she approves it if past work helped.
     """
 
     id: str
@@ -67,7 +67,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The runs that carol's memory begins with, and the kinds of recurring incidents."""
+    """The runs that carol's memory starts with, and the kinds of recurring incidents."""
 
     user: str
     pages_per_week: tuple[int, int, int]
@@ -77,11 +77,11 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls) -> Recurring:
-        """Read the story."""
+        """Read `recurring.toml`."""
         return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), cls)
 
     def pages(self) -> list[Page]:
-        """Return the pages in order of time: each kind equally often, no text twice."""
+        """Return the pages in order of time, each kind equally often, without repeated texts."""
         chance = random.Random(_SEED)
         texts = _dealt(self.kind, chance)
         drawn = [next(texts) for _ in range(sum(self.pages_per_week))]
@@ -96,7 +96,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Page(self.final.run.id, kind, self.final.page, self.final.run.days_ago)
 
     def final_events(self, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the run of that page: its begin names the recall, its finding the memories used."""
+        """Return the events of that page's run: the first names the recall, the finding names the memories used."""
         begin, finding, *others = self._own_events(self.final.run, now)
         begin["payload"]["recall_id"] = recall_id
         finding["payload"]["memory_ids"] = list(used)
@@ -108,16 +108,16 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return str(next(payload["summary"] for event_type, payload in run.events if event_type == _ENDING))
 
     def cited(self, page: Page, shown: Sequence[RetrievedMemory]) -> RetrievedMemory | None:
-        """Return the memory that carol's agent uses: the end of the run that worked, if it is in the answer."""
+        """Return the memory that carol's agent uses: the end of the run that worked, or None if it is not shown."""
         ending = self.ending_of(page.kind.worked)
         return next((memory for memory in shown if memory.record.text.startswith(ending)), None)
 
     def past_events(self, now: datetime) -> list[Event]:
-        """Return the events of the runs that her memory begins with."""
+        """Return the events of the runs that her memory starts with."""
         return [event for run in self.run for event in self._own_events(run, now)]
 
     def page_events(self, page: Page, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the run of any other page: ids and no text, so it makes no memory."""
+        """Return the events of any other page's run. They have ids but no text, so they make no memory."""
         ending: dict[str, Any] = {"memory_ids": list(used)}
         if used and page.is_looked_at:
             ending["approved"] = True

@@ -1,6 +1,6 @@
-"""The scenes of the demo, in order: each acts on the real daemon, shows the result, and checks it.
+"""The scenes of the demo, in order. Each acts on the real daemon, shows the result, and checks it.
 
-Scenes use the same client as planners; nothing here reads the daemon's files.
+Scenes use the same client as planners and do not read the daemon's files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def show_daemon(stage: Stage, took_s: float) -> None:
 
 
 def publish_first_weeks(stage: Stage) -> None:
-    """Publish two weeks from separate processes: acknowledged, repeated, plain PUB, and malformed."""
+    """Publish two weeks from separate processes, with repeats, plain PUB and a malformed message."""
     events = stage.story.events(_FIRST_WEEKS, stage.now)
     with stage.senders(events, again={workers_of(OTHER): _SENT_AGAIN}) as senders:
         _show_senders(stage, senders)
@@ -70,7 +70,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Publish week three and kill the heroine's actor meanwhile; recall again."""
+    """Publish week three, kill the heroine's actor meanwhile, and recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -106,7 +106,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Recall one user's query as the other: nothing of the first may be in the answer."""
+    """Recall with one user's query as the other; check that the answer has nothing of the first."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} asks what {HEROINE} asked first", question)
     result = stage.client(OTHER).recall(question, _ALL)
@@ -169,7 +169,7 @@ def _ask(stage: Stage, request: PlannerRequest) -> RecallResult:
 
 
 def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
-    """Recall until there is an answer, as a planner does that does not know of the killed actor."""
+    """Retry a recall until it is answered, like a planner unaware of the killed actor."""
     request = stage.story.request[0]
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
@@ -181,7 +181,7 @@ def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
 
 
 def _is_intact(stage: Stage) -> bool:
-    """Return whether the memories of the first answer are stored unchanged; their order may change."""
+    """Return whether the memories of the first answer are still stored unchanged."""
     before = [found.record for found in stage.first_answer.memories] if stage.first_answer is not None else []
     after = stage.client().get([record.id for record in before])
     return bool(before) and [(record.id, record.text) for record in after] == [(r.id, r.text) for r in before]

@@ -1,4 +1,4 @@
-"""The output of the demo and the promises it checks: colours on a terminal, plain text elsewhere."""
+"""Prints the demo, in colour on a terminal and as plain text elsewhere, and counts the promises that hold."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Screen:
         self._print(Text(f"{len(result.memories)} memories in {result.took_ms:.0f} ms, {how}", style="dim"))
 
     def block(self, title: str, text: str) -> None:
-        """Print a text verbatim, framed."""
+        """Print a text verbatim in a frame."""
         self.console.print()
         body = Text(text, style="white on grey11" if self.console.is_terminal else "")
         self._print(Panel(body, title=Text(title), title_align="left", border_style="magenta", width=_WIDTH - _INDENT))
@@ -106,7 +106,7 @@ class Screen:
         self._print(table)
 
     def listing(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows of text, the last column cut to one line."""
+        """Print rows of text, with the last column shortened to fit the line."""
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         rows = [list(row) for row in rows]
         widths = [max(len(row[place]) for row in (list(header), *rows)) for place in range(len(header) - 1)]
@@ -139,7 +139,7 @@ class Screen:
         self._emit(Padding(what, (0, 0, 0, _INDENT)))
 
     def _emit(self, what: RenderableType) -> None:
-        """Print; without a terminal, strip trailing blanks."""
+        """Print, without trailing blanks unless on a terminal."""
         if self.console.is_terminal:
             self.console.print(what)
             return

@@ -1,4 +1,4 @@
-"""Starts the emitters of the demo as processes, follows their acks, and sums their reports."""
+"""Runs the emitters of the demo as processes and follows their acks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sender:
     def __init__(
         self, name: str, events: Sequence[Event], folder: Path, relay: str, *, pace_ms: float = 0.0, again: int = 0
     ) -> None:
-        """Start publishing `events`, and repeat the last `again` of them."""
+        """Start publishing `events`, then the last `again` of them once more."""
         self.name = name
         self.total = len(events) + again
         self.acked = self.duplicates = 0
@@ -65,7 +65,7 @@ class Sender:
 
 
 def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
-    """Send messages from a process with plain PUB only; return whether there was a subscriber."""
+    """Send messages from a process that uses plain PUB; return whether there was a subscriber."""
     file = folder / "plain.txt"
     file.write_text("".join(message + "\n" for message in messages), encoding="utf-8")
     return _start("ops.demo.plain_tool", str(file), "--connect", endpoint).wait(_END_TIMEOUT_S) == 0

@@ -1,4 +1,4 @@
-"""Shared by all scenes: the daemon's folder, its clients, the screen, and counts of what was published."""
+"""The state shared by all scenes: the daemon's folder, its clients, the screen, and counts of published events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Stage:
         return self.client().status()
 
     def endpoint(self, name: str) -> str:
-        """Return the (first) endpoint of a part."""
+        """Return the endpoint of a part, the first of several."""
         places = self.status().endpoints[name]
         return places if isinstance(places, str) else places[0]
 
@@ -61,7 +61,7 @@ class Stage:
         return [*self.story.users, self.recurring.user]
 
     def pid_of(self, part: str) -> int:
-        """Return the process id of a part of the daemon, once it has one."""
+        """Wait until a part of the daemon has a process; return its id. Raises TimeoutError."""
         found: list[int] = []
 
         def known() -> bool:
@@ -72,13 +72,13 @@ class Stage:
         return found[0]
 
     def patterns(self, user: str) -> list[RetrievedMemory]:
-        """Return the patterns made of a user's recurring runs."""
+        """Return the patterns derived from a user's recurring runs."""
         kept = MemoryFilter(kinds=("pattern",), sources=("trajectory_outcome",))
         found = self.client(user).recall("what comes again", _ALL, kept).memories
         return [memory for memory in found if "run_ids" in memory.record.metadata]
 
     def wait_until_handled(self) -> None:
-        """Return when every event in the journal is a memory, dropped, or in quarantine."""
+        """Wait until every event in the journal is kept, dropped, or in quarantine."""
         last_seq = self.status().journal["last_seq"]
         self.client().wait({"system": last_seq}, PATIENCE_S)
 
@@ -86,7 +86,7 @@ class Stage:
     def senders(
         self, events: dict[str, list[Event]], *, pace_ms: float = 0.0, again: dict[str, int] | None = None
     ) -> Iterator[list[Sender]]:
-        """Start a process for each emitter, and end them on exit. `again`: number of events that one repeats."""
+        """Start a process for each emitter; stop them on exit. `again`: how many events each emitter repeats."""
         relay = self.endpoint("relay")
         senders: list[Sender] = []
         try:
@@ -106,7 +106,7 @@ class Stage:
 
 
 def wait_until(fact: Callable[[], bool]) -> None:
-    """Return when `fact` holds. Raises TimeoutError."""
+    """Wait until `fact` holds. Raises TimeoutError."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not fact():
         if time.monotonic() > deadline_s:

@@ -1,4 +1,4 @@
-"""Ranks of past runs in carol's answers, week by week; the gate's evidence, and why one leads. Pure."""
+"""Describes carol's answers: which past run leads each week, why one does, and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Counts by week of the pages whose closest run did not work: how many, and which run came first.
+    """Counts by week, for pages whose most similar run did not work: the pages, and which run came first.
 
-    `unlearned` counts the run that worked in the order that the same memories have without what the learner added.
+    `unlearned` counts when the run that worked comes first in the order without the learner's part of the scores.
     """
 
     pages: Counter[Week] = field(default_factory=Counter)
@@ -43,13 +43,13 @@ class Standings:
             self.unlearned[page.week] += rank_of(kind.worked, without_learning(shown)) == 1
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return week, pages, and how often each run came first."""
+        """Return a row per week: its name, the pages, and how often each run came first."""
         counts = (self.pages, self.closest, self.worked, self.unlearned)
         return [(f"week {week}", *(f"{count[week]}" for count in counts)) for week in sorted(self.pages)]
 
 
 def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
-    """Return the rank of the best memory of a run, from 1, or None."""
+    """Return the best rank of a run's memories, from 1, or None."""
     return next((place for place, memory in enumerate(shown, 1) if memory.record.run_id == run_id), None)
 
 
@@ -64,13 +64,13 @@ def without_learning(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
 
 
 def progress(done: int, total: int, status: SonaStatus) -> str:
-    """Return progress and the gate's evidence in one line."""
+    """Return a line with the progress and the gate's evidence."""
     full = round(_BAR * done / total)
     return f"{'█' * full}{'░' * (_BAR - full)} {done:>3} pages  {status.gate.state}: {_evidence(status)}"
 
 
 def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
-    """Yield what lifted a memory: parts of the score, and past runs with their requests (`asked`)."""
+    """Yield lines on what raised a memory: the parts of its score, and past runs with their requests (`asked`)."""
     parts = best.explanation
     yield f"learned {parts['learned']:+.2f}:"
     yield from (f"  {parts[name]:+.2f} {words}" for name, words in _PARTS.items())
@@ -84,7 +84,7 @@ def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
 
 
 def ended_as(quality: float | None) -> str:
-    """Return an ending as a word and a figure."""
+    """Return a quality as a word and a number."""
     return "-" if quality is None else f"{ending(quality)} ({quality:.1f})"
 
 

@@ -1,7 +1,7 @@
-"""The story as events: reads `story.toml`, gives each row its time, ids and emitter, and adds the noise.
+"""Turns `story.toml` into events: gives each row its time, ids and emitter, and adds noise.
 
-Times are relative to `now`, so that "two weeks ago" is true whenever the demo runs. Ids follow from the place in the
-file, so that an emitter that repeats sends the same events.
+Times are relative to `now`, so that "two weeks ago" is true whenever the demo runs. Ids depend on the position in the
+file, so that a repeated event is the same event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOISE_STEP = timedelta(seconds=20)
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One piece of work: rows of (event type, payload), the first of them `days_ago`."""
+    """One piece of work: rows of (event type, payload), starting `days_ago`."""
 
     id: str
     user: str
@@ -45,21 +45,21 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What workers send after each event: `after_each` rows of the list, in turn."""
+    """Noise that workers send after each event: the next `after_each` rows of the list, cyclically."""
 
     after_each: int
     events: list[tuple[str, dict[str, Any]]]
 
 
 class PlainPub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the plain PUB tool sends; `torn` is not JSON."""
+    """What the plain PUB tool sends. `torn` is not valid JSON."""
 
     torn: str
     run: list[Run]
 
 
 class PlannerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recall before planning. A memory of the run `expects` must be in the first three."""
+    """A recall before planning. One of the first three memories must be from the run `expects`."""
 
     moment: str
     user: str
@@ -71,7 +71,7 @@ class PlannerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Three weeks of two users."""
+    """Three weeks of work for two users."""
 
     run: list[Run]
     noise: Noise
@@ -80,7 +80,7 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls) -> Story:
-        """Read the story."""
+        """Read `story.toml`."""
         return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), cls)
 
     @property
@@ -99,11 +99,11 @@ class Story(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sent
 
     def plain_events(self, now: datetime) -> list[Event]:
-        """Return what the plain PUB tool sends, besides the torn message."""
+        """Return the events that the plain PUB tool sends, without the malformed message."""
         return [_plain(event, place) for run in self.plain_pub.run for place, event in enumerate(events_of(run, now))]
 
     def texts(self, user: str) -> list[str]:
-        """Return the longest text of each event of a user, to use as queries."""
+        """Return the longest text of each of a user's events, for use as queries."""
         payloads = [payload for run in self.run if run.user == user for _, payload in run.events]
         return [max((value for value in payload.values() if isinstance(value, str)), key=len, default="")
                 for payload in payloads]  # fmt: skip
