@@ -50,11 +50,6 @@ class Window:
         """How many more events fit."""
         return max(0, self._capacity - len(self._waiting))
 
-    @property
-    def in_flight(self) -> int:
-        """How many events were sent in this attempt and have no ack yet."""
-        return self._sent
-
     def add(self, outgoing: Outgoing) -> None:
         self._waiting.append(outgoing)
 

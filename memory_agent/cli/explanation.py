@@ -151,7 +151,7 @@ def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what the learner changed, and because of which runs. Older daemons do not send this."""
+    """Yield the learner's changes and the runs that caused them. Older daemons do not send this."""
     if parts.get("arm") != "learned":
         return
     names = {"association": "used before", "shift": "query moved", "outcome": "how its run ended"}

@@ -18,7 +18,7 @@ LEAST_LIST = 4
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether `count` named memories, of which rows `named` still exist, are the whole answer of a recall."""
+    """Return whether `count` named memories, `named` of them still stored, are the whole answer of a recall."""
     shown = set(note.rows)
     is_list = note.size >= LEAST_LIST and count >= note.size
     return is_list and bool(shown) and shown <= {note.shown_for(row) for row in named}

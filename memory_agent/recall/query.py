@@ -166,7 +166,7 @@ def _of_filter(message: str) -> InvalidInputError:
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults of a profile: how many memories, of which kinds (empty: all). The caller's values win."""
+    """The defaults of a profile: the number of memories and their kinds (empty: all). The caller's values win."""
 
     top_k: int
     kinds: tuple[Kind, ...] = ()

@@ -106,7 +106,7 @@ class SignalTable:
 
     @property
     def digest(self) -> str:
-        """A hash of which row keeps which event types."""
+        """A hash of the rows and the event types that each keeps."""
         return sha256(msgspec.json.encode(sorted((name, row.events) for row, name in self._names.items()))).hexdigest()
 
     def name_of(self, event_type: str) -> str | None:

@@ -121,7 +121,7 @@ def _narrowing(chosen: Narrowed) -> Iterator[Condition]:
 
 
 def _in_one_of(spans: Iterable[tuple[datetime | None, datetime | None]]) -> Condition:
-    """Return a condition that holds in any of the spans, of which there is at least one."""
+    """Return a condition that holds in any of the spans. There must be at least one."""
     conditions = []
     for since, until in spans:
         ends = (_timed("memories.timestamp >= ?", since, "since"), _timed("memories.timestamp < ?", until, "until"))

@@ -108,7 +108,7 @@ class Snapshot:
         return self._row(IDS, name_key(record_id, "id"))
 
     def events_of(self, rows: Container[int]) -> list[str]:
-        """Return the ids of all events of these rows, except long ids, of which only a digest is stored."""
+        """Return the ids of all events of these rows, except long ids, which are stored as digests."""
         return [
             key.decode()
             for key, value in self._transaction.scan(EVENTS)

@@ -71,7 +71,7 @@ class _FaultError(Exception):
 
 
 def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> str | None:
-    """Return what `find_fault` does for an open environment of which no page was read; others may be writing.
+    """Check an open environment as `find_fault` does, before any page is read. Others may be writing.
 
     `begin` opens a read transaction of LMDB, which reads no page and keeps those of its commit alive. Raises
     `CommitGoneError` when no try finds the commit: LMDB's lock file belongs to another file.

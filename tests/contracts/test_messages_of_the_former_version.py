@@ -106,7 +106,7 @@ def test_a_client_understands_an_older_daemon_whose_replies_had_these_bytes(mess
 
 
 def test_a_host_answers_an_older_client(tmp_path: Path) -> None:
-    """All but the ids, which a new store assigns anew: requests that name one are refused by name, or find nothing."""
+    """Ids differ in a new store, so requests that name one are refused by name, or find nothing."""
     with absent_embedder(tmp_path) as embedder:
         host = MemoryHost(tmp_path, Settings(), embedder)
         faults = []

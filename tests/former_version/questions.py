@@ -12,10 +12,10 @@ import json
 import os
 import sys
 import tarfile
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 HERE = Path(__file__).parent
 ARCHIVE = HERE / "former.tar.xz"
@@ -141,22 +141,33 @@ def differences(former: Any, present: Any, path: str = "") -> list[str]:
     return [] if same else [f"{path}: {former!r} became {present!r}"]
 
 
+@contextmanager
+def _command_line(words: Sequence[str]) -> Iterator[None]:
+    """Set the arguments of this process for the block, without the caller's settings in its environment."""
+    argv, environment = sys.argv, dict(os.environ)
+    sys.argv = ["memory-agent", *words]
+    for name in environment:
+        if name.startswith("MEMORY_AGENT_") and name != "MEMORY_AGENT_MODEL_CACHE":
+            del os.environ[name]
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        os.environ.clear()
+        os.environ.update(environment)
+
+
 def run(*words: str) -> tuple[int, str, str]:
     """Run `memory-agent WORDS` in this process; return exit code, standard output and standard error."""
     from memory_agent.__main__ import main
 
-    around = {name: value for name, value in os.environ.items() if name.startswith("MEMORY_AGENT_")}
-    around.pop("MEMORY_AGENT_MODEL_CACHE", None)
     out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with patch.dict(os.environ), patch.object(sys, "argv", ["memory-agent", *words]):
-        for variable in around:
-            del os.environ[variable]
-        with redirect_stdout(out), redirect_stderr(errors):
-            try:
-                main()
-                code = 0
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    with _command_line(words), redirect_stdout(out), redirect_stderr(errors):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return code, _written(out), _written(errors)
 
 
