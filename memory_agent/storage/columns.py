@@ -55,6 +55,7 @@ _NO_NAME = -1
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
+_FEW = 16  # tags; each is compared at 12 us per 100,000 memories, more are looked up at 300 us together
 _STEP = 1_000  # memories applied, and published, at a time
 _MOST_UNSORTED = 4_096  # fingerprints at the end that are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
@@ -189,9 +190,15 @@ class View:
         return is_named
 
     def _is_tagged(self, tags: Sequence[str]) -> Mask:
-        is_tagged = np.zeros(self.count, dtype=np.bool_)
+        names = self._arrays["tag_names"]
         numbers = [number for tag in tags if (number := self._names.get(tag)) is not None]
-        is_tagged[self._arrays["tag_slots"][np.isin(self._arrays["tag_names"], numbers)]] = True
+        is_chosen = np.zeros(len(names), dtype=np.bool_)
+        for number in numbers if len(numbers) <= _FEW else ():
+            is_chosen |= names == number
+        if len(numbers) > _FEW:
+            is_chosen = np.isin(names, numbers)
+        is_tagged = np.zeros(self.count, dtype=np.bool_)
+        is_tagged[self._arrays["tag_slots"][is_chosen]] = True
         return is_tagged
 
 
@@ -217,7 +224,7 @@ class Columns:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, vectors: VectorIndex, words: WordIndex, applied: int) -> Columns:
-        """Continue from what `arrays` returned after change `applied`, with the indexes as of then.
+        """Continue from what `arrays` returned after change `applied`, with the indexes of its sections.
 
         The arrays may be mapped. Raises `IndexDamagedError` where they do not fit together.
         """
@@ -236,13 +243,16 @@ class Columns:
         return self._dead
 
     def arrays(self) -> Arrays:
-        """Return the content without the indexes, to be saved: what `from_arrays` takes."""
+        """Return the content, to be saved: own arrays, and those of the indexes, which `section` returns."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
-        return {name: column.view() for name, column in self._named_columns()} | {
-            "names": names,
-            "by_fingerprint": equal.positions,
+        own = {name: column.view() for name, column in self._named_columns()}
+        indexes = {
+            f"{part}.{name}": array
+            for part, index in (("vectors", self._vectors), ("words", self._words))
+            for name, array in index.arrays().items()
         }
+        return own | {"names": names, "by_fingerprint": equal.positions} | indexes
 
     def apply(self, changes: Changes) -> None:
         """Apply a range of the change log and publish the view; idempotent.
@@ -502,6 +512,11 @@ class Columns:
 def record_fingerprint(record: MemoryRecord) -> int:
     """Return a number that is equal for memories of one kind and title whose texts say the same."""
     return fingerprint(record.kind, record.title or "", record.text)
+
+
+def section(arrays: Arrays, part: Literal["vectors", "words"]) -> Arrays:
+    """Return the arrays of one index among those of `Columns.arrays`."""
+    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
 
 
 def _column(type_: type[np.generic], values: npt.NDArray[Any] | None = None) -> Column[Any]:

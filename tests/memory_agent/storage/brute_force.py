@@ -1,0 +1,113 @@
+"""What a view must answer, computed from the records one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from samples import NOW, exact_ranking
+
+from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
+from memory_agent.storage.changes import Change, Changes
+from memory_agent.storage.columns import Columns, View, record_fingerprint
+from memory_agent.storage.postings import Postings
+from memory_agent.storage.vector_table import VectorTable
+
+REACH = 2
+
+Records = Mapping[int, MemoryRecord]
+Vectors = Mapping[int, Embedding]
+
+
+def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
+    """Whether a memory passes the filter, its `min_score` aside."""
+    named = ((record.session_id, chosen.session_id), (record.run_id, chosen.run_id))
+    named += ((record.channel_id, chosen.channel_id), (record.agent_id, chosen.agent_id))
+    return (
+        (not chosen.kinds or record.kind in chosen.kinds)
+        and (not chosen.sources or record.source in chosen.sources)
+        and (not chosen.provenance or record.provenance in chosen.provenance)
+        and (not chosen.tags or bool(set(chosen.tags) & set(record.tags)))
+        and (chosen.since is None or record.timestamp >= chosen.since)
+        and (chosen.until is None or record.timestamp < chosen.until)
+        and all(wanted is None or name == wanted for name, wanted in named)
+        and (
+            chosen.min_quality is None
+            or (record.quality_score is not None and record.quality_score >= chosen.min_quality)
+        )
+    )
+
+
+def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
+    """Check rows, counts, times, fingerprints and sessions of a view."""
+    rows = sorted(records)
+    slots = view.slots(rows)
+    assert (slots >= 0).all()
+    assert view.rows[slots].tolist() == rows
+    assert np.array_equal(np.sort(slots), np.flatnonzero(view.alive))
+    assert (view.live, view.vectors.count) == (len(records), len(vectors))
+    assert view.slots([-1, 0, max(rows, default=0) + 1]).tolist() == [-1, -1, -1]
+    assert view.slots([row for row in range(1, max(rows, default=0)) if row not in records]).max(initial=-1) == -1
+    assert view.count_by("kind") == Counter(record.kind for record in records.values())
+    assert view.count_by("source") == Counter(record.source for record in records.values())
+    times = [record.timestamp for record in records.values()]
+    assert view.time_span() == ((min(times), max(times)) if times else (None, None))
+    for row, slot in zip(rows, slots.tolist(), strict=True):
+        alike = [r for r in rows if record_fingerprint(records[r]) == record_fingerprint(records[row])]
+        assert sorted(view.rows[view.same(record_fingerprint(records[row]))].tolist()) == alike
+        assert view.fingerprints[slot] == record_fingerprint(records[row])
+    windows = [list(_window(records, row)) for row in rows]
+    found = view.windows(slots, REACH)
+    assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)
+
+
+def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
+    """Check the mask of a filter, and the time ranges of `within`."""
+    mask = view.mask(chosen)
+    passing = sorted(row for row, record in records.items() if passes(record, chosen))
+    if mask is None:
+        assert passing == sorted(records)
+    else:
+        assert sorted(view.rows[mask].tolist()) == passing
+    spans = [(chosen.since, chosen.until), (NOW, NOW)]
+    ranges = [MemoryFilter(since=since, until=until) for since, until in spans]
+    within = sorted(row for row, record in records.items() if any(passes(record, one) for one in ranges))
+    assert sorted(view.rows[view.within(spans)].tolist()) == within
+
+
+def assert_searches(view: View, records: Records, vectors: Vectors, query: Embedding, words: list[str]) -> None:
+    """Check cosines against the vectors, and words against columns built from nothing: leftovers would show."""
+    rows = sorted(records)
+    slots = view.slots(rows)
+    exact = [float(vectors[row] @ query) if row in vectors else np.nan for row in rows]
+    assert np.allclose(view.vectors.cosines(query, slots), exact, atol=1e-3, equal_nan=True)
+    seen = np.flatnonzero(~np.isnan(view.vectors.scan(query, 100).values))
+    assert sorted(view.rows[seen].tolist()) == sorted(exact_ranking(dict(vectors), query))
+    fresh = built(records, vectors).view
+    scores, expected = view.words.scores(words), fresh.words.scores(words)
+    assert np.allclose(scores[slots], expected[fresh.slots(rows)], rtol=1e-5)
+    assert not scores[~view.alive].any()
+    assert view.words.having(words) == fresh.words.having(words)
+    hits = [[word in records[row].text.split() for row in rows] for word in words]
+    assert view.words.hits(words, slots).tolist() == hits
+
+
+def built(records: Records, vectors: Vectors, applied: int = 1) -> Columns:
+    """Return columns built from nothing."""
+    columns = Columns(VectorTable(), Postings())
+    puts = (Change(row, "put", record, vectors.get(row), True) for row, record in sorted(records.items()))
+    columns.apply(Changes(0, applied, puts))
+    return columns
+
+
+def _window(records: Records, row: int) -> Iterator[int]:
+    session = records[row].session_id
+    order = sorted(
+        (records[r].timestamp, r)
+        for r in records
+        if r == row or (session is not None and records[r].session_id == session)
+    )
+    place = [r for _, r in order].index(row)
+    for at in range(place - REACH, place + REACH + 1):
+        yield order[at][1] if 0 <= at < len(order) else -1
