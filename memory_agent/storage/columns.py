@@ -26,7 +26,16 @@ from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryF
 from memory_agent.storage.changes import Change, Changes, Rows, texts_of
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.column import Column, Sorted
-from memory_agent.storage.indexes import Arrays, Mask, Slots, VectorIndex, VectorView, WordIndex, WordView
+from memory_agent.storage.indexes import (
+    Arrays,
+    LoadedArrays,
+    Mask,
+    Slots,
+    VectorIndex,
+    VectorView,
+    WordIndex,
+    WordView,
+)
 from memory_agent.storage.terms import fingerprint
 
 Span = tuple[datetime | None, datetime | None]
@@ -223,7 +232,7 @@ class Columns:
         self._publish()
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, vectors: VectorIndex, words: WordIndex, applied: int) -> Columns:
+    def from_arrays(cls, arrays: LoadedArrays, vectors: VectorIndex, words: WordIndex, applied: int) -> Columns:
         """Continue from what `arrays` returned after change `applied`, with the indexes of its sections.
 
         The arrays may be mapped. Raises `IndexDamagedError` where they do not fit together.
@@ -307,7 +316,7 @@ class Columns:
         self._locate()
         self._publish()
 
-    def _take(self, arrays: Arrays) -> None:
+    def _take(self, arrays: LoadedArrays) -> None:
         count = len(arrays["rows"])
         own = [*_TYPES, *_LINKS, "alive"]
         if any(arrays[name].shape != (count,) for name in own) or len(arrays["tag_slots"]) != len(arrays["tag_names"]):
@@ -514,7 +523,7 @@ def record_fingerprint(record: MemoryRecord) -> int:
     return fingerprint(record.kind, record.title or "", record.text)
 
 
-def section(arrays: Arrays, part: Literal["vectors", "words"]) -> Arrays:
+def section(arrays: LoadedArrays, part: Literal["vectors", "words"]) -> LoadedArrays:
     """Return the arrays of one index among those of `Columns.arrays`."""
     return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.column import Column
-from memory_agent.storage.indexes import Arrays, Mask, Scores, Slots
+from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Scores, Slots
 from memory_agent.storage.terms import LONGEST_WORD, fold, stems, text_words
 
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25, those of FTS5
@@ -162,7 +162,7 @@ class Postings:
         self._has_dead = False
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays) -> Self:
+    def from_arrays(cls, arrays: LoadedArrays) -> Self:
         """Return the index that `arrays` were taken of; they may be read-only or mapped, and are kept.
 
         Raises `IndexDamagedError` where they do not fit each other.

@@ -185,6 +185,190 @@ TestColumns.settings = settings(
 )
 
 
+def puts(records: list[MemoryRecord], start: int = 1) -> list[Change]:
+    return [Change(row, "put", record, None, True) for row, record in enumerate(records, start)]
+
+
+def columns_of(*records: MemoryRecord) -> Columns:
+    """Columns of these, in rows from 1 on, after change 1."""
+    return built(dict(enumerate(records, 1)), {})
+
+
+def test_a_view_does_not_change() -> None:
+    columns = columns_of(memory(session_id="s", run_id="r"), memory(session_id="s"))
+    before = columns.view
+    changed = memory("race", session_id="s", run_id="q", timestamp=NOW)
+    columns.apply(
+        Changes(1, 2, [Change(1, "update", msgspec.structs.replace(changed, text=memory().text), None, False)])
+    )
+    columns.apply(Changes(2, 3, [Change(2, "delete", None, None, False), *puts([changed], 3)]))
+    columns.compact()
+    assert before.applied == 1
+    assert_holds(before, {1: _record(before, 1), 2: _record(before, 2)}, {})
+
+
+def test_a_filter_of_nothing_has_no_mask_and_a_time_without_zone_is_refused() -> None:
+    view = columns_of(memory()).view
+    assert view.mask(None) is None
+    assert view.mask(MemoryFilter(min_score=0.5)) is None
+    for chosen in (MemoryFilter(since=datetime(2026, 1, 1)), MemoryFilter(until=datetime(2026, 1, 1))):  # noqa: DTZ001
+        with pytest.raises(InvalidInputError):
+            view.mask(chosen)
+    with pytest.raises(InvalidInputError):
+        view.count_by("row; DROP TABLE memories")  # type: ignore[arg-type]
+
+
+def test_many_tags_are_as_exact_as_few() -> None:
+    records = {row: memory(tags=(f"t-{row % 40}",)) for row in range(1, 200)}
+    view = built(records, {}).view
+    for many in (1, 16, 17, 39):
+        assert_filters(view, records, MemoryFilter(tags=tuple(f"t-{number}" for number in range(many))))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        Changes(0, 3, puts([memory()], 9)),
+        Changes(2, 3, puts([memory()], 9)),
+        Changes(1, 2, puts([memory()], 1)),
+        Changes(1, 2, [Change(9, "update", memory(), None, False)]),
+        Changes(1, 2, [Change(9, "vector", memory(), VECTORS[0], True)]),
+        Changes(1, 2, [Change(9, "put", memory(), unit_vectors(1, 1, 8)[0], True)]),
+    ],
+    ids=["overlapping", "gap", "held already", "updated but not held", "vector but not held", "other dimensions"],
+)
+def test_changes_that_do_not_fit_are_refused_and_the_view_stays(changes: Changes) -> None:
+    columns = built({1: memory(), 2: memory()}, {1: VECTORS[0]})
+    view = columns.view
+    with pytest.raises(IndexDamagedError):
+        columns.apply(changes)
+    assert columns.view is view
+    assert (view.applied, view.live) == (1, 2)
+
+
+def test_changes_that_were_applied_are_passed_over() -> None:
+    columns = columns_of(memory())
+    columns.apply(Changes(0, 1, puts([memory()])))
+    assert columns.view.live == 1
+
+
+def test_an_event_that_was_put_and_deleted_within_a_range_leaves_nothing() -> None:
+    columns = columns_of(memory())
+    columns.apply(Changes(1, 3, [Change(2, "delete", None, None, True)]))
+    assert (columns.view.count, columns.view.applied) == (1, 3)
+
+
+def test_a_changed_quality_keeps_its_slot_and_changed_words_take_a_new_one() -> None:
+    record = memory(quality_score=None, tags=("x",))
+    columns = columns_of(record, memory())
+    rated = msgspec.structs.replace(record, quality_score=0.8)
+    columns.apply(Changes(1, 2, [Change(1, "update", rated, None, False)]))
+    assert columns.view.slots([1]).tolist() == [0]
+    assert columns.view.mask(MemoryFilter(min_quality=0.8)).tolist() == [True, False]  # type: ignore[union-attr]
+    reworded = msgspec.structs.replace(rated, tags=("y",))
+    columns.apply(Changes(2, 3, [Change(1, "reword", reworded, None, False)]))
+    assert columns.view.slots([1]).tolist() == [2]
+    assert columns.view.words.having(["x", "y"]) == {"x": 0, "y": 1}
+
+
+def test_worn_columns_are_compacted_and_nothing_of_the_deleted_is_left() -> None:
+    secrets = [
+        memory(f"secretword{row}", session_id=f"secret-session-{row}", tags=(f"secret-tag-{row}",))
+        for row in range(800)
+    ]
+    rest = {row: memory(session_id=f"s-{row % 7}") for row in range(801, 2_001)}
+    columns = built(dict(enumerate(secrets, 1)) | rest, {row: VECTORS[row % 64] for row in range(1, 2_001)})
+    columns.apply(Changes(1, 2, [Change(row, "delete", None, None, False) for row in range(1, 801)]))
+    assert (columns.view.count, columns.dead) == (1_200, 0)
+    assert_holds(columns.view, rest, {row: VECTORS[row % 64] for row in rest})
+    content = b"".join(_whole(array).tobytes() for array in columns.arrays().values())
+    assert b"secret" not in content
+    assert b"s-3" in content
+
+
+def test_compaction_drops_the_names_of_updated_memories() -> None:
+    record = memory(run_id="secret-run")
+    columns = columns_of(record)
+    columns.apply(Changes(1, 2, [Change(1, "update", msgspec.structs.replace(record, run_id=None), None, False)]))
+    columns.compact()
+    assert b"secret" not in columns.arrays()["names"].tobytes()  # type: ignore[union-attr]
+
+
+def test_sessions_that_arrive_backwards_are_ordered() -> None:
+    records = {
+        row: memory(session_id=f"s-{row % 3}", timestamp=NOW - timedelta(seconds=row // 2)) for row in range(1, 300)
+    }
+    columns = Columns(VectorTable(), Postings())
+    for row, record in records.items():
+        columns.apply(Changes(row - 1, row, [Change(row, "put", record, None, True)]))
+    assert_holds(columns.view, records, {})
+
+
+def test_equal_texts_are_found_before_and_after_they_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "_MOST_UNSORTED", 10)
+    records = {row: memory(f"text {row % 5}") for row in range(1, 60)}
+    columns = Columns(VectorTable(), Postings())
+    for row, record in records.items():
+        columns.apply(Changes(row - 1, row, [Change(row, "put", record, None, True)]))
+        wanted = record_fingerprint(record)
+        assert columns.view.rows[columns.view.same(wanted)].tolist() == list(range(row % 5 or 5, row + 1, 5))
+
+
+def test_arrays_that_do_not_fit_together_are_damage() -> None:
+    columns = columns_of(memory(tags=("x",)), memory())
+    good = {name: _whole(array) for name, array in columns.arrays().items()}
+    for bad in (
+        {name: array for name, array in good.items() if name != "kinds"},
+        good | {"sessions": good["sessions"][:1]},
+        good | {"tag_names": good["tag_names"][:0]},
+        good | {"by_fingerprint": good["by_fingerprint"] + 9},
+        good | {"names": good["names"][:-1]},
+    ):
+        with pytest.raises(IndexDamagedError):
+            Columns.from_arrays(bad, VectorTable(), Postings(), 1)
+
+
+def test_readers_see_whole_batches_while_changes_are_applied() -> None:
+    """Each batch adds a memory and deletes the one before: every view holds one, linked to none."""
+    columns = columns_of(memory("a race", session_id="s"))
+    is_over, wrong = threading.Event(), list[object]()
+
+    def read() -> None:
+        while not is_over.is_set():
+            view = columns.view
+            (slot,) = np.flatnonzero(view.alive)
+            mask = view.mask(MemoryFilter(session_id="s"))
+            seen = (
+                view.live,
+                [] if mask is None else np.flatnonzero(mask).tolist(),
+                view.windows(np.array([slot]), 1).tolist(),
+                np.flatnonzero(view.words.scores(["race"])).tolist(),
+            )
+            if seen != (1, [slot], [[-1, slot, -1]], [slot]):
+                wrong.append(seen)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for change in range(1, 1_500):
+        record = memory("a race", session_id="s", timestamp=datetime(2026, 1, 1, tzinfo=UTC))
+        columns.apply(
+            Changes(change, change + 1, [Change(change, "delete", None, None, False), *puts([record], change + 1)])
+        )
+    is_over.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+
+
+def _record(view: Any, row: int) -> MemoryRecord:
+    """A record as far as `assert_holds` looks, of a view of two memories in one session."""
+    (slot,) = view.slots([row])
+    return memory(
+        session_id="s", timestamp=datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(view.times_us[slot]))
+    )
+
+
 def _whole(array: Any) -> npt.NDArray[Any]:
     """One array, that nothing else holds, of one or of parts."""
     return np.concatenate(array) if isinstance(array, list) else array.copy()
