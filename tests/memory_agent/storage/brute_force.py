@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 
 import numpy as np
 from samples import NOW, exact_ranking
@@ -53,11 +54,12 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     assert view.count_by("source") == Counter(record.source for record in records.values())
     times = [record.timestamp for record in records.values()]
     assert view.time_span() == ((min(times), max(times)) if times else (None, None))
-    for row, slot in zip(rows, slots.tolist(), strict=True):
-        alike = [r for r in rows if record_fingerprint(records[r]) == record_fingerprint(records[row])]
-        assert sorted(view.rows[view.same(record_fingerprint(records[row]))].tolist()) == alike
-        assert view.fingerprints[slot] == record_fingerprint(records[row])
-    windows = [list(_window(records, row)) for row in rows]
+    fingerprints = {row: record_fingerprint(record) for row, record in records.items()}
+    assert view.fingerprints[slots].tolist() == [fingerprints[row] for row in rows]
+    for fingerprint in set(fingerprints.values()):
+        alike = [row for row in rows if fingerprints[row] == fingerprint]
+        assert sorted(view.rows[view.same(fingerprint)].tolist()) == alike
+    windows = list(_windows(records))
     found = view.windows(slots, REACH)
     assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)
 
@@ -101,13 +103,13 @@ def built(records: Records, vectors: Vectors, applied: int = 1) -> Columns:
     return columns
 
 
-def _window(records: Records, row: int) -> Iterator[int]:
-    session = records[row].session_id
-    order = sorted(
-        (records[r].timestamp, r)
-        for r in records
-        if r == row or (session is not None and records[r].session_id == session)
-    )
-    place = [r for _, r in order].index(row)
-    for at in range(place - REACH, place + REACH + 1):
-        yield order[at][1] if 0 <= at < len(order) else -1
+def _windows(records: Records) -> Iterator[list[int]]:
+    """Yield the neighbours of each row, in order of rows."""
+    sessions: dict[object, list[tuple[datetime, int]]] = defaultdict(list)
+    for row, record in records.items():
+        sessions[row if record.session_id is None else record.session_id].append((record.timestamp, row))
+    for row, record in sorted(records.items()):
+        order = [r for _, r in sorted(sessions[row if record.session_id is None else record.session_id])]
+        padded = [-1] * REACH + order + [-1] * REACH
+        place = order.index(row)
+        yield padded[place : place + 2 * REACH + 1]
