@@ -28,7 +28,7 @@ class Cosines(NamedTuple):
     """Approximate cosines of all memories with a query.
 
     `values` (n,) are off by at most `error`; NaN for a slot without a vector, and for one that was not looked at,
-    whose cosine is at most `unseen` (minus infinity where all were looked at).
+    whose cosine is at most `unseen` (minus infinity where all were looked at), but for what an approximate scan misses.
     """
 
     values: npt.NDArray[np.float32]
@@ -51,7 +51,7 @@ class VectorView(Protocol):
 
     @property
     def is_approximate(self) -> bool:
-        """Whether `scan` looks at all vectors or follows a graph."""
+        """Whether `scan` without a mask follows a graph, and may miss a vector."""
         ...
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
@@ -104,6 +104,10 @@ class VectorIndex(Protocol):
 
     def arrays(self) -> Arrays:
         """Return the content, to be saved."""
+        ...
+
+    def close(self) -> None:
+        """Stop background work; views go on answering. Idempotent."""
         ...
 
 
