@@ -217,7 +217,7 @@ class Columns:
     def __init__(self, vectors: VectorIndex, words: WordIndex) -> None:
         """Begin without memories, with empty indexes."""
         self.applied = 0
-        self._vectors = vectors
+        self.vectors = vectors
         self._words = words
         self._columns: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _TYPES.items()}
         self._links: dict[str, Column[np.int32]] = {name: _column(np.int32) for name in _LINKS}
@@ -258,7 +258,7 @@ class Columns:
         own = {name: column.view() for name, column in self._named_columns()}
         indexes = {
             f"{part}.{name}": array
-            for part, index in (("vectors", self._vectors), ("words", self._words))
+            for part, index in (("vectors", self.vectors), ("words", self._words))
             for name, array in index.arrays().items()
         }
         return own | {"names": names, "by_fingerprint": equal.positions} | indexes
@@ -311,10 +311,15 @@ class Columns:
         self._links = {name: Column(np.full(len(kept), -1, dtype=np.int32)) for name in _LINKS}
         self._link(np.flatnonzero(values["sessions"] != _NO_NAME))
         self._equal = Sorted.of(values["fingerprints"])
-        self._vectors, self._words = self._vectors.keep(kept), self._words.keep(kept)
+        self.vectors.close()
+        self.vectors, self._words = self.vectors.keep(kept), self._words.keep(kept)
         self._dead = 0
         self._locate()
         self._publish()
+
+    def close(self) -> None:
+        """Stop work in the background; views go on answering. Idempotent."""
+        self.vectors.close()
 
     def _take(self, arrays: LoadedArrays) -> None:
         count = len(arrays["rows"])
@@ -404,9 +409,9 @@ class Columns:
             return []
         slots: Slots = np.array([slot for slot, _ in vectored])
         vectors = self._vectors_of([change for _, change in vectored])
-        if self._vectors.set(slots, vectors):
+        if self.vectors.set(slots, vectors):
             return []
-        is_set = [self._vectors.set(slots[i : i + 1], vectors[i : i + 1]) for i in range(len(slots))]
+        is_set = [self.vectors.set(slots[i : i + 1], vectors[i : i + 1]) for i in range(len(slots))]
         return [one for one, done in zip(vectored, is_set, strict=True) if not done]
 
     def _remove(self, removed: list[int]) -> set[int]:
@@ -417,7 +422,7 @@ class Columns:
         self._alive.set(slots, False)
         self._dead += len(slots)
         self._point(self._columns["rows"].view()[slots], -1)
-        self._vectors.remove(slots)
+        self.vectors.remove(slots)
         self._words.remove(slots)
         return set(self._columns["sessions"].view()[slots].tolist())
 
@@ -437,7 +442,7 @@ class Columns:
         self._alive.append(np.ones(len(added), dtype=np.bool_))
         for link in self._links.values():
             link.append(np.full(len(added), -1, dtype=np.int32))
-        self._vectors.append(self._vectors_of(added))
+        self.vectors.append(self._vectors_of(added))
         self._words.append([texts_of(record) for _, record in records])
         rows = self._columns["rows"].view()[start:]
         if rows.min() < self._first_row and len(self._slot_of):
@@ -513,7 +518,7 @@ class Columns:
             self._names,
             (self._first_row, self._slot_of.view()),
             self._equal,
-            (self._vectors.view(), self._words.view()),
+            (self.vectors.view(), self._words.view()),
             (len(self._alive) - self._dead, self.applied),
         )
 

@@ -10,12 +10,14 @@ n = number of slots, k and m = number of slots given, d = dimensions, w = number
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from memory_agent.records import Embedding
+from relay.crypto import Cipher
 
 Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -30,7 +32,7 @@ class Cosines(NamedTuple):
     """Approximate cosines of all memories with a query.
 
     `values` (n,) are off by at most `error`; NaN for a slot without a vector, and for one that was not looked at,
-    whose cosine is at most `unseen` (minus infinity where all were looked at).
+    whose cosine is at most `unseen` (minus infinity where all were looked at), but for what an approximate scan misses.
     """
 
     values: npt.NDArray[np.float32]
@@ -53,7 +55,7 @@ class VectorView(Protocol):
 
     @property
     def is_approximate(self) -> bool:
-        """Whether `scan` looks at all vectors or follows a graph."""
+        """Whether `scan` without a mask follows a graph, and may miss a vector."""
         ...
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
@@ -106,6 +108,21 @@ class VectorIndex(Protocol):
 
     def arrays(self) -> Arrays:
         """Return the content, to be saved."""
+        ...
+
+    def save_graph(self, path: Path, cipher: Cipher | None = None) -> None:
+        """Write what `arrays` leaves out, such as a graph, in a file of its own; without any, remove the file.
+
+        Save `arrays` before. Raises `OSError`; the old file is then kept, and is still valid.
+        """
+        ...
+
+    def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
+        """Load what `save_graph` wrote. What is missing, damaged or of other vectors is built in the background."""
+        ...
+
+    def close(self) -> None:
+        """Stop work in the background; views go on answering. Idempotent."""
         ...
 
 

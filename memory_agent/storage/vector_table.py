@@ -3,7 +3,8 @@
 A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 over the largest one,
 rounded, and `fine` is what was rounded off, in 254ths. A scan reads `coarse` alone (1.8 ms per 100,000 vectors of 384
 dimensions; float32 in numpy takes 13.6). Both planes together are finer than the float16 that is stored. Products of
-integers are exact, so equal vectors have equal cosines, whatever else is looked at.
+integers are exact, so equal vectors have equal cosines, whatever else is looked at. With more vectors than a limit, a
+graph (`vector_graph`) finds candidates; what it does not hold yet, and every masked scan, is read as before.
 
 A view sees no later change: its scales never change, NaN says that a slot has no vector, and a plane is only written
 where a scale is NaN in all views.
@@ -13,8 +14,11 @@ n = number of slots, k and m = number of slots given, d = dimensions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf, nan
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numkong
@@ -26,6 +30,8 @@ from memory_agent.records import Embedding
 from memory_agent.storage.codec import unit_vector
 from memory_agent.storage.column import Column
 from memory_agent.storage.indexes import Arrays, Cosines, LoadedArrays, Mask, Scores, Slots
+from memory_agent.storage.vector_graph import VectorGraph
+from relay.crypto import Cipher
 
 Bytes = npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float32]
@@ -35,6 +41,8 @@ _FINE_STEPS = 254  # of a coarse step
 _LEAST_CAPACITY, _MOST_CAPACITY = 8_192, 65_536  # slots of a chunk, unless more come at once; unused pages cost nothing
 _GATHER_SHARE = 0.15  # of the slots in a mask; above, reading all of them in order is faster
 _ROUNDING = 1e-6  # of a scanned cosine in float32
+_SPARE = 16  # candidates of the graph beyond the limit, so that the last of the best is usually among them
+_GENERATION_BYTES = 8
 
 
 class _Quantized(NamedTuple):
@@ -88,16 +96,30 @@ class _Plane(NamedTuple):
 class TableView:
     """The vectors of a `VectorTable` at one moment."""
 
-    is_approximate = False
-
-    def __init__(self, coarse: _Plane, fine: _Plane, scales: Scales, ndim: int, count: int, rest: float) -> None:
+    def __init__(
+        self,
+        coarse: _Plane,
+        fine: _Plane,
+        scales: Scales,
+        *,
+        ndim: int,
+        count: int,
+        rest: float,
+        graph: VectorGraph | None,
+    ) -> None:
         self.ndim = ndim
         self.count = count
         self._coarse, self._fine, self._scales = coarse, fine, scales
         self._rest = rest
+        self._graph = graph
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether scans without a mask follow the graph; they do once it is built."""
+        return self._graph is not None and self._graph.is_ready
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
-        """Return approximate cosines as `VectorView.scan` does, of all slots, or of all in the mask.
+        """Return approximate cosines as `VectorView.scan` does.
 
         The error follows from the lengths of what the coarse planes leave out (Cauchy and Schwarz): no vector exceeds
         it. Raises `InvalidInputError` for a query that is not finite, of length zero or of another d.
@@ -106,18 +128,21 @@ class TableView:
         values = np.full(len(self._scales), nan, dtype=np.float32)
         if not self.count:
             return Cosines(values, 0.0, -inf)
-        if mask is not None and np.count_nonzero(mask) < _GATHER_SHARE * len(mask):
-            slots = np.flatnonzero(mask)
-            products = _products(unit.coarse, self._coarse.take(slots, self.ndim))[0]
-            values[slots] = products * (self._scales[slots] * unit.scales)
-        else:
-            for start, rows in self._coarse.parts(len(values)):
-                numkong.cdist(unit.coarse, rows, "inner", out=values[None, start : start + len(rows)])
-            values *= self._scales * unit.scales
-            if mask is not None:
-                np.copyto(values, nan, where=~mask)
         coarse_length = float(unit.scales[0]) * float(np.linalg.norm(unit.coarse.astype(np.float64)))
-        return Cosines(values, coarse_length * self._rest + unit.rest + _ROUNDING, -inf)
+        error = coarse_length * self._rest + unit.rest + _ROUNDING
+        if mask is None and (found := self._near(unit.coarse[0], limit)) is not None:
+            near, beyond = found
+            self._fill(values, unit, np.concatenate([near, beyond]))
+            return Cosines(values, error, float(values[near].min(initial=1.0)) + error)
+        if mask is not None and np.count_nonzero(mask) < _GATHER_SHARE * len(mask):
+            self._fill(values, unit, np.flatnonzero(mask))
+            return Cosines(values, error, -inf)
+        for start, rows in self._coarse.parts(len(values)):
+            numkong.cdist(unit.coarse, rows, "inner", out=values[None, start : start + len(rows)])
+        values *= self._scales * unit.scales
+        if mask is not None:
+            np.copyto(values, nan, where=~mask)
+        return Cosines(values, error, -inf)
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
         """Return exact cosines as `VectorView.cosines` does. Raises `InvalidInputError` as `scan` does."""
@@ -140,11 +165,46 @@ class TableView:
         whole *= np.nan_to_num(self._scales[slots])[:, None]
         return whole
 
+    def beyond(self, held: Mask) -> Slots:
+        """Return the slots that have a vector and are not in `held`, as `vector_graph.Vectors` does."""
+        is_beyond = ~np.isnan(self._scales)
+        is_beyond[: len(held)] &= ~held[: len(is_beyond)]
+        return np.flatnonzero(is_beyond)
+
+    def coarse(self, slots: Slots) -> Bytes:
+        """Return the coarse planes (m, d), as `vector_graph.Vectors` does."""
+        return self._coarse.take(slots, self.ndim)
+
+    def _fill(self, values: Scales, unit: _Quantized, slots: Slots) -> None:
+        """Fill in the approximate cosines of `slots` alone."""
+        products = _products(unit.coarse, self._coarse.take(slots, self.ndim))[0]
+        values[slots] = products * (self._scales[slots] * unit.scales)
+
+    def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
+        """Return candidates of the graph, enough for the best `limit`, and the slots to be scanned beside it.
+
+        Twice the limit: the graph is walked further, and vectors that int8 puts in another order are among them.
+        """
+        wanted = 2 * (limit + _SPARE)
+        while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:
+            near, held = found
+            is_all = len(near) < wanted
+            near = near[near < len(self._scales)]
+            near = near[~np.isnan(self._scales[near])]
+            if is_all or len(near) >= limit + _SPARE:
+                return near, self.beyond(held)
+            wanted *= 2  # many were removed
+        return None
+
 
 class VectorTable:
-    """Vectors by slot, all looked at by every scan. d is that of the first vector."""
+    """Vectors by slot. d is that of the first vector."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact_search_limit: int = 250_000, expansion_search: int = 128) -> None:
+        """Create an empty table that builds a graph for more than `exact_search_limit` vectors."""
+        self._limit, self._expansion = exact_search_limit, expansion_search
+        self._graph: VectorGraph | None = None
+        self._generation = os.urandom(_GENERATION_BYTES)
         self._coarse, self._fine = _Plane(), _Plane()
         self._scales = Column(np.empty(0, dtype=np.float32))
         self._ndim = 0
@@ -152,7 +212,7 @@ class VectorTable:
         self._rest = 0.0
 
     @classmethod
-    def from_arrays(cls, arrays: LoadedArrays) -> Self:
+    def from_arrays(cls, arrays: LoadedArrays, exact_search_limit: int = 250_000, expansion_search: int = 128) -> Self:
         """Return the table whose `arrays` were saved. They are not copied, and written to: map them copy-on-write.
 
         Raises `IndexDamagedError` where they do not fit each other.
@@ -163,19 +223,25 @@ class VectorTable:
                 "fine": np.ndarray() as fine,
                 "scales": np.ndarray() as scales,
                 "rest": np.ndarray() as rest,
-            } if coarse.ndim == 2 and coarse.shape == fine.shape and scales.shape == coarse.shape[:1] and rest.size:
-                return cls._of(coarse, fine, scales, float(rest[0]))
+                "generation": np.ndarray() as generation,
+            } if (
+                coarse.ndim == 2
+                and coarse.shape == fine.shape
+                and scales.shape == coarse.shape[:1]
+                and (rest.size, generation.size) == (1, _GENERATION_BYTES)
+            ):
+                table = cls(exact_search_limit, expansion_search)
+                table._take(coarse, fine, scales, float(rest[0]))
+                table._generation = generation.tobytes()
+                return table
         raise IndexDamagedError("the arrays of the vectors do not fit each other")
 
-    @classmethod
-    def _of(cls, coarse: Bytes, fine: Bytes, scales: Scales, rest: float) -> Self:
-        table = cls()
-        table._ndim, table._rest = coarse.shape[1], rest
-        table._scales = Column(scales)
+    def _take(self, coarse: Bytes, fine: Bytes, scales: Scales, rest: float) -> None:
+        self._ndim, self._rest = coarse.shape[1], rest
+        self._scales = Column(scales)
         if coarse.size:
-            table._coarse, table._fine = _Plane(((0, coarse),)), _Plane(((0, fine),))
-        table._count = int(np.count_nonzero(~np.isnan(scales)))
-        return table
+            self._coarse, self._fine = _Plane(((0, coarse),)), _Plane(((0, fine),))
+        self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
         """Add slots as `VectorIndex.append` does; vectors (k, 0) add k slots without one.
@@ -207,15 +273,39 @@ class VectorTable:
         self._scales.set(slots, nan)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new table of `slots` alone, ascending, numbered from 0, without the bytes of others."""
+        """Return a new table of `slots` alone, ascending, numbered from 0, without the bytes of others.
+
+        Close this one then; the new one builds a graph of its own.
+        """
         coarse, fine = self._coarse.take(slots, self._ndim), self._fine.take(slots, self._ndim)
         scales = self._scales.view()[slots]
         coarse[np.isnan(scales)] = fine[np.isnan(scales)] = 0
-        return self._of(coarse, fine, scales, self._rest)
+        kept = type(self)(self._limit, self._expansion)
+        kept._take(coarse, fine, scales, self._rest)
+        return kept
 
     def view(self) -> TableView:
-        """Return the vectors as of now."""
-        return TableView(self._coarse, self._fine, self._scales.view(), self._ndim, self._count, self._rest)
+        """Return the vectors as of now; the graph follows them in the background."""
+        if self._graph is None and self._count > self._limit:
+            self._graph = VectorGraph(self._ndim, self._expansion)
+        graph = self._graph if self._count > self._limit else None
+        view = TableView(
+            self._coarse,
+            self._fine,
+            self._scales.view(),
+            ndim=self._ndim,
+            count=self._count,
+            rest=self._rest,
+            graph=graph,
+        )
+        if graph is not None:
+            graph.follow(view)
+        return view
+
+    def close(self) -> None:
+        """Stop building the graph; views go on answering. Idempotent."""
+        if self._graph is not None:
+            self._graph.close()
 
     def arrays(self) -> Arrays:
         """Return the content, for `from_arrays`. A later `set` may show in the planes, where a scale here is NaN."""
@@ -225,7 +315,26 @@ class VectorTable:
             "fine": [rows for _, rows in self._fine.parts(count)] or [none],
             "scales": self._scales.view(),
             "rest": np.array([self._rest]),
+            "generation": np.frombuffer(self._generation, dtype=np.uint8),
         }
+
+    def save_graph(self, path: Path, cipher: Cipher | None = None) -> None:
+        """Write the graph, as far as it is built; without one, remove the file. Save `arrays` before.
+
+        Raises `OSError`; the old file is then kept, and is still valid.
+        """
+        if self._graph is None:
+            path.unlink(missing_ok=True)
+        else:
+            self._graph.save(path, self._generation.hex(), cipher)
+
+    def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
+        """Load the graph that was saved after these `arrays`. One that is missing, damaged or of others is rebuilt."""
+        if self._count > self._limit:
+            with suppress(IndexDamagedError):
+                self._graph = VectorGraph.load(
+                    path, self._ndim, self._generation.hex(), len(self._scales), self._expansion, cipher
+                )
 
     def _accepted(self, vectors: Embedding) -> _Quantized:
         """Return `vectors` quantized. Raises `InvalidInputError`."""
