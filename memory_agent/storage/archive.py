@@ -1,8 +1,8 @@
-"""One user's store with the two indexes derived from it: opened, written, rebuilt and closed together.
+"""One user's store with the columns derived from it: opened, written, rebuilt and closed together.
 
-A batch is durable first and then applied to the indexes, one batch at a time, so that readers see the order of the
-store. An index that is missing or untrusted at open, or found damaged by a reader, is rebuilt in the background: the
-other side answers, batches continue, and the rebuilt index catches up from the change log.
+A batch is durable first and then applied to the columns, one batch at a time, so that readers see the order of the
+store. Columns that cannot follow are rebuilt, those of a large store in the background: the view so far answers,
+batches continue, and the rebuilt columns catch up from the change log.
 """
 
 from __future__ import annotations
@@ -11,167 +11,231 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from memory_agent.errors import MemoryAgentError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.changes import Changes
+from memory_agent.storage.columns import Columns, View
+from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_index import VectorIndex
 from relay.disk import Role
 
-Side = Literal["index", "lexicon"]
+_FAILURES = (MemoryAgentError, OSError, MemoryError)
+_SAVED_AT_LEAST_EVERY = 10_000  # changes; half of them are followed in .3 s at the next open
+_SAVED_SHARE = 1 / 8  # of the memories, where that is more: a save writes all of them, 150 MB per 100,000
+_UNSAVED_AT_CLOSE = 200  # changes, followed in 50 ms at the next open; saving 10,000 memories takes as long
 
 
 class Archive:
     """The records of one user, searchable. Thread-safe; writes are serialized."""
 
-    def __init__(self, store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
+    def __init__(self, store: Store, settings: StoreSettings, columns: Columns) -> None:
         self.store = store
-        self.index = index
-        self.lexicon = lexicon
+        self._settings = settings
+        self._columns = columns
+        self._saved = columns.applied  # the last change in the file
         self._writing = threading.RLock()
         self._noting = threading.Lock()
         self._notes: dict[str, bytes] = {}
-        self._rebuilds: dict[Side, threading.Thread] = {}
-        self._behind: set[Side] = set()  # being rebuilt; skipped by batches and searches
+        self._starting = threading.Lock()
+        self._rebuild_thread: threading.Thread | None = None
+        self._is_behind = False  # then batches leave the columns to the rebuild
+        self._is_closing = False
+        self._failure: BaseException | None = None
 
     @classmethod
     def open(cls, folder: Path, settings: StoreSettings, role: Role, key: UserKey | None = None) -> Self:
-        """Open or create the archive in `folder`; an index that takes long to rebuild is rebuilt in the background.
+        """Open or create the archive in `folder`; columns that take long to rebuild are rebuilt in the background.
 
         Raises as `Store.open` does.
         """
         store = Store.open(folder, settings, role, key)
         try:
-            index, has_index = derived.begin_index(store, settings)
-            lexicon, has_lexicon = derived.begin_lexicon(store)
+            with suppress(OSError):
+                derived.remove_obsolete(folder)
+            archive = cls(store, settings, derived.load_columns(store, settings))
+            with store.snapshot() as snapshot:
+                is_short = derived.is_short(snapshot, archive._columns)
+                if is_short:
+                    archive._bring_up(snapshot, from_records=False)
         except BaseException:
             store.close()
             raise
-        archive = cls(store, index, lexicon)
-        if not has_index:
-            archive._start_rebuild("index", is_damaged=False)
-        if not has_lexicon:
-            archive._start_rebuild("lexicon", is_damaged=False)
+        if not is_short:
+            archive._start_rebuild(from_records=False)
         return archive
+
+    @property
+    def view(self) -> View:
+        """The memories as of the last batch, or, while `is_rebuilding`, those that are known so far."""
+        return self._columns.view
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """Whether `view` lacks memories or changes: a rebuild is under way, or failed because the store is damaged."""
+        return self._is_behind
+
+    def settled_view(self) -> View:
+        """Return the view once no rebuild is under way. Raises `MemoryAgentError`, `OSError` as the rebuild did."""
+        self._wait_for_rebuild()
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)  # else it grows with each call
+        return self.view
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
-        """Yield a batch, durable and applied to the indexes when the block ends. Raises as `Store.batch` does."""
+        """Yield a batch, durable and applied to the columns when the block ends. Raises as `Store.batch` does."""
         with self._writing:
             with self._taking_notes() as notes, self.store.batch() as batch:
                 for name, value in notes.items():
                     batch.set_blob(name, value)
                 yield batch
-            if not self.is_rebuilding("index"):
-                derived.apply_to_index(self.store, self.index, batch.changes)
-            if not self.is_rebuilding("lexicon"):
-                derived.apply_to_lexicon(self.store, self.lexicon, batch.changes)
-            if not self._behind:
-                with suppress(OSError):  # a cache; on a full disk the next batch stops the intake
-                    derived.save_if_due(self.store, self.index, self.lexicon)
+            if not self._is_behind:
+                self._apply(batch.changes)
 
     def note(self, name: str, value: bytes) -> None:
         """Keep a blob for the next batch or `close`. Not durable until then, and costs no flush."""
         with self._noting:
             self._notes[name] = value
 
-    def rebuild_soon(self, side: Side) -> None:
-        """Rebuild an index that a search found damaged, in the background."""
-        self._start_rebuild(side, is_damaged=True)
+    def rebuild(self) -> None:
+        """Rebuild the columns from the records and save them. Batches and searches go on meanwhile.
 
-    def rebuild(self, side: Side) -> None:
-        """Rebuild an index from the store and wait for it. A failed rebuild shows as damage at the next use."""
-        self.rebuild_soon(side)
-        self._rebuilds[side].join()
-
-    def is_rebuilding(self, side: Side) -> bool:
-        """Return whether this index is being rebuilt and cannot answer."""
-        return side in self._behind
+        Raises `StoreDamagedError`; the columns then stay as they are.
+        """
+        self._wait_for_rebuild()
+        self._start_rebuild(from_records=True)
+        self.settled_view()
+        with self._writing, suppress(OSError):
+            self._save()
 
     def purge(self) -> None:
-        """Remove every trace of deleted memories: from the change log, both indexes, files set aside and free pages.
+        """Remove every trace of deleted memories: from the change log, the columns, their file, files set aside, pages.
 
-        Idempotent. Raises `StoreError`, `IndexDamagedError`, `OSError`; completed parts stay done.
+        Idempotent. Raises `StoreError`, `OSError`; completed parts stay done.
         """
-        self._wait_for_rebuilds()
-        with self._writing:
-            derived.rebuild(self.store, self.index, self.lexicon)
-            derived.remove_set_aside(self.store)
+        with self._writing_columns():
+            self._columns.compact()
+            self._save()
+            derived.remove_obsolete(self.store.folder)
+            derived.remove_set_aside(self.store.folder)
             self.store.compact()
 
-    def _start_rebuild(self, side: Side, *, is_damaged: bool) -> None:
-        with self._noting:
-            if side not in self._behind:
-                self._behind.add(side)
-                self._rebuilds[side] = threading.Thread(
-                    target=self._rebuild, args=(side, is_damaged), name=f"{side}-rebuild"
-                )
-                self._rebuilds[side].start()
-
-    def _rebuild(self, side: Side, is_damaged: bool) -> None:
-        """Rebuild from a snapshot while batches continue, then apply their changes with writing paused."""
-        try:
-            with suppress(MemoryAgentError, OSError):
-                if is_damaged and side == "index":
-                    self.index.clear()
-                elif is_damaged:
-                    self.lexicon.reset()
-                self._catch_up(side)
-        finally:
-            with self._writing:
-                with suppress(MemoryAgentError, OSError):
-                    self._catch_up(side)
-                self._behind.discard(side)
-
-    def _catch_up(self, side: Side) -> None:
-        if side == "index":
-            derived.catch_up_index(self.store, self.index)
-        else:
-            derived.catch_up_lexicon(self.store, self.lexicon)
-
-    def remove_set_aside(self) -> None:
-        """Remove damaged files that were set aside: they hold words of memories."""
-        derived.remove_set_aside(self.store)
-
     def compact(self) -> tuple[int, int]:
-        """Free the room of deleted memories in store and lexicon; return the store's bytes before and after.
+        """Free the room of deleted memories in store and columns; return the store's bytes before and after.
 
         Raises as `Store.compact` does.
         """
         with self._writing:
-            sizes = self.store.compact()
-            with suppress(MemoryAgentError, OSError):
-                self.lexicon.compact()
-            return sizes
+            if not self._is_behind:
+                self._columns.compact()
+            return self.store.compact()
 
     def close(self) -> None:
-        """Write kept blobs, save the caches and close. Idempotent."""
-        self._wait_for_rebuilds()
+        """Write kept blobs, save the columns and close. Idempotent. Waits for a rebuild."""
+        self._is_closing = True
+        self._wait_for_rebuild()
         with self._writing:
             # Blobs and caches only: a store that is fenced, full or failed must still close.
             with suppress(MemoryAgentError, OSError):
                 if self._notes:
                     with self.batch():
                         pass
-                derived.save(self.store, self.index, self.lexicon)
+                unsaved = self._columns.applied - self._saved
+                if not self._is_behind and unsaved > (_UNSAVED_AT_CLOSE if self._saved else 0):
+                    self._save()
             self.abandon()
 
     def abandon(self) -> None:
         """Close without writing, since another owner has the files by now."""
-        self._wait_for_rebuilds()
+        self._is_closing = True
+        self._wait_for_rebuild()
         with self._writing:
-            self.lexicon.close()
+            self._columns.close()
             self.store.close()
 
-    def _wait_for_rebuilds(self) -> None:
-        with self._noting:
-            threads = tuple(self._rebuilds.values())
-        for thread in threads:
+    def _apply(self, changes: Changes) -> None:
+        """Apply a committed batch; columns that cannot follow are rebuilt, and the batch has not failed."""
+        try:
+            self._columns.apply(changes)
+        except _FAILURES:
+            self._recover()
+            return
+        except BaseException:
+            self._start_rebuild(from_records=True)
+            raise
+        if self.store.log_length >= max(_SAVED_AT_LEAST_EVERY, int(_SAVED_SHARE * self.view.live)):
+            with suppress(MemoryAgentError, OSError):  # a cache; on a full disk the next batch stops the intake
+                self._save()
+
+    def _recover(self) -> None:
+        """Rebuild columns that hold half of a batch: those of a small store now, of others in the background."""
+        with self.store.snapshot() as snapshot:
+            if snapshot.counts()[0] <= derived.AT_ONCE:
+                with suppress(*_FAILURES):
+                    self._bring_up(snapshot, from_records=True)
+                    return
+        self._start_rebuild(from_records=True)
+
+    def _save(self) -> None:
+        derived.save(self.store, self._columns)
+        self._saved = self._columns.applied
+
+    @contextmanager
+    def _writing_columns(self) -> Iterator[None]:
+        """Hold the writing lock with columns that are complete. Raises as `settled_view` does."""
+        is_done = False
+        while not is_done:
+            self.settled_view()
+            with self._writing:
+                if not self._is_behind:
+                    yield
+                    is_done = True
+
+    def _start_rebuild(self, *, from_records: bool) -> None:
+        """Begin a rebuild unless one is under way. Not done while closing: the next open does it."""
+        with self._starting:
+            if self._is_behind and self._failure is None:
+                return
+            self._is_behind, self._failure = True, None
+            if not self._is_closing:
+                self._rebuild_thread = threading.Thread(
+                    target=self._rebuild, args=(from_records,), name="columns-rebuild"
+                )
+                self._rebuild_thread.start()
+
+    def _rebuild(self, from_records: bool) -> None:
+        """Rebuild from a snapshot while batches continue, then apply their changes with writing paused."""
+        try:
+            while self._is_behind:
+                with self.store.snapshot() as snapshot:
+                    self._bring_up(snapshot, from_records=from_records)
+                from_records = False
+                with self._writing, self.store.snapshot() as snapshot:
+                    self._is_behind = not derived.follow(snapshot, self._columns)
+        except BaseException as error:
+            self._failure = error
+            if not isinstance(error, _FAILURES):
+                raise
+
+    def _bring_up(self, snapshot: Snapshot, *, from_records: bool) -> None:
+        """Bring the columns to the last change, by the change log where it reaches. Raises `StoreDamagedError`."""
+        if from_records or not derived.follow(snapshot, self._columns):
+            former, built = self._columns, derived.empty_columns(self._settings)
+            if not former.view.live:
+                self._columns = built  # so that what is read is found
+            built.apply(snapshot.contents())
+            self._columns, self._saved = built, 0
+            former.close()
+
+    def _wait_for_rebuild(self) -> None:
+        with self._starting:
+            thread = self._rebuild_thread
+        if thread is not None:
             thread.join()
 
     @contextmanager

@@ -264,9 +264,9 @@ class Columns:
         return own | {"names": names, "by_fingerprint": equal.positions} | indexes
 
     def apply(self, changes: Changes) -> None:
-        """Apply a range of the change log and publish the view; idempotent.
+        """Apply a range of the change log and publish the view, that of a long range every 1,000 memories; idempotent.
 
-        A long range is published every 1,000 memories. Raises `IndexDamagedError` when the range does not continue
+        Raises `IndexDamagedError` when the range does not continue
         what was applied, or a change does not fit its row; the columns must then be rebuilt.
         """
         if changes.through <= self.applied:
@@ -274,12 +274,16 @@ class Columns:
         if changes.after != self.applied:
             raise IndexDamagedError(f"changes follow {changes.after}, the columns are at {self.applied}")
         rows = iter(changes.rows)
-        part = list(islice(rows, _STEP))
-        while part:
-            self._follow(part)
+        try:
             part = list(islice(rows, _STEP))
-            if part:
-                self._publish()
+            while part:
+                self._follow(part)
+                part = list(islice(rows, _STEP))
+                if part:
+                    self._publish()
+        except BaseException:
+            self.applied = -1  # with half of the range: no other one continues it
+            raise
         self.applied = changes.through
         if self._dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
             self.compact()

@@ -1,8 +1,8 @@
-"""Keeps the vector index and the lexicon in step with the store: opens, updates and rebuilds them.
+"""Keeps the columns in step with the store: loads them from their file, follows the change log, rebuilds and saves.
 
-Neither is needed for recovery, and neither is trusted: an index that is missing, damaged, of another store or embedder,
-or further behind than the change log reaches is rebuilt from the store. Only damage of the store itself is an error.
-All functions are idempotent.
+The file is not needed for recovery, and not trusted: columns that are missing, damaged, of another store or embedder,
+of another version, or further behind than the change log reaches are rebuilt from the store (.6 s per 10,000 memories).
+Only damage of the store itself is an error. All functions are idempotent.
 """
 
 from __future__ import annotations
@@ -10,227 +10,127 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from memory_agent.errors import IndexDamagedError, StoreFullError
+import msgspec
+
+from memory_agent.errors import IndexDamagedError
 from memory_agent.settings import StoreSettings
-from memory_agent.storage.changes import Changes
-from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.array_file import read_arrays, write_arrays
+from memory_agent.storage.columns import Columns, section
+from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
+from memory_agent.storage.terms import TERMS_VERSION
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_index import VectorIndex
+from memory_agent.storage.vector_table import VectorTable
 from relay.crypto import Cipher
 
-INDEX_FILE = "index.usearch"
-LEXICON_FILE = "lexicon.sqlite"
-_FOLLOWED_AT_ONCE = 1_000  # changes: .3 s of a graph
-_BUILT_AT_ONCE = 2_000  # memories: .2 s of a lexicon
-_SAVE_EVERY = 10_000  # changes; saving 100,000 vectors takes .2 s
+COLUMNS_FILE = "columns.arrays"
+GRAPH_FILE = "graph.arrays"
+
+_VERSION = f"1, {TERMS_VERSION}"  # words that were split or stemmed differently cannot be found
+_OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # of 0.1.0, or left by a killed process
+AT_ONCE = 2_000
+"""Changes that are followed, or memories that are read, before a store is open or a batch ends: .2 s."""
 
 
-def index_cipher(key: UserKey | None) -> Cipher | None:
-    """Return the cipher of a user's vector index file. Raises `EncryptionKeyMissingError`."""
-    return None if key is None else key.cipher("index")
+class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What was saved: the version of its form, and the state of the store that it belongs to."""
+
+    version: str
+    lineage: str
+    stamp: str
+    applied: int
 
 
-def lexicon_secret(key: UserKey | None) -> bytes | None:
-    """Return the secret of a user's lexicon file. Raises `EncryptionKeyMissingError`."""
-    return None if key is None else key.cipher("lexicon").file_key
+def columns_cipher(key: UserKey | None) -> Cipher | None:
+    """Return the cipher of a user's derived files. Raises `EncryptionKeyMissingError`."""
+    return None if key is None else key.cipher("columns")
 
 
-def open_index(store: Store, settings: StoreSettings) -> VectorIndex:
-    """Return the vector index of a store, up to date."""
-    index, is_ready = begin_index(store, settings)
-    if not is_ready:
-        catch_up_index(store, index)
-    return index
+def empty_columns(settings: StoreSettings) -> Columns:
+    """Return columns without memories."""
+    return Columns(VectorTable(settings.exact_search_limit, settings.expansion_search), Postings())
 
 
-def begin_index(store: Store, settings: StoreSettings) -> tuple[VectorIndex, bool]:
-    """Return the vector index and whether it is up to date; building a graph is left to `catch_up_index`."""
-    index = VectorIndex(store.vectors, settings.exact_search_limit, settings.expansion_search)
+def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
+    """Return the columns in a user's folder, and of which store they are.
+
+    Raises `IndexDamagedError` where the file is missing, damaged, or of another version.
+    """
+    header, arrays = read_arrays(folder / COLUMNS_FILE, ColumnsHeader, cipher)
+    if header.version != _VERSION:
+        raise IndexDamagedError(f"{COLUMNS_FILE}: of version {header.version}, this is {_VERSION}")
+    vectors = VectorTable.from_arrays(
+        section(arrays, "vectors"), settings.exact_search_limit, settings.expansion_search
+    )
+    vectors.load_graph(folder / GRAPH_FILE, cipher)
+    words = Postings.from_arrays(section(arrays, "words"))
+    return header, Columns.from_arrays(arrays, vectors, words, header.applied)
+
+
+def load_columns(store: Store, settings: StoreSettings) -> Columns:
+    """Return the saved columns of a store, or empty ones where they cannot be used; `catch_up` completes them."""
     with suppress(IndexDamagedError):
-        index.load(_index_path(store), index_cipher(store.key))
-    with store.snapshot() as snapshot:
-        if _is_close(snapshot, index) and _index_follows(snapshot, index):
-            return index, True
-        if snapshot.counts()[1] > settings.exact_search_limit:
-            return index, False
-        _rebuild_index(snapshot, index)
-    return index, True
+        header, columns = read_columns(store.folder, settings, columns_cipher(store.key))
+        if header.lineage == store.lineage and _is_of_embedder(store, header, columns):
+            return columns
+        columns.close()
+    return empty_columns(settings)
 
 
-def open_lexicon(store: Store) -> Lexicon:
-    """Return the lexicon of a store, up to date. A damaged file is set aside."""
-    lexicon, is_ready = begin_lexicon(store)
-    if not is_ready:
-        catch_up_lexicon(store, lexicon)
-    return lexicon
+def is_short(snapshot: Snapshot, columns: Columns) -> bool:
+    """Whether `follow`, or else a rebuild, need not be left to the background."""
+    behind = snapshot.state.last_change - columns.applied
+    can_follow = columns.applied >= snapshot.state.forgotten_through
+    return behind <= AT_ONCE if can_follow else snapshot.counts()[0] <= AT_ONCE
 
 
-def begin_lexicon(store: Store) -> tuple[Lexicon, bool]:
-    """Return the lexicon and whether it is up to date. A damaged file is set aside.
-
-    A long build, or one on a full disk, is left to `catch_up_lexicon`.
-    """
-    path, secret = store.folder / LEXICON_FILE, lexicon_secret(store.key)
-    lexicon = Lexicon(path, secret)
+def follow(snapshot: Snapshot, columns: Columns) -> bool:
+    """Apply what the columns lack; return whether that was possible. Otherwise they must be rebuilt."""
+    changes = snapshot.changes_after(columns.applied)
+    if changes is None:
+        return False
     try:
-        try:
-            lexicon = Lexicon.open(path, secret)
-        except IndexDamagedError:
-            lexicon.reset()
-        with store.snapshot() as snapshot:
-            if _is_close(snapshot, lexicon) and _lexicon_follows(snapshot, lexicon):
-                return lexicon, True
-            if snapshot.counts()[0] > _BUILT_AT_ONCE:
-                return lexicon, False
-            _rebuild_lexicon(snapshot, lexicon)
-    except StoreFullError:
-        return lexicon, False
-    return lexicon, True
-
-
-def catch_up(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Bring both to the store's last change, also after an `IndexDamagedError` from either."""
-    catch_up_index(store, index)
-    catch_up_lexicon(store, lexicon)
-
-
-def catch_up_index(store: Store, index: VectorIndex) -> None:
-    """Bring the vector index to the store's last change, from the change log where that reaches."""
-    with store.snapshot() as snapshot:
-        if not _index_follows(snapshot, index):
-            _rebuild_index(snapshot, index)
-
-
-def catch_up_lexicon(store: Store, lexicon: Lexicon) -> None:
-    """Bring the lexicon to the store's last change, from the change log where that reaches."""
-    with store.snapshot() as snapshot:
-        if not _lexicon_follows(snapshot, lexicon):
-            _rebuild_lexicon(snapshot, lexicon)
-
-
-def repair_lexicon(store: Store, lexicon: Lexicon) -> None:
-    """Rebuild a lexicon that a search found damaged; the file is set aside."""
-    lexicon.reset()
-    catch_up_lexicon(store, lexicon)
-
-
-def apply(store: Store, index: VectorIndex, lexicon: Lexicon, changes: Changes) -> None:
-    """Apply a committed batch to both; an index that cannot follow is caught up."""
-    apply_to_index(store, index, changes)
-    apply_to_lexicon(store, lexicon, changes)
-
-
-def apply_to_index(store: Store, index: VectorIndex, changes: Changes) -> None:
-    """Apply a committed batch to the vector index, or catch up where it does not fit."""
-    try:
-        index.apply(changes)
-        index.stamp = store.stamp or ""
+        columns.apply(changes)
     except IndexDamagedError:
-        catch_up_index(store, index)
+        return False
+    return True
 
 
-def apply_to_lexicon(store: Store, lexicon: Lexicon, changes: Changes) -> None:
-    """Apply a committed batch to the lexicon, or catch up where it does not fit."""
-    try:
-        lexicon.apply(changes)
-    except IndexDamagedError:
-        catch_up_lexicon(store, lexicon)
+def save(store: Store, columns: Columns) -> None:
+    """Save the columns, and drop the change log as far as they have followed.
 
-
-def save(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Save the graph and drop the applied part of the change log.
-
-    A flat table is read from the store at open, and the lexicon is its own file. An `OSError` leaves the old file and
-    the whole change log.
+    An `OSError` leaves the old file and the whole change log.
     """
-    index.save(_index_path(store), index_cipher(store.key))
-    followed = min(index.applied, lexicon.applied)
-    if followed > store.last_change - store.log_length:
-        store.forget_changes_through(followed)
-
-
-def rebuild(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Rebuild both from the records and save them, so that no deleted memory is left in their files.
-
-    A flat table has no file and holds no deleted memory.
-    """
-    with store.snapshot() as snapshot:
-        if index.is_approximate:
-            _rebuild_index(snapshot, index)
-        else:
-            _index_follows(snapshot, index)
-        _rebuild_lexicon(snapshot, lexicon)
-    save(store, index, lexicon)
+    cipher = columns_cipher(store.key)
+    header = ColumnsHeader(version=_VERSION, lineage=store.lineage, stamp=store.stamp or "", applied=columns.applied)
+    write_arrays(store.folder / COLUMNS_FILE, header, columns.arrays(), cipher)
+    columns.vectors.save_graph(store.folder / GRAPH_FILE, cipher)
+    if columns.applied > store.last_change - store.log_length:
+        store.forget_changes_through(columns.applied)
 
 
 def remove_files(folder: Path) -> None:
     """Remove all derived files of a user's folder, also those set aside; none may be open. Raises `OSError`."""
-    for name in (INDEX_FILE, LEXICON_FILE):
-        for path in folder.glob(f"{name}*"):
+    remove_obsolete(folder)
+    remove_set_aside(folder)
+    for name in (COLUMNS_FILE, GRAPH_FILE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def remove_obsolete(folder: Path) -> None:
+    """Remove derived files of former versions, and unfinished ones: they hold words of memories. Raises `OSError`."""
+    for pattern in _OBSOLETE:
+        for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
 
-def remove_set_aside(store: Store) -> None:
-    """Remove derived files that were set aside as damaged. Raises `OSError`."""
-    for path in store.folder.glob("*.damaged"):
+def remove_set_aside(folder: Path) -> None:
+    """Remove files that were set aside as damaged. Raises `OSError`."""
+    for path in folder.glob("*.damaged"):
         path.unlink(missing_ok=True)
 
 
-def save_if_due(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Save when the change log has grown long; to be called after batches."""
-    if store.log_length >= _SAVE_EVERY:
-        save(store, index, lexicon)
-
-
-def _is_close(snapshot: Snapshot, side: VectorIndex | Lexicon) -> bool:
-    """Whether applying a few changes brings the index up to date."""
-    return side.lineage == snapshot.state.lineage and snapshot.state.last_change - side.applied <= _FOLLOWED_AT_ONCE
-
-
-def _index_follows(snapshot: Snapshot, index: VectorIndex) -> bool:
-    if index.lineage != snapshot.state.lineage or not _is_of_embedder(snapshot, index):
-        return False
-    changes = snapshot.changes_after(index.applied)
-    if changes is None:
-        return False
-    try:
-        index.apply(changes)
-    except IndexDamagedError:
-        return False
-    return True
-
-
-def _is_of_embedder(snapshot: Snapshot, index: VectorIndex) -> bool:
-    state = snapshot.state
-    return not len(index) or (index.stamp == (state.stamp or "") and index.ndim == state.ndim)
-
-
-def _rebuild_index(snapshot: Snapshot, index: VectorIndex) -> None:
-    state, (_, count, _) = snapshot.state, snapshot.counts()
-    index.rebuild(
-        snapshot.scan_vectors(), count, through=state.last_change, stamp=state.stamp or "", lineage=state.lineage
-    )
-
-
-def _lexicon_follows(snapshot: Snapshot, lexicon: Lexicon) -> bool:
-    if lexicon.lineage != snapshot.state.lineage:
-        return False
-    changes = snapshot.changes_after(lexicon.applied)
-    if changes is None:
-        return False
-    try:
-        lexicon.apply(changes)
-    except IndexDamagedError:
-        lexicon.reset()
-        return False
-    return True
-
-
-def _rebuild_lexicon(snapshot: Snapshot, lexicon: Lexicon) -> None:
-    lexicon.rebuild(snapshot.scan(), through=snapshot.state.last_change, lineage=snapshot.state.lineage)
-
-
-def _index_path(store: Store) -> Path:
-    return store.folder / INDEX_FILE
+def _is_of_embedder(store: Store, header: ColumnsHeader, columns: Columns) -> bool:
+    vectors = columns.view.vectors
+    return not vectors.count or (header.stamp == (store.stamp or "") and vectors.ndim == store.ndim)

@@ -12,10 +12,14 @@ import re
 import threading
 import unicodedata
 from collections.abc import Sequence
+from importlib.metadata import version
 from itertools import dropwhile
 
 import Stemmer
 import xxhash
+
+TERMS_VERSION = f"PyStemmer {version('PyStemmer')}, Unicode {unicodedata.unidata_version}"
+"""Of what `text_words` and `stems` return: those of another version may differ."""
 
 _MARKS = (
     "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u0309\u030a\u030b\u030c\u030f"

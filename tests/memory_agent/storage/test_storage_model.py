@@ -1,4 +1,4 @@
-"""Store, vector index and lexicon against plain dictionaries, through every operation on a user's folder."""
+"""An archive against plain dictionaries, through every operation on a user's folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
+from brute_force import assert_filters, assert_holds, assert_searches
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from samples import SMALL, exact_ranking, memory, new_key, unit_vectors
+from samples import SMALL, memory, new_key, unit_vectors
 
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
-from memory_agent.storage import derived
-from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_index import VectorIndex
 
 SETTINGS = msgspec.structs.replace(SMALL, exact_search_limit=12)
 WORDS = ("auth", "race", "mutex", "token", "retry")
@@ -48,15 +47,16 @@ class StorageModel(RuleBasedStateMachine):
         return None
 
     def open(self, folder: Path) -> None:
-        self.store = Store.open(folder, SETTINGS, key=self.key())
-        self.index: VectorIndex = derived.open_index(self.store, SETTINGS)
-        self.lexicon: Lexicon = derived.open_lexicon(self.store)
+        self.archive = Archive.open(folder, SETTINGS, "library", self.key())
+
+    @property
+    def store(self) -> Store:
+        return self.archive.store
 
     def teardown(self) -> None:
-        if hasattr(self, "store"):
-            self.both_indexes_answer_from_it_once_they_have_followed()
-            self.lexicon.close()
-            self.store.close()
+        if hasattr(self, "archive"):
+            self.the_view_answers_from_it()
+            self.archive.close()
             shutil.rmtree(self.root)
 
     def some_row(self, data: st.DataObject) -> int:
@@ -66,16 +66,11 @@ class StorageModel(RuleBasedStateMachine):
     def put(self, text: str, session: str | None, vector: int | None, event: int) -> None:
         self.put_all([(text, session, vector, event)])
 
-    @rule(
-        batch=st.lists(st.tuples(words, sessions, vectors, st.integers(0, 200)), min_size=2, max_size=12),
-        follow=st.booleans(),
-    )
-    def put_all(self, batch: list[tuple[str, str | None, int | None, int]], follow: bool = True) -> None:
-        with self.store.batch() as opened:
+    @rule(batch=st.lists(st.tuples(words, sessions, vectors, st.integers(0, 200)), min_size=2, max_size=12))
+    def put_all(self, batch: list[tuple[str, str | None, int | None, int]]) -> None:
+        with self.archive.batch() as opened:
             for text, session, vector, event in batch:
                 self.put_one(opened, text, session, vector, f"e-{event}")
-        if follow:
-            derived.apply(self.store, self.index, self.lexicon, opened.changes)
 
     def put_one(self, batch: Any, text: str, session: str | None, vector: int | None, event: str) -> None:
         record = memory(text, session_id=session, event_id=event)
@@ -92,50 +87,63 @@ class StorageModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         row = self.some_row(data)
-        with self.store.batch() as batch:
+        with self.archive.batch() as batch:
             assert batch.delete(row)
         del self.records[row]
         self.vectors.pop(row, None)
-        derived.apply(self.store, self.index, self.lexicon, batch.changes)
 
     @precondition(lambda self: self.records)
-    @rule(data=st.data(), vector=st.integers(0, len(VECTORS) - 1), follow=st.booleans())
-    def set_vector(self, data: st.DataObject, vector: int, follow: bool) -> None:
+    @rule(data=st.data(), vector=st.integers(0, len(VECTORS) - 1))
+    def set_vector(self, data: st.DataObject, vector: int) -> None:
         row = self.some_row(data)
-        with self.store.batch() as batch:
+        with self.archive.batch() as batch:
             batch.set_vector(row, VECTORS[vector])
         self.vectors[row] = VECTORS[vector]
-        if follow:
-            derived.apply(self.store, self.index, self.lexicon, batch.changes)
 
     @precondition(lambda self: self.records)
-    @rule(data=st.data(), text=words, session=sessions, follow=st.booleans())
-    def update(self, data: st.DataObject, text: str, session: str | None, follow: bool) -> None:
+    @rule(data=st.data(), text=words, session=sessions)
+    def update(self, data: st.DataObject, text: str, session: str | None) -> None:
         row = self.some_row(data)
         changed = msgspec.structs.replace(self.records[row], text=text, session_id=session, times_recalled=3)
-        with self.store.batch() as batch:
+        with self.archive.batch() as batch:
             batch.update(changed)
         self.records[row] = changed
-        if follow:
-            derived.apply(self.store, self.index, self.lexicon, batch.changes)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data(), text=words)
     def fail_in_the_middle_of_a_batch(self, data: st.DataObject, text: str) -> None:
         row = self.some_row(data)
-        with pytest.raises(ZeroDivisionError), self.store.batch() as batch:  # noqa: PT012
+        with pytest.raises(ZeroDivisionError), self.archive.batch() as batch:  # noqa: PT012
             batch.delete(row)
             batch.put(memory(text), VECTORS[0])
             1 / 0  # noqa: B018
 
+    @precondition(lambda self: self.records)
+    @rule(data=st.data())
+    def delete_behind_the_columns(self, data: st.DataObject) -> None:
+        """As a process that dies between the commit and the columns: they follow at the next open."""
+        row = self.some_row(data)
+        with self.store.batch() as batch:
+            assert batch.delete(row)
+        del self.records[row]
+        self.vectors.pop(row, None)
+        self.reopen()
+
     @rule()
     def save(self) -> None:
-        derived.save(self.store, self.index, self.lexicon)
+        self.archive._save()
+
+    @rule()
+    def purge(self) -> None:
+        self.archive.purge()
+
+    @rule()
+    def rebuild(self) -> None:
+        self.archive.rebuild()
 
     @rule()
     def reopen(self) -> None:
-        self.lexicon.close()
-        self.store.close()
+        self.archive.close()
         self.open(self.store.folder)
 
     @rule()
@@ -144,16 +152,13 @@ class StorageModel(RuleBasedStateMachine):
         self.folders += 1
         copy = self.root / str(self.folders)
         shutil.copytree(self.store.folder, copy)
-        self.lexicon._disconnect()
-        self.store._environment.close()
-        self.store._lock.release()
+        self.archive.abandon()
         self.open(copy)
 
-    @rule(name=st.sampled_from(["index.usearch", "lexicon.sqlite"]), data=st.data())
+    @rule(name=st.sampled_from([COLUMNS_FILE, GRAPH_FILE]), data=st.data())
     def damage(self, name: str, data: st.DataObject) -> None:
-        derived.save(self.store, self.index, self.lexicon)
-        self.lexicon.close()
-        self.store.close()
+        self.archive._save()
+        self.archive.close()
         path = self.store.folder / name
         if path.exists():
             content = bytearray(path.read_bytes())
@@ -163,7 +168,7 @@ class StorageModel(RuleBasedStateMachine):
 
     @invariant()
     def the_store_holds_what_the_model_holds(self) -> None:
-        if not hasattr(self, "store"):
+        if not hasattr(self, "archive"):
             return
         assert dict(self.store.scan()) == self.records
         assert self.store.pending_rows(1_000) == sorted(set(self.records) - set(self.vectors))
@@ -171,28 +176,14 @@ class StorageModel(RuleBasedStateMachine):
         assert all(self.store.row_of_id(record.id) == row for row, record in self.records.items())
         assert self.store.verify() == len(self.records)
 
-    @rule()  # no invariant: between two of these, changes pile up
-    def both_indexes_answer_from_it_once_they_have_followed(self) -> None:
-        derived.catch_up(self.store, self.index, self.lexicon)
-        rows, scores = self.index.search(QUERY, 100)
-        assert sorted(rows.tolist()) == sorted(self.vectors)
-        assert (np.diff(scores) <= 0).all()
-        expected = exact_ranking(self.vectors, QUERY)[:1]
-        assert rows[:1].tolist() == expected or np.isclose(scores[0], self.vectors[expected[0]] @ QUERY, atol=1e-3)
-        self.the_lexicon_answers_like_one_built_from_nothing()
-        chosen = MemoryFilter(session_id="s-1")
-        in_session = [row for row, record in self.records.items() if record.session_id == "s-1"]
-        assert self.lexicon.matching_rows(chosen).tolist() == in_session
-
-    def the_lexicon_answers_like_one_built_from_nothing(self) -> None:
-        """Scores too, which would show leftover words."""
-        with Lexicon.fresh(self.root / "built") as built:
-            built.rebuild(self.records.items(), through=1, lineage="model")
-            for word in WORDS:
-                holders = [row for row, record in self.records.items() if word in record.text]
-                (rows, scores), (_, expected) = self.lexicon.search(word, 1_000), built.search(word, 1_000)
-                assert sorted(rows.tolist()) == holders
-                assert np.allclose(scores, expected)
+    @rule()
+    def the_view_answers_from_it(self) -> None:
+        view = self.archive.view
+        assert not self.archive.is_rebuilding
+        assert view.applied == self.store.last_change
+        assert_holds(view, self.records, self.vectors)
+        assert_filters(view, self.records, MemoryFilter(session_id="s-1"))
+        assert_searches(view, self.records, self.vectors, QUERY, list(WORDS))
 
 
 class EncryptedStorageModel(StorageModel):
