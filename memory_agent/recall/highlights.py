@@ -44,7 +44,7 @@ def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence
     wanted = Counter(stems([fold(word) for word in query_words]))
     best: _Passage | None = None
     for column in (title, text, " ".join(tags)):
-        if hits := _hits(wanted, column):
+        if column and (hits := _hits(wanted, column)):
             found = _best_passage(wanted, _Part(column, word_spans(column), hits))
             if best is None or found.score > best.score:
                 best = found
@@ -87,7 +87,7 @@ def _sentence_starts(part: _Part) -> list[int]:
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
     """Return the score, and the last hit, of the passage at each of `starts`, which ascend up to the last hit."""
     numbers = list(hits)
-    held: Counter[str] = Counter()
+    held = dict.fromkeys(wanted, 0)
     scores = {}
     score = first = end = 0
     for start in starts:
