@@ -27,6 +27,7 @@ ENGINES = frozenset(
         "safetensors",
         "matplotlib",
         "cryptography",
+        "numkong",
         "sqlcipher3",
         "Stemmer",
     }

@@ -20,8 +20,8 @@ from memory_agent.records import Embedding
 Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.float64]
-Arrays = Mapping[str, npt.NDArray[Any]]
-"""The content of an index as named arrays, to be saved."""
+Arrays = Mapping[str, npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
+"""The content of an index as named arrays, to be saved; a sequence is one array in parts, along its first axis."""
 
 
 class Cosines(NamedTuple):
@@ -57,7 +57,7 @@ class VectorView(Protocol):
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
         """Return approximate cosines with `query` (d,), of unit length; at least those of the best `limit`.
 
-        With a `mask` (n,) the best are taken among its slots, and none of these is missed.
+        With a `mask` (n,) all its slots are looked at, and no others.
         """
         ...
 
@@ -77,11 +77,17 @@ class VectorIndex(Protocol):
     """Vectors by slot."""
 
     def append(self, vectors: Embedding) -> None:
-        """Add slots with `vectors` (k, d), zeros where a memory has none yet."""
+        """Add slots with `vectors` (k, d), zeros where a memory has none yet.
+
+        Raises `InvalidInputError` for vectors that are not finite or of another d; nothing is added then.
+        """
         ...
 
     def set(self, slots: Slots, vectors: Embedding) -> bool:
-        """Give `slots` (k,) without a vector one; return whether this was possible in place."""
+        """Give `slots` (k,) a vector; return False and change nothing where this needs a slot that never had one.
+
+        Raises `InvalidInputError` as `append` does, and for zeros.
+        """
         ...
 
     def remove(self, slots: Slots) -> None:

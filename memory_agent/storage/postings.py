@@ -170,13 +170,23 @@ class Postings:
 
         Raises `IndexDamagedError` where they do not fit each other.
         """
-        try:
-            base = _Base(arrays["offsets"], arrays["slots"], arrays["counts"])
-            lengths, vocabulary = arrays["lengths"], arrays["vocabulary"].tobytes().decode()
-        except (KeyError, UnicodeDecodeError) as error:
-            raise IndexDamagedError("words: an array is missing or damaged") from error
+        match arrays:
+            case {
+                "offsets": np.ndarray() as offsets,
+                "slots": np.ndarray() as slots,
+                "counts": np.ndarray() as counts,
+                "lengths": np.ndarray() as lengths,
+                "vocabulary": np.ndarray() as vocabulary,
+            }:
+                base = _Base(offsets, slots, counts)
+            case _:
+                raise IndexDamagedError("words: an array is missing")
         postings = cls()
-        postings._terms = {stem: term for term, stem in enumerate(vocabulary.split("\n") if vocabulary else [])}
+        try:
+            words = vocabulary.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise IndexDamagedError("words: the vocabulary is no UTF-8") from error
+        postings._terms = {stem: term for term, stem in enumerate(words.split("\n") if words else [])}
         if not _fit(base, lengths, len(postings._terms)):
             raise IndexDamagedError("words: the arrays do not fit each other")
         postings._base, postings._lengths = base, Column(lengths)

@@ -4,16 +4,200 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from math import log
+from math import inf, log, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import unit_vectors
 
-from memory_agent.storage.indexes import WordIndex, WordView
+from memory_agent.errors import InvalidInputError
+from memory_agent.records import Embedding
+from memory_agent.storage.array_file import read_arrays, write_arrays
+from memory_agent.storage.indexes import VectorIndex, VectorView, WordIndex, WordView
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.terms import fold, stems, text_words
+from memory_agent.storage.vector_table import VectorTable
+
+D = 24
+POOL = 48
+
+
+def pool() -> Embedding:
+    """Vectors (POOL, D) of unit length: clusters, equal ones, opposite ones, and some with one large component."""
+    vectors = unit_vectors(POOL, seed=3, ndim=D)
+    vectors[1] = vectors[0]
+    vectors[2] = -vectors[0]
+    vectors[3] = np.eye(D)[5]
+    vectors[4:8] = 0.02 * vectors[4:8] + np.eye(D)[:4]
+    unit: Embedding = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+POOLED = pool()
+NONE = np.zeros(D, dtype=np.float32)
+Model = list[Embedding | None]
+"""A vector for each slot, or None."""
+
+
+def stacked(model: Model) -> Embedding:
+    rows = [NONE if vector is None else vector for vector in model]
+    return np.stack(rows) if rows else np.zeros((0, D), dtype=np.float32)
+
+
+def exact(model: Model, query: Embedding) -> npt.NDArray[np.float64]:
+    cosines = stacked(model).astype(np.float64) @ query.astype(np.float64)
+    return np.where([vector is not None for vector in model], cosines, nan) if model else cosines
+
+
+def assert_answers(view: VectorView, model: Model, limit: int = 5) -> None:
+    """Compare every answer of a view with brute force over `model`."""
+    slots = np.arange(len(model))
+    present = np.array([vector is not None for vector in model], dtype=bool)
+    assert view.count == present.sum()
+    if present.any():
+        assert view.ndim == D
+        assert np.allclose(view.vectors(slots), stacked(model), atol=2e-5)
+    for query in (POOLED[0], POOLED[5], unit_vectors(1, seed=9, ndim=D)[0]):
+        cosines, best = view.cosines(query, slots), exact(model, query)
+        assert np.array_equal(np.isnan(cosines), ~present)
+        assert np.allclose(cosines, best, atol=1e-4, equal_nan=True)
+        some = slots[::-3]
+        assert np.array_equal(view.cosines(query, some), cosines[some], equal_nan=True)
+        scan = view.scan(query, limit)
+        assert_within(scan.values, cosines, scan.error)
+        unseen = present & np.isnan(scan.values)
+        assert np.all(cosines[unseen] <= scan.unseen)
+        assert scan.unseen == -inf or view.is_approximate
+        for mask in (np.zeros(len(model), dtype=bool), slots % 2 == 0, slots == len(model) - 1, slots >= 0):
+            masked = view.scan(query, limit, mask)
+            assert np.array_equal(np.isnan(masked.values), ~(mask & present))
+            assert_within(masked.values, cosines, masked.error)
+            assert masked.unseen == -inf
+
+
+def assert_within(values: npt.NDArray[np.float32], cosines: npt.NDArray[np.float64], error: float) -> None:
+    seen = ~np.isnan(values)
+    assert values.dtype == np.float32
+    assert np.all(np.abs(values[seen] - cosines[seen]) <= error)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "append", "append", "set", "remove", "keep", "reload"]),
+        st.lists(st.integers(0, POOL - 1), max_size=6),
+    ),
+    max_size=25,
+)
+
+
+class VectorIndexContract:
+    """What every `VectorIndex` does. A subclass says how one is made, and how one is made of saved arrays."""
+
+    make: Callable[[], VectorIndex]
+    remake: Callable[[Any], VectorIndex]
+
+    @given(steps=steps)
+    def test_answers_equal_brute_force_and_views_do_not_change(
+        self, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[int]]]
+    ) -> None:
+        path = tmp_path_factory.getbasetemp() / f"{type(self).__name__}.arrays"
+        index, model = type(self).make(), Model()
+        views: list[tuple[VectorView, Model]] = []
+        for step, numbers in steps:
+            if step == "append":
+                added: Model = [None if number % 7 == 6 else POOLED[number] for number in numbers]
+                index.append(stacked(added))
+                model += added
+            elif step == "set":
+                wanted = sorted({number % len(model) for number in numbers}) if model else []
+                slots = [slot for slot in wanted if model[slot] is None]
+                vectors = POOLED[[slot % POOL for slot in slots]]
+                if index.set(np.array(slots, dtype=np.int64), vectors):
+                    model = [POOLED[i % POOL] if i in slots else vector for i, vector in enumerate(model)]
+            elif step == "remove":
+                gone = {number % len(model) for number in numbers} if model else set()
+                index.remove(np.array(sorted(gone), dtype=np.int64))
+                model = [None if i in gone else vector for i, vector in enumerate(model)]
+            elif step == "keep":
+                kept = [i for i in range(len(model)) if i not in numbers]
+                index, model = index.keep(np.array(kept, dtype=np.int64)), [model[i] for i in kept]
+            else:
+                write_arrays(path, {}, index.arrays())
+                index = type(self).remake(read_arrays(path, dict)[1])
+            views.append((index.view(), list(model)))
+        for view, then in [*views[-1:], *views]:
+            assert_answers(view, then)
+
+    def test_a_slot_that_never_had_a_vector_gets_one_in_place_and_another_does_not(self) -> None:
+        index = type(self).make()
+        index.append(np.stack([POOLED[0], NONE, POOLED[1], NONE]))
+        before = index.view()
+        assert index.set(np.array([1]), POOLED[8:9])
+        assert not index.set(np.array([0, 3]), POOLED[9:11])
+        index.remove(np.array([2]))
+        assert not index.set(np.array([2]), POOLED[9:10])
+        assert_answers(index.view(), [POOLED[0], POOLED[8], None, None])
+        assert_answers(before, [POOLED[0], None, POOLED[1], None])
+
+    def test_slots_may_come_before_the_first_vector(self) -> None:
+        index = type(self).make()
+        index.append(np.zeros((2, 0), dtype=np.float32))
+        index.append(np.zeros((1, D), dtype=np.float32))
+        assert index.view().count == 0
+        assert np.isnan(index.view().scan(POOLED[0], 5).values).tolist() == [True] * 3
+        assert np.isnan(index.view().cosines(POOLED[0], np.array([0, 2]))).all()
+        assert index.set(np.array([1]), POOLED[:1])
+        index.append(np.zeros((1, 0), dtype=np.float32))
+        assert_answers(index.view(), [None, POOLED[0], None, None])
+
+    def test_equal_vectors_have_equal_cosines(self) -> None:
+        index = type(self).make()
+        index.append(np.stack([POOLED[9], *POOLED[10:40], POOLED[9]]))
+        index.append(POOLED[9:10])
+        for query in POOLED[:5]:
+            cosines = index.view().cosines(query, np.arange(33))
+            assert cosines[0] == cosines[31] == cosines[32]
+
+    @pytest.mark.parametrize(
+        "vector",
+        [np.full(D, nan), np.full(D, inf), np.where(np.arange(D) == 3, -inf, 1), np.ones(D + 1)],
+        ids=["nan", "infinite", "one infinite", "other d"],
+    )
+    def test_a_vector_that_cannot_be_compared_is_refused_and_nothing_changes(self, vector: Embedding) -> None:
+        index = type(self).make()
+        index.append(np.stack([POOLED[0], NONE]))
+        bad = vector.astype(np.float32)
+        with pytest.raises(InvalidInputError):
+            index.append(np.stack([np.ones_like(bad), bad]))
+        with pytest.raises(InvalidInputError):
+            index.set(np.array([1]), bad[None])
+        with pytest.raises(InvalidInputError):
+            index.view().scan(bad, 5)
+        with pytest.raises(InvalidInputError):
+            index.view().cosines(bad, np.array([0]))
+        assert_answers(index.view(), [POOLED[0], None])
+
+    def test_a_zero_query_is_refused(self) -> None:
+        index = type(self).make()
+        index.append(POOLED[:2])
+        with pytest.raises(InvalidInputError):
+            index.view().scan(NONE, 5)
+        with pytest.raises(InvalidInputError):
+            index.set(np.array([0]), NONE[None])
+
+    def test_an_empty_index_answers(self) -> None:
+        assert_answers(type(self).make().view(), [])
+
+
+class TestVectorTable(VectorIndexContract):
+    make = VectorTable
+    remake = VectorTable.from_arrays
+
 
 TEXTS = (
     ("", "", ""),
@@ -82,7 +266,10 @@ class WordIndexContract:
 
     @settings(deadline=None)
     @given(steps=word_steps)
-    def test_answers_equal_brute_force_and_views_do_not_change(self, steps: list[tuple[str, list[int]]]) -> None:
+    def test_answers_equal_brute_force_and_views_do_not_change(
+        self, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[int]]]
+    ) -> None:
+        path = tmp_path_factory.getbasetemp() / f"{type(self).__name__}.arrays"
         index, model = type(self).make(), WordModel()
         views: list[tuple[WordView, WordModel]] = []
         for step, numbers in steps:
@@ -97,11 +284,9 @@ class WordIndexContract:
                 kept = [slot for slot in range(len(model)) if slot not in numbers]
                 index, model = index.keep(np.array(kept, dtype=np.int64)), [model[slot] for slot in kept]
             else:
-                arrays = {name: values.copy() for name, values in index.arrays().items()}
-                for values in arrays.values():
-                    values.flags.writeable = False
+                write_arrays(path, {}, index.arrays())
                 if step == "reload":
-                    index = type(self).remake(arrays)
+                    index = type(self).remake(read_arrays(path, dict)[1])
             views.append((index.view(), list(model)))
         for view, then in [*views[-1:], *views]:
             assert_words(view, then)
@@ -126,12 +311,13 @@ class WordIndexContract:
             index.remove(np.array([0, 2, 7]))
             assert_words(index.view(), [None if slot in (0, 2, 7) else texts for slot, texts in enumerate(TEXTS)])
 
-    def test_removed_words_are_in_no_saved_array(self) -> None:
+    def test_removed_words_are_in_no_saved_file(self, tmp_path: Path) -> None:
         index = type(self).make()
         index.append([("", "alpha zanzibar", ""), ("", "alpha beta", "")])
         index.remove(np.array([0]))
         for remaining in (index, index.keep(np.array([1])), index.keep(np.array([0, 1]))):
-            saved = b"".join(values.tobytes() for values in remaining.arrays().values())
+            write_arrays(tmp_path / "words.arrays", {}, remaining.arrays())
+            saved = (tmp_path / "words.arrays").read_bytes()
             assert b"zanzibar" not in saved
             assert b"beta" in saved
 
