@@ -42,6 +42,8 @@ class Column(Generic[Number]):
         """Append values (k,)."""
         added = np.asarray(values, dtype=self._values.dtype)
         end = self._count + len(added)
+        if end == self._count:
+            return  # even nothing cannot be assigned to a read-only array
         if end > len(self._values):
             self._move(max(end, 2 * self._count, _LEAST_CAPACITY))
         self._values[self._count : end] = added

@@ -55,8 +55,9 @@ class _Folds(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         if _WORD.match(char):
-            base = unicodedata.normalize("NFD", char)[0].lower()
-            folded = base if base.isascii() else _in_lower_case(char)
+            lower = _in_lower_case(char)
+            base = unicodedata.normalize("NFD", lower)[0].lower()
+            folded = base if base.isascii() else lower
         else:
             folded = "" if char in _MARKS else char
         if len(self) < _FOLDED_CHARS:

@@ -1,0 +1,90 @@
+"""Highlights against the `snippet()` of FTS5."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from memory_agent.recall.highlights import highlights
+from memory_agent.storage.terms import query_words, text_words
+
+LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
+KNOWN_STEMS = re.compile(r"\w*(bly|ble|logy|logies|logical|kked)\b", re.IGNORECASE)
+"""Words on which Snowball's Porter differs from that of FTS5."""
+
+said = st.sampled_from(
+    [
+        *("run", "running", "race", "races", "Café", "cafe\u0301", "東京", "other", "words", "of", "no", "interest"),
+        *(". And", ": so", ".\n\nThen", "... well", "a.b", "- ", ".", ":", "!", "☀", "**", "x" * 70),
+    ]
+)
+texts = st.lists(said, max_size=90).map(" ".join)
+short = st.lists(said, max_size=30).map(" ".join)
+queries = st.lists(
+    st.sampled_from(["run", "runs", "race", "café", "東京", "interest", "absent"]), min_size=1, max_size=6
+)
+
+
+def snippets(words: list[str], memories: list[tuple[str, str, str]]) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(
+            "CREATE VIRTUAL TABLE words USING fts5 (title, text, tags, tokenize='porter unicode61 remove_diacritics 2')"
+        )
+        connection.executemany("INSERT INTO words VALUES (?, ?, ?)", memories)
+        found = dict(
+            connection.execute(
+                "SELECT rowid, snippet(words, -1, '**', '**', '…', 24) FROM words WHERE words MATCH ?",
+                (" OR ".join(f'"{word}"' for word in words),),
+            )
+        )
+    return [(found[row],) if row in found else () for row in range(1, len(memories) + 1)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(words=queries, title=short, text=texts, tags=st.lists(st.sampled_from(["run", "a race", "b"]), max_size=3))
+@example(words=["run"], title="", text="run " * 60, tags=[])
+@example(
+    words=["race", "run"], title="race", text="other " * 20 + "x. " + "words " * 30 + "race. Run " * 3, tags=["run"]
+)
+def test_passages_are_those_of_fts5(words: list[str], title: str, text: str, tags: list[str]) -> None:
+    words = list(dict.fromkeys(words))
+    assert [highlights(words, title, text, tags)] == snippets(words, [(title, text, " ".join(tags))])
+
+
+@pytest.mark.skipif(not LOCOMO.exists(), reason="the real dialogues are not beside this checkout")
+def test_passages_of_real_dialogues_are_those_of_fts5() -> None:
+    dialogue = json.loads(LOCOMO.read_text(encoding="utf-8"))[0]
+    sessions = [part for part in dialogue["conversation"].values() if isinstance(part, list)]
+    turns = [(turn["speaker"], turn["text"], "") for part in sessions for turn in part]
+    turns += [("", " ".join(turn["text"] for turn in part), "") for part in sessions]
+    memories = [memory for memory in turns if not KNOWN_STEMS.search(memory[1])]
+    assert len(memories) > 300
+    for question in dialogue["qa"][::4]:
+        words = query_words(KNOWN_STEMS.sub("", question["question"]))
+        assert [highlights(words, title, text, ()) for title, text, _ in memories] == snippets(words, memories)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mutex. " * 14_000, "x" * 100_000, "mutex " + "e\u0301" * 49_000, "🤖 " * 49_999 + "mutex", "mutex\0" * 16_000],
+    ids=["all hits", "one run", "marks", "emoji", "NUL"],
+)
+def test_a_text_of_100_000_characters_has_a_passage_of_24_words(text: str) -> None:
+    found = highlights(["mutexes", "lock"], "", text, ())
+    assert len(found) == ("mutex" in text)
+    assert all(len(text_words(passage)) <= 24 and "**mutex**" in passage for passage in found)
+
+
+def test_lone_surrogates_are_kept_as_they_are() -> None:
+    assert highlights(["lock"], "\ud800", "a\ud800lock", ()) == ("a\ud800**lock**",)
+
+
+def test_without_shared_words_there_is_no_passage() -> None:
+    assert highlights(["lock"], "a", "b", ("c",)) == highlights([], "a", "b", ()) == ()

@@ -1,0 +1,86 @@
+"""Words and stems against FTS5's tokenizers."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hammering import hammered
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from memory_agent.storage.terms import fold, query_words, stems, text_words, word_spans
+
+LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
+KNOWN_STEMS = re.compile(r".*(bly|bli|logy|logies|logi|kked|kking)$")
+"""Words on which Snowball's Porter differs from that of FTS5."""
+
+ranges = [(0, 0x17F), (0x300, 0x331), (0x391, 0x3A1), (0x3A3, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x1E02, 0x1EF9)]
+characters = st.one_of(
+    *(st.characters(min_codepoint=low, max_codepoint=high) for low, high in ranges),
+    st.sampled_from("東京 日本☀❤\u3000…“—"),
+)
+
+
+def fts5_words(tokenizer: str, texts: Iterable[str]) -> list[list[str]]:
+    """Return the words of each text as FTS5 stores them."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize='{tokenizer}')")
+        connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab (texts, instance)")
+        found: list[list[str]] = []
+        for row, text in enumerate(texts):
+            connection.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (row, text))
+            found.append([])
+        for row, word in connection.execute("SELECT doc, term FROM vocabulary ORDER BY doc, offset"):
+            found[row].append(word)
+        return found
+
+
+@settings(deadline=None)
+@given(text=st.text(characters))
+@example("e\u0301te\u0301 \u0301x a_\u0301b \u0345y ΣΑΣ ſ ß İ ǅ Å K")
+def test_words_are_split_and_folded_as_by_fts5(text: str) -> None:
+    assert [text_words(text)] == fts5_words("unicode61 remove_diacritics 2", [text])
+
+
+@settings(deadline=None)
+@given(text=st.text(characters | st.characters()))
+def test_spans_and_folding_keep_every_word_apart(text: str) -> None:
+    spans = word_spans(text)
+    assert [fold(text[start:end]) for start, end in spans] == text_words(text)
+    assert all(text_words(word) == [word] for word in text_words(text))
+
+
+@settings(deadline=None)
+@given(text=st.text(characters | st.characters()))
+def test_each_word_of_a_query_is_one_word_of_the_index(text: str) -> None:
+    assert all(len(text_words(word)) == 1 for word in query_words(text))
+
+
+@pytest.mark.skipif(not LOCOMO.exists(), reason="the real dialogues are not beside this checkout")
+def test_real_words_have_the_stems_of_fts5() -> None:
+    words = sorted(set(text_words(LOCOMO.read_text(encoding="utf-8"))))
+    assert len(words) > 5_000
+    expected = [found[0] for found in fts5_words("porter unicode61 remove_diacritics 2", words)]
+    differing = [word for word, stem, said in zip(words, stems(words), expected, strict=True) if stem != said]
+    assert [word for word in differing if not KNOWN_STEMS.match(word)] == []
+
+
+def test_short_and_long_words_are_their_own_stem() -> None:
+    assert stems(["as", "is", "running", "runnings" * 9]) == ["as", "is", "run", "runnings" * 9]
+
+
+def test_stems_are_the_same_in_all_threads() -> None:
+    words = ["relational", "running", "flies", "agreed", "müde", "abc"] * 50
+    expected = stems(words)
+
+    def read() -> None:
+        assert stems(words) == expected
+
+    with hammered(read):
+        for _ in range(200):
+            read()
