@@ -49,6 +49,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     with_embedding: bool
     by_run: str | None = None
 
+    @property
+    def needs_vector(self) -> bool:
+        """Whether the answer depends on the query's vector."""
+        return self.mode != "lexical" or self.floor is not None
+
 
 def make_query(
     query: str,

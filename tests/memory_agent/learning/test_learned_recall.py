@@ -172,11 +172,8 @@ def test_an_outcome_counts_half_a_tenth_below_the_best_and_next_to_nothing_far_b
         NOTHING, np.zeros(3, dtype=np.float32), np.empty(0, dtype=np.int64), np.empty(0), MemoryPrior()
     )
 
-    def outcomes(quality: float | None) -> list[float]:
-        records = [
-            MemoryRecord(id="", text="", source="user_input", kind="episode", timestamp=NOW, quality_score=quality)
-        ] * 4
-        return [float(outcome) for outcome in lifts(totals, vectors, records, adaptation, ON).outcome]
+    def outcomes(quality: float) -> list[float]:
+        return [float(outcome) for outcome in lifts(totals, vectors, np.full(4, quality), adaptation, ON).outcome]
 
     worked = outcomes(1.0)
     assert worked[0] == pytest.approx(ON.outcome / 2)
