@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
 from ulid import ULID
 
 from memory_agent import MemoryProvider
-from memory_agent.embedders import Embedder, EmbedderInfo
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.deadline import REASONS
-from memory_agent.records import Embedding, Mode
+from memory_agent.records import Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings
 
 
@@ -35,20 +35,23 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iter
         yield memory
 
 
-class OtherModel:
+class OtherModel(Embedder):
     """The same engine under another name, whose vectors are not comparable with the store's."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self.info = EmbedderInfo(model="other", model_sha256="0" * 64, scheme="int8", runtime="r", ndim=384)
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        return -self._embedder.embed_query(text, timeout_s)
+    @property
+    def info(self) -> EmbedderInfo:
+        return EmbedderInfo(model="other", model_sha256="0" * 64, scheme="int8", runtime="r", ndim=384)
 
-    def embed_texts(self, texts: list[str], progress: Any = None) -> Embedding:
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        return SettledVector(-self._embedder.embed_query(text, timeout_s))
+
+    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         return -self._embedder.embed_texts(texts, progress)
 
-    def count_tokens(self, text: str) -> int:
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         return self._embedder.count_tokens(text)
 
     def close(self) -> None:
