@@ -28,6 +28,7 @@ ENGINES = frozenset(
         "matplotlib",
         "cryptography",
         "sqlcipher3",
+        "Stemmer",
     }
 )
 FACES_OF_RELAY = frozenset(

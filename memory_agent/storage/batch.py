@@ -1,7 +1,7 @@
 """One atomic write to a store.
 
 A batch is a snapshot that can also write, and reads what it has written. It logs each change in the same transaction,
-so that derived indexes can always find out what they missed.
+so that the columns can always find out what they missed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.storage.changes import Changes, IndexedText, LogEntry, Op, indexed_text
+from memory_agent.storage.changes import Changes, LogEntry, Op, texts_of
 from memory_agent.storage.codec import (
     Usage,
     encode_checked,
@@ -59,7 +59,7 @@ Touches = Mapping[int, tuple[int, datetime]]
 class Batch(Snapshot):
     """Changes that become durable together when the `with` block of `Store.batch` ends.
 
-    `changes` is then set: what the derived indexes have to follow. Invalid input raises `InvalidInputError`; an
+    `changes` is then set: what the columns have to follow. Invalid input raises `InvalidInputError`; an
     exception that leaves the block undoes the whole batch.
     """
 
@@ -148,14 +148,13 @@ class Batch(Snapshot):
         if value != self._transaction.get(RECORDS, row_key(row)):
             self._check_room()
             self._transaction.put(RECORDS, row_key(row), value)
-            words = indexed_text(old)
-            self._log("update", row, None if words == indexed_text(record) else words)
+            self._log("update" if texts_of(record) == texts_of(old) else "reword", row)
         return row
 
     def delete(self, row: int) -> bool:
         """Delete a memory; return whether there was one. Its events stay known, so that no replay brings it back.
 
-        Works on a full disk. Its text stays in the change log until both derived indexes have followed.
+        Works on a full disk.
         """
         record = self.record(row)
         if record is None:
@@ -163,7 +162,7 @@ class Batch(Snapshot):
         for database in (RECORDS, VECTORS, USAGE, PENDING):
             self._transaction.delete(database, row_key(row))
         self._transaction.delete(IDS, name_key(record.id, "id"))
-        self._log("delete", row, indexed_text(record))
+        self._log("delete", row)
         return True
 
     def count(self, counter: str, by: int = 1) -> None:
@@ -345,13 +344,13 @@ class Batch(Snapshot):
         for row, _ in self.scan():
             self._write(PENDING, row, b"")
         self.state.ndim = None
-        # No index can follow this row by row: a gap in the log makes them rebuild.
+        # Columns cannot follow this row by row: a gap in the log makes them rebuild.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change
         self._entries.clear()
 
-    def _log(self, op: Op, row: int, before: IndexedText | None = None) -> None:
-        entry = LogEntry(op, row, before)
+    def _log(self, op: Op, row: int) -> None:
+        entry = LogEntry(op, row)
         self.state.last_change = change = self.state.last_change + 1
         self._entries.append(entry)
         self._write(CHANGES, change, encode_entry(change, entry))

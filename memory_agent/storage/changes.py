@@ -1,7 +1,7 @@
-"""The changes of a store, in the form that derived indexes follow. Plain data, no engine.
+"""The changes of a store, in the form that its columns follow. Plain data, no engine.
 
 A change holds the current state of a row: several changes of one row, in a batch or in a range of the change log, are
-settled into one. So an index that follows a long range late ends in the same state as one that followed each batch.
+settled into one. So columns that follow a long range late end in the same state as ones that followed each batch.
 """
 
 from __future__ import annotations
@@ -16,45 +16,32 @@ import numpy.typing as npt
 from memory_agent.records import Embedding, MemoryRecord
 
 Rows = npt.NDArray[np.int64]
-IndexScores = npt.NDArray[np.float32]
-"""What an index returns: cosines or BM25, higher is better."""
 
-Op = Literal["put", "vector", "update", "delete"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete")  # their places are stored; append only
-
-
-class IndexedText(msgspec.Struct, frozen=True, array_like=True):
-    """The text of a memory that the lexicon indexes."""
-
-    title: str
-    text: str
-    tags: tuple[str, ...]
+Op = Literal["put", "vector", "update", "delete", "reword"]
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword")  # their places are stored; append only
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One entry of the change log. `before`: the former text, if this change altered it."""
+    """One entry of the change log. `reword` is an update that altered the words of the memory."""
 
     op: Op
     row: int
-    before: IndexedText | None = None
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The effect of a range of the log on one row; the fields are those of `Change`."""
+    """The effect of a range of the log on one row: the operation unless it was deleted, and whether it got a vector."""
 
     row: int
-    is_new: bool
-    is_updated: bool
+    op: Op
     new_vector: bool
-    before: IndexedText | None
 
 
 class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
     `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for one that is new in this range,
-    else `update`, or `vector` when only the vector changed. `new_vector`: `vector` was set in this range. `before`: the
-    text under which an index that has not followed this range holds the row; None when it is unchanged, or new.
+    else `reword` when its words changed, `update` when only other fields did, and `vector` when only the vector did.
+    `new_vector`: `vector` was set in this range.
     """
 
     row: int
@@ -62,7 +49,6 @@ class Change(msgspec.Struct, frozen=True):
     record: MemoryRecord | None
     vector: Embedding | None
     new_vector: bool
-    before: IndexedText | None = None
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -76,9 +62,9 @@ class Changes(msgspec.Struct, frozen=True):
     rows: Iterable[Change]
 
 
-def indexed_text(record: MemoryRecord) -> IndexedText:
-    """Return the text of `record` that is indexed."""
-    return IndexedText(record.title or "", record.text, record.tags)
+def texts_of(record: MemoryRecord) -> tuple[str, ...]:
+    """Return the texts whose words are searched: title, text and tags."""
+    return (record.title or "", record.text, *record.tags)
 
 
 def settle(entries: Iterable[LogEntry]) -> list[Settled]:
@@ -86,26 +72,11 @@ def settle(entries: Iterable[LogEntry]) -> list[Settled]:
     settled: dict[int, Settled] = {}
     for entry in entries:
         known = settled.get(entry.row)
-        settled[entry.row] = _begin(entry) if known is None else _continue(known, entry)
+        op = entry.op if known is None else max(known.op, entry.op, key=_STRENGTH.__getitem__)
+        new_vector = entry.op in ("put", "vector") or (known is not None and known.new_vector)
+        settled[entry.row] = Settled(entry.row, op, new_vector)
     return list(settled.values())
 
 
-def _begin(entry: LogEntry) -> Settled:
-    return Settled(
-        row=entry.row,
-        is_new=entry.op == "put",
-        is_updated=entry.op == "update",
-        new_vector=entry.op in ("put", "vector"),
-        before=None if entry.op == "put" else entry.before,
-    )
-
-
-def _continue(known: Settled, entry: LogEntry) -> Settled:
-    """The text before the range is that before its first change of the text; a new row had none."""
-    return Settled(
-        row=known.row,
-        is_new=known.is_new,
-        is_updated=known.is_updated or entry.op == "update",
-        new_vector=known.new_vector or entry.op == "vector",
-        before=None if known.is_new else known.before or entry.before,
-    )
+_STRENGTH: dict[Op, int] = {"delete": 0, "vector": 1, "update": 2, "reword": 3, "put": 4}
+"""Of two operations on one row the stronger is what happened; a deletion shows in the missing record."""

@@ -18,7 +18,7 @@ import xxhash
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
-from memory_agent.storage.changes import OPS, IndexedText, LogEntry
+from memory_agent.storage.changes import OPS, LogEntry
 from relay.disk import CHECKSUM_BYTES, checksum
 
 FORMAT = 1
@@ -279,8 +279,7 @@ def vector_bytes(ndim: int) -> int:
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:
     """Return the stored form of an entry of the change log; a deletion takes less than it frees."""
-    before = b"" if entry.before is None else _deflate(_encode(entry.before))
-    return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row) + before)
+    return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row))
 
 
 def decode_entry(change: int, value: bytes) -> LogEntry:
@@ -288,8 +287,9 @@ def decode_entry(change: int, value: bytes) -> LogEntry:
     body = without_checksum(change, value, "change")
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
         raise StoreDamagedError(f"change {change}: is not an entry of the log")
-    before = decode(_texts, change, _inflate(change, body[9:]), "change") if len(body) > 9 else None
-    return LogEntry(OPS[body[0]], row_number(body[1:9]), before)
+    op, row = OPS[body[0]], row_number(body[1:_PLACE_BYTES])
+    # In stores of 0.1.0 the former words follow where they changed.
+    return LogEntry("reword" if op == "update" and len(body) > _PLACE_BYTES else op, row)
 
 
 def encode_checked(number: int, value: object) -> bytes:
@@ -313,9 +313,6 @@ def decode(decoder: msgspec.msgpack.Decoder[T], number: int, body: bytes, what: 
         return decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise StoreDamagedError(f"{what} {number}: {error}") from error
-
-
-_texts = msgspec.msgpack.Decoder(IndexedText)
 
 
 def _encode(value: object) -> bytes:

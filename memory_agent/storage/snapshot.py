@@ -13,7 +13,7 @@ import numpy as np
 
 from memory_agent.errors import StoreDamagedError
 from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.storage.changes import Change, Changes, LogEntry, Op, Rows, Settled, settle
+from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, settle
 from memory_agent.storage.codec import (
     StoreState,
     Usage,
@@ -220,6 +220,11 @@ class Snapshot:
         entries = (decode_entry(row_number(k), v) for k, v in self._transaction.scan(CHANGES, row_key(seq + 1)))
         return Changes(seq, state.last_change, self.resolve(entries))
 
+    def contents(self) -> Changes:
+        """Return all memories as if they were new, for columns that begin empty. Lazy as `changes_after`."""
+        rows = (Change(row, "put", record, self.vector(row), True) for row, record in self.scan())
+        return Changes(0, self.state.last_change, rows)
+
     def resolve(self, entries: Iterable[LogEntry]) -> Iterator[Change]:
         """Settle log entries, with the current state of each row."""
         return (self._resolve(settled) for settled in settle(entries))
@@ -281,15 +286,7 @@ class Snapshot:
     def _resolve(self, settled: Settled) -> Change:
         record = self.record(settled.row)
         vector = None if record is None else self.vector(settled.row)
-        return Change(settled.row, _op(settled, record), record, vector, settled.new_vector, settled.before)
-
-
-def _op(settled: Settled, record: MemoryRecord | None) -> Op:
-    if record is None:
-        return "delete"
-    if settled.is_new:
-        return "put"
-    return "update" if settled.is_updated else "vector"
+        return Change(settled.row, "delete" if record is None else settled.op, record, vector, settled.new_vector)
 
 
 def _read_state(transaction: Transaction) -> StoreState:

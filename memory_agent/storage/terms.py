@@ -1,20 +1,33 @@
-"""Text as words: the words of a query, and a fingerprint that is equal for texts that say the same. Pure.
+"""Text as words: of a text and of a query, their stems, and a fingerprint that is equal for texts that say the same.
 
-Any input (query syntax, SQL, NUL, a megabyte) becomes quoted words joined by OR. Words are split as the index's
-tokenizer splits them, at everything that is neither letter nor digit. Spelling and phrases are ignored: a query is a
-whole message, which means neither.
+Words are split at everything that is neither letter nor digit, and folded: lower case, without diacritics. Spelling
+and phrases are ignored: a query is a whole message, which means neither. The words and stems of a text are those of
+FTS5 (`porter unicode61 remove_diacritics 2`), but for characters newer than its tables and for 18 of the 20,766 words
+of the evaluation's texts: Snowball's Porter leaves "logi", "bli" and the doubled letter of "trekked".
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
+from collections.abc import Sequence
 from itertools import dropwhile
 
+import Stemmer
 import xxhash
 
+_MARKS = (
+    "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u0309\u030a\u030b\u030c\u030f"
+    "\u0311\u031b\u0323\u0324\u0325\u0326\u0327\u0328\u032d\u032e\u0330\u0331"
+)
+"""Combining marks that belong to the word before them; all others separate words."""
+
 _WORD = re.compile(r"[^\W_]+")
-_LONGEST_WORD = 64  # characters; longer runs are digests and base64
+_MARKED_WORD = re.compile(rf"[^\W_](?:[^\W_]+|[{_MARKS}]+)*")
+_SHORTEST_INFLECTED = 3  # characters; shorter words, and those longer than `LONGEST_WORD`, are their own stem
+_FOLDED_CHARS = 1 << 15  # kept in the table; all scripts in use have fewer
+LONGEST_WORD = 64  # characters; longer runs are digests and base64
 _MOST_WORDS = 64  # distinct; search time grows with each
 _READ_CHARS = 100_000
 
@@ -32,9 +45,64 @@ _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure th
 """Words without meaning at the start or end of a text; within it they count: "not sure", "works so well"."""
 
 
+class _Folds(dict[int, str]):
+    """Each character in lower case without diacritics, "" for a mark of `_MARKS`; filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        if _WORD.match(char):
+            base = unicodedata.normalize("NFD", char)[0].lower()
+            folded = base if base.isascii() else _in_lower_case(char)
+        else:
+            folded = "" if char in _MARKS else char
+        if len(self) < _FOLDED_CHARS:
+            self[code] = folded
+        return folded
+
+
+def _in_lower_case(char: str) -> str:
+    return next((form for form in (char.casefold(), char.lower()) if len(form) == 1), char)
+
+
+_FOLDS = _Folds()
+
+
+class _Stemmers(threading.local):
+    """One stemmer a thread. Its cache is off: 0.22 us a word without, 0.12 with, and it would hold erased words."""
+
+    def __init__(self) -> None:
+        self.porter = Stemmer.Stemmer("porter", 0)
+
+
+_STEMMERS = _Stemmers()
+
+
+def fold(text: str) -> str:
+    """Return `text` in lower case without diacritics; each word of it stays one word."""
+    return text.lower() if text.isascii() else text.translate(_FOLDS)
+
+
+def text_words(text: str) -> list[str]:
+    """Return the folded words of `text` in order."""
+    return _WORD.findall(fold(text))
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return where each of `text_words(text)` begins and ends in `text`."""
+    return [found.span() for found in (_WORD if text.isascii() else _MARKED_WORD).finditer(text)]
+
+
+def stems(folded: Sequence[str]) -> list[str]:
+    """Return the Porter stems of folded words. Thread-safe."""
+    return [
+        stem if _SHORTEST_INFLECTED <= len(word) <= LONGEST_WORD else word
+        for word, stem in zip(folded, _STEMMERS.porter.stemWords(folded), strict=True)
+    ]
+
+
 def query_words(text: str) -> list[str]:
     """Return the distinct words to search for, in order, lower case; stop words only where there are no others."""
-    words = dict.fromkeys(word.lower() for word in _WORD.findall(text[:_READ_CHARS]) if len(word) <= _LONGEST_WORD)
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(text[:_READ_CHARS]) if len(word) <= LONGEST_WORD)
     telling = [word for word in words if word not in STOP_WORDS]
     return (telling or list(words))[:_MOST_WORDS]
 

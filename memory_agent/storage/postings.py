@@ -1,0 +1,299 @@
+"""The words of one user's memories as postings in numpy, ranked by BM25 as FTS5's `bm25()` ranks them.
+
+The postings of a term lie in the base, one array for all terms, and those since its last merge in the term's tail.
+Bases never change and tails only grow, so a view needs no lock and no copy: it ignores slots that came later.
+Rejected: one array per batch (a query then reads dozens), term frequencies in the low byte of the slot (512 repeats of
+a word in a long text scored a third too low).
+
+n = number of slots, t = terms, p = postings, w = words of a query, m = slots given.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.errors import IndexDamagedError
+from memory_agent.storage.column import Column
+from memory_agent.storage.indexes import Arrays, Mask, Scores, Slots
+from memory_agent.storage.terms import LONGEST_WORD, fold, stems, text_words
+
+_SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25, those of FTS5
+_LEAST_IDF = 1e-6  # of terms that half of the memories have
+_COUNT_BITS = 16
+_MOST_COUNT = (1 << _COUNT_BITS) - 1
+_LEAST_MERGED = 65_536  # postings
+_MERGED_SHARE = 1 / 8  # of the base: a merge moves all of it, 21 ms for 4 million postings
+_DEAD = -1
+
+Lengths = npt.NDArray[np.int32]
+
+
+class _Base(NamedTuple):
+    """Postings by term, then slot: those of term i at `offsets[i]` up to `offsets[i + 1]`."""
+
+    offsets: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.uint32]
+    counts: npt.NDArray[np.uint16]
+
+
+_Tail = Mapping[int, "array[int]"]
+"""By term: slot << 16 | count, ascending."""
+
+
+class PostingsView:
+    """The words of a `Postings` at one moment."""
+
+    def __init__(
+        self,
+        base: _Base,
+        tail: _Tail,
+        terms: Mapping[str, int],
+        lengths: Lengths,
+        live: int,
+        total: int,
+        has_dead: bool,
+    ) -> None:
+        """Take the parts of an index whose first slots have `lengths` (n,); terms and tail may grow meanwhile."""
+        self._base, self._tail, self._terms = base, tail, terms
+        self._lengths, self._live, self._total = lengths, live, total
+        self._has_dead = has_dead
+
+    def scores(self, words: Sequence[str]) -> Scores:
+        """Return BM25 (n,) as `WordView.scores` does; two words of one stem count twice."""
+        slots: list[npt.NDArray[np.uint32]] = []
+        counts: list[npt.NDArray[np.uint16]] = []
+        sizes: list[int] = []
+        for stem in _query_stems(words):
+            size = 0
+            for part in self._postings(stem):
+                slots.append(part[0])
+                counts.append(part[1])
+                size += len(part[0])
+            if size:
+                sizes.append(size)
+        if not sizes:
+            return np.zeros(len(self._lengths))
+        slot = np.concatenate(slots, dtype=np.int64)
+        count = np.concatenate(counts, dtype=np.float32)
+        norm = self._norms.take(slot)
+        held: npt.ArrayLike = sizes
+        if self._has_dead:
+            held = np.add.reduceat(norm < np.inf, np.cumsum([0, *sizes[:-1]]), dtype=np.int64)
+        norm += count
+        count /= norm
+        count *= np.repeat(self._idfs(held).astype(np.float32), sizes)
+        return np.bincount(slot, count, minlength=len(self._lengths)).astype(np.float64, copy=False)
+
+    def hits(self, words: Sequence[str], slots: Slots) -> Mask:
+        """Return (w, m): which of `slots` has which of `words`, in any inflection."""
+        found = np.zeros((len(words), len(slots)), dtype=np.bool_)
+        wanted = slots.astype(np.uint32)
+        for has_word, stem in zip(found, _query_stems(words), strict=True):
+            for held, _ in self._postings(stem):
+                places = np.searchsorted(held, wanted)
+                places[places == len(held)] = 0
+                has_word |= held[places] == wanted
+        found &= self._lengths[slots] > 0
+        return found
+
+    def having(self, words: Sequence[str]) -> dict[str, int]:
+        """Return how many memories have each of `words`, in any inflection."""
+        return {
+            word: sum(int(np.count_nonzero(self._lengths[slots] > 0)) for slots, _ in self._postings(stem))
+            for word, stem in zip(words, _query_stems(words), strict=True)
+        }
+
+    def _postings(self, stem: str) -> Iterator[tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]]:
+        """Yield the slots and counts of a stem, ascending, dead slots included; no empty ones."""
+        term = self._terms.get(stem)
+        if term is None:
+            return
+        base = self._base
+        if term + 1 < len(base.offsets):
+            start, end = base.offsets[term : term + 2].tolist()
+            if start < end:
+                yield base.slots[start:end], base.counts[start:end]
+        added = self._tail.get(term)
+        if added is not None:
+            added = added[:]  # one step of the interpreter: the writer may be appending
+            bound = len(self._lengths) << _COUNT_BITS
+            end = len(added) if added and added[-1] < bound else bisect_left(added, bound)
+            if end:
+                packed = np.frombuffer(added, dtype=np.uint64, count=end)
+                yield (packed >> _COUNT_BITS).astype(np.uint32), packed.astype(np.uint16)
+
+    def _idfs(self, held: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        number = np.asarray(held, dtype=np.float64)
+        idfs = np.log((self._live - number + 0.5) / (number + 0.5))
+        idfs[idfs <= 0] = _LEAST_IDF
+        idfs *= _SATURATION + 1
+        return idfs
+
+    @cached_property
+    def _norms(self) -> npt.NDArray[np.float32]:
+        """What is added to a count in the denominator of BM25, (n,): infinite for dead slots."""
+        mean = max(self._total, 1) / max(self._live, 1)
+        norms = self._lengths.astype(np.float32)
+        norms *= _SATURATION * _LENGTH_SHARE / mean
+        norms += _SATURATION * (1 - _LENGTH_SHARE)
+        if self._live < len(norms):
+            norms[self._lengths == _DEAD] = np.inf
+        return norms
+
+
+class Postings:
+    """Words by slot, a `WordIndex`. Title, text and tags count together."""
+
+    def __init__(self) -> None:
+        self._base = _Base(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint16))
+        self._lengths = Column(np.empty(0, dtype=np.int32))
+        self._terms: dict[str, int] = {}
+        self._tail: defaultdict[int, array[int]] = _new_tail()
+        self._tail_size = 0
+        self._live, self._total = 0, 0
+        self._has_dead = False
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Return the index that `arrays` were taken of; they may be read-only or mapped, and are kept.
+
+        Raises `IndexDamagedError` where they do not fit each other.
+        """
+        try:
+            base = _Base(arrays["offsets"], arrays["slots"], arrays["counts"])
+            lengths, vocabulary = arrays["lengths"], arrays["vocabulary"].tobytes().decode()
+        except (KeyError, UnicodeDecodeError) as error:
+            raise IndexDamagedError("words: an array is missing or damaged") from error
+        postings = cls()
+        postings._terms = {stem: term for term, stem in enumerate(vocabulary.split("\n") if vocabulary else [])}
+        if not _fit(base, lengths, len(postings._terms)):
+            raise IndexDamagedError("words: the arrays do not fit each other")
+        postings._base, postings._lengths = base, Column(lengths)
+        postings._live = int(np.count_nonzero(lengths != _DEAD))
+        postings._total = int(lengths.sum(where=lengths > 0, dtype=np.int64))
+        return postings
+
+    def append(self, texts: Sequence[Sequence[str]]) -> None:
+        """Add slots as `WordIndex.append` does. Words that `query_words` never asks for are only counted."""
+        terms, tail = self._terms, self._tail
+        lengths = []
+        for slot, parts in enumerate(texts, len(self._lengths)):
+            words = text_words("\n".join(parts))
+            lengths.append(len(words))
+            counts = Counter(stems(words))
+            for stem, count in counts.items():
+                if len(stem) <= LONGEST_WORD:
+                    term = terms.setdefault(stem, len(terms))
+                    tail[term].append(slot << _COUNT_BITS | min(count, _MOST_COUNT))
+            self._tail_size += len(counts)
+        self._lengths.append(lengths)
+        self._live += len(lengths)
+        self._total += sum(lengths)
+        if self._tail_size > max(_LEAST_MERGED, len(self._base.slots) * _MERGED_SHARE):
+            self._merge()
+
+    def remove(self, slots: Slots) -> None:
+        """Drop the words of `slots` from every answer at once, from memory with `keep`. Idempotent."""
+        slots = np.unique(slots)
+        lengths = self._lengths.view()[slots]
+        self._live -= int(np.count_nonzero(lengths != _DEAD))
+        self._total -= int(lengths.sum(where=lengths > 0, dtype=np.int64))
+        self._has_dead = self._has_dead or bool((lengths > 0).any())
+        self._lengths.set(slots, _DEAD)
+
+    def keep(self, slots: Slots) -> Self:
+        """Return a new index of `slots` alone, ascending, numbered from 0, without the words of others."""
+        renumbered = np.full(len(self._lengths), -1, dtype=np.int64)
+        renumbered[slots] = np.arange(len(slots))
+        return self._renumbered(renumbered, self._lengths.view()[slots])
+
+    def view(self) -> PostingsView:
+        """Return the words as of now."""
+        return PostingsView(
+            self._base, self._tail, self._terms, self._lengths.view(), self._live, self._total, self._has_dead
+        )
+
+    def arrays(self) -> Arrays:
+        """Return the content, for `from_arrays`, without the words of removed slots."""
+        if self._has_dead:
+            return self._renumbered(np.arange(len(self._lengths)), self._lengths.view()).arrays()
+        self._merge()
+        return {
+            **self._base._asdict(),
+            "lengths": self._lengths.view(),
+            "vocabulary": np.frombuffer("\n".join(self._terms).encode(), dtype=np.uint8),
+        }
+
+    def _merge(self) -> None:
+        """Move the tail into a new base."""
+        base, tail = self._base, self._tail
+        if not tail:
+            return
+        terms = sorted(tail)
+        sizes = [len(tail[term]) for term in terms]
+        packed = np.frombuffer(b"".join([tail[term] for term in terms]), dtype=np.uint64)
+        held = np.full(len(self._terms) + 1, len(base.slots), dtype=np.int64)
+        held[: len(base.offsets)] = base.offsets
+        places = np.repeat(held[1:][terms], sizes)
+        added = np.zeros(len(self._terms) + 1, dtype=np.int64)
+        added[1:][terms] = sizes
+        self._base = _Base(
+            held + np.cumsum(added),
+            np.insert(base.slots, places, packed >> _COUNT_BITS),
+            np.insert(base.counts, places, packed & _MOST_COUNT),
+        )
+        self._tail, self._tail_size = _new_tail(), 0
+
+    def _renumbered(self, renumbered: Slots, lengths: Lengths) -> Self:
+        """Return an index with `renumbered` (n,) slots, -1 for none, that have `lengths`, dead postings dropped."""
+        self._merge()
+        base = self._base
+        slots = np.where(self._lengths.view() > 0, renumbered, -1)[base.slots]
+        is_kept = slots >= 0
+        kept_before = np.concatenate([[0], np.cumsum(is_kept)])
+        sizes = np.diff(kept_before[base.offsets])
+        is_used = sizes > 0
+        kept = type(self)()
+        kept._terms = {
+            stem: term
+            for term, stem in enumerate(stem for stem, used in zip(self._terms, is_used, strict=True) if used)
+        }
+        offsets = np.concatenate([[0], np.cumsum(sizes[is_used])])
+        kept._base = _Base(offsets, slots[is_kept].astype(np.uint32), base.counts[is_kept])
+        kept._lengths = Column(lengths)
+        kept._live = int(np.count_nonzero(lengths != _DEAD))
+        kept._total = int(lengths.sum(where=lengths > 0, dtype=np.int64))
+        return kept
+
+
+def _new_tail() -> defaultdict[int, array[int]]:
+    return defaultdict(lambda: array("Q"))
+
+
+def _query_stems(words: Sequence[str]) -> list[str]:
+    return stems([fold(word) for word in words])
+
+
+def _fit(base: _Base, lengths: Lengths, terms: int) -> bool:
+    is_typed = (
+        base.offsets.dtype == np.int64
+        and base.slots.dtype == np.uint32
+        and base.counts.dtype == np.uint16
+        and lengths.dtype == np.int32
+    )
+    return (
+        is_typed
+        and len(base.offsets) == terms + 1
+        and base.offsets[0] == 0
+        and base.offsets[-1] == len(base.slots) == len(base.counts)
+        and bool((np.diff(base.offsets) > 0).all())
+        and (not len(base.slots) or int(base.slots.max()) < len(lengths))
+    )
