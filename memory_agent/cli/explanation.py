@@ -72,7 +72,7 @@ def _found(result: RecallResult) -> dict[str, object]:
         "weight of vectors": explanation["alpha"],
         "query centred": "yes" if explanation["centred"] else "no",
         "filters": _conditions(explanation["filters"]) or "none",
-        **_plan(explanation.get("plan")),
+        **_matching(explanation),
     }
 
 
@@ -85,16 +85,10 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
     }
 
 
-def _plan(plan: Mapping[str, Any] | None) -> dict[str, object]:
-    """Return how the filter was evaluated, if there was one."""
-    if not plan:
-        return {}
-    costs = ", ".join(f"{name.replace('_', ' ')} {cost:.2f} ms" for name, cost in plan["cost_ms"].items())
-    return {
-        "filter worked": plan["strategy"].replace("_", " "),
-        "memories that pass": plan["matching"] if plan["matching"] is not None else f"~{plan['estimated_matching']}",
-        "estimated cost": costs,
-    }
+def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
+    """Return how many memories pass the filter, if there was one."""
+    matching = explanation.get("matching")
+    return {} if matching is None else {"memories that pass": matching}
 
 
 def _conditions(filters: Mapping[str, Any]) -> list[str]:

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.embedders import EmbedderInfo, Embeddings, Progress
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
 from memory_agent.errors import ModelMissingError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.params import FeedbackParams, Params, RecallParams
 from memory_agent.protocol import Request, decode, encode_result
-from memory_agent.records import Embedding, MemoryStats, RecallResult
+from memory_agent.records import MemoryStats, RecallResult
 from memory_agent.runs import feedback_payload
 from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.folders import user_folder
@@ -129,15 +129,15 @@ class _EmptyMemory(Memory):
         """Log nothing."""
 
 
-class _NoModel:
+class _NoModel(Embedder):
     """An embedder without a model: an empty memory has no vectors to compare with."""
 
     @property
     def info(self) -> EmbedderInfo:
         raise _missing()
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        raise _missing()
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        return SettledVector(_missing())
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         raise _missing()

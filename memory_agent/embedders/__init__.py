@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, ModelError
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 
@@ -69,9 +69,33 @@ def check_text(field: str, text: object) -> None:
         raise InvalidInputError(field, f"is not valid Unicode: lone surrogate at {error.start}") from error
 
 
+class PendingVector(Protocol):
+    """A query that is being embedded, from `Embedder.begin_query`. For one thread; may be dropped without `result`."""
+
+    def result(self) -> Embedding:
+        """Wait for the (d,) vector and return it.
+
+        Raises `EmbedderUnavailableError` after the timeout given to `begin_query`, or another `ModelError`.
+        """
+        ...
+
+
+class SettledVector:
+    """A `PendingVector` whose outcome is known."""
+
+    def __init__(self, outcome: Embedding | ModelError) -> None:
+        self._outcome = outcome
+
+    def result(self) -> Embedding:
+        """Return the vector, or raise the error."""
+        if isinstance(self._outcome, ModelError):
+            raise self._outcome
+        return self._outcome
+
+
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into vectors. Thread-safe; the same text always gives the same bits.
+    """Turns text into vectors. Thread-safe; the same text always gives the same bits. Implementations inherit it.
 
     All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises `InvalidInputError`.
     `ModelMissingError` and `EmbedderUnavailableError` are retryable.
@@ -82,12 +106,19 @@ class Embedder(Protocol):
         """The origin of the vectors."""
         ...
 
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """Begin to embed `text`, ahead of all bulk work, and return without waiting.
+
+        `timeout_s` bounds the whole, from now. Raises only `InvalidInputError`; other errors come with the result.
+        """
+        ...
+
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
         """Return the (d,) vector of `text`, ahead of all bulk work.
 
         Raises `EmbedderUnavailableError` after `timeout_s`.
         """
-        ...
+        return self.begin_query(text, timeout_s).result()
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         """Return the (n, d) vectors of `texts`, at low priority. Raises if any text fails."""

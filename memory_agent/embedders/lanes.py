@@ -26,7 +26,7 @@ from typing import Protocol
 
 import numpy as np
 
-from memory_agent.embedders import EmbedderInfo, Embeddings, Progress, check_text
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, check_text
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records import Embedding
 
@@ -34,6 +34,7 @@ _BULK_CACHE = 4096  # 1.6 KB each
 _MOST_QUERY_THREADS = 4
 _LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
+_CLOSED = "the embedder was closed"
 _SLOW = 12.0  # ratio of elapsed to processor time of a nice thread
 _STALLED_S = 0.5
 
@@ -147,6 +148,23 @@ def resolve(future: Future[Embedding] | Future[Embeddings], outcome: Outcome) ->
         future.set_result(outcome)
 
 
+class _QueuedVector:
+    """The `PendingVector` of a query in the lanes."""
+
+    def __init__(self, future: Future[Embedding], timeout_s: float | None) -> None:
+        self._future = future
+        self._timeout_s = timeout_s
+        self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def result(self) -> Embedding:
+        """Return a copy of the vector; same errors as `PendingVector.result`."""
+        remaining_s = None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())
+        try:
+            return self._future.result(remaining_s).copy()
+        except TimeoutError as error:
+            raise EmbedderUnavailableError(f"no vector within {self._timeout_s:.3g} s") from error
+
+
 class Pace:
     """Detects when other programs starve the nice threads. Used under the lanes' lock.
 
@@ -174,7 +192,7 @@ class Pace:
         return hangs or self._slowness > _SLOW
 
 
-class LanedEmbedder:
+class LanedEmbedder(Embedder):
     """An `Embedder` over a model in this process. Safe to use from several threads."""
 
     def __init__(
@@ -221,12 +239,9 @@ class LanedEmbedder:
         """The origin of the vectors."""
         return self._model.info
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`, ahead of all bulk work; same errors as `Embedder.embed_query`."""
-        try:
-            return self.submit_query(text, timeout_s).result(timeout_s).copy()
-        except TimeoutError as error:
-            raise EmbedderUnavailableError(f"no vector within {timeout_s or 0.0:.3g} s") from error
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """Queue a query, ahead of all bulk work; same errors as `Embedder.begin_query`."""
+        return _QueuedVector(self.submit_query(text, timeout_s), timeout_s)
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         """Return the (n, d) vectors of `texts`; same errors as `Embedder.embed_texts`."""
@@ -249,19 +264,22 @@ class LanedEmbedder:
         """Queue a query and return its future; the vector is read-only.
 
         The future fails with `EmbedderUnavailableError` if the query does not start within `timeout_s`, at once if that
-        is 0 or less.
+        is 0 or less, or if this embedder is closed. Raises `InvalidInputError`.
         """
         digest = _digest("text", text)
         future: Future[Embedding] = Future()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         is_late = timeout_s is not None and timeout_s <= 0
         with self._lock:
-            self._check_open()
-            known = self._known(digest)
-            if known is None and not is_late:
+            outcome: Outcome | None = self._known(digest)
+            if self._closed:
+                outcome = EmbedderUnavailableError(_CLOSED)
+            elif outcome is None and is_late:
+                outcome = EmbedderUnavailableError(_LATE)
+            elif outcome is None:
                 self._ask(digest, text, Waiter(future, deadline))
-                return future
-        resolve(future, EmbedderUnavailableError(_LATE) if known is None else known)
+        if outcome is not None:
+            resolve(future, outcome)
         return future
 
     def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
@@ -273,7 +291,8 @@ class LanedEmbedder:
                 task.todo.append((digest, text))
             task.rows[digest].append(position)
         with self._lock:
-            self._check_open()
+            if self._closed:
+                raise EmbedderUnavailableError(_CLOSED)
             if texts:
                 self._tasks.append(task)
                 self._bulk_ready.notify_all()
@@ -289,17 +308,13 @@ class LanedEmbedder:
             self._bulk_ready.notify_all()
         for thread in self._threads:
             thread.join()
-        closed = EmbedderUnavailableError("the embedder was closed")
+        closed = EmbedderUnavailableError(_CLOSED)
         for query in self._queries:
             query.answer(closed)
         for task in self._tasks:
             resolve(task.future, closed)
         self._queries.clear()
         self._tasks.clear()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EmbedderUnavailableError("the embedder was closed")
 
     def _known(self, digest: Digest) -> Embedding | None:
         known = self._query_vectors.get(digest)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 import time
 
-from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.embedders import Embedder, PendingVector, check_text, open_embedder
 from memory_agent.errors import EmbedderUnavailableError, ModelError
+from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 
 _TRY_AGAIN_AFTER_S = 30.0
@@ -49,6 +50,14 @@ class LazyEmbedder:
                 raise self._failure.with_traceback(None)
         raise EmbedderUnavailableError("the model is still being opened")
 
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """As `Embedder.begin_query`; while the embedder opens, the query begins when its result is asked for."""
+        if self._embedder is not None:
+            return self._embedder.begin_query(text, timeout_s)
+        check_text("text", text)
+        self._start()
+        return _VectorOnceOpen(self, text, timeout_s)
+
     def look_again(self) -> None:
         """Forget a failure, so the next `get` tries to open the model again."""
         with self._guard:
@@ -81,3 +90,19 @@ class LazyEmbedder:
         else:
             with self._guard:
                 self._embedder, self._failure = embedder, None
+
+
+class _VectorOnceOpen:
+    """The `PendingVector` of a query that came while the embedder opened."""
+
+    def __init__(self, embedder: LazyEmbedder, text: str, timeout_s: float | None) -> None:
+        self._embedder = embedder
+        self._text = text
+        self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def result(self) -> Embedding:
+        """Open the embedder and embed; same errors as `LazyEmbedder.get` and `PendingVector.result`."""
+        return self._embedder.get(self._remaining_s()).embed_query(self._text, self._remaining_s())
+
+    def _remaining_s(self) -> float | None:
+        return None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())

@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
-from memory_agent.embedders import EmbedderInfo, Embeddings, Progress, check_text, wire
+from memory_agent.embedders import (
+    Embedder,
+    EmbedderInfo,
+    Embeddings,
+    PendingVector,
+    Progress,
+    SettledVector,
+    check_text,
+    wire,
+)
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
 from memory_agent.records import Embedding
 from relay.net import RequestSocket
@@ -28,17 +38,14 @@ _SILENT_AFTER_S = 0.4  # four times the time of the longest text
 _SILENT_PATIENCE_S = 0.05
 
 
-class RemoteEmbedder:
+class RemoteEmbedder(Embedder):
     """A client of one endpoint. Thread-safe: each request uses its own socket."""
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10.0, bulk_timeout_s: float = 120.0) -> None:
         """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of 64 texts. The server may start later."""
-        self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._bulk_timeout_s = bulk_timeout_s
-        self._lock = threading.Lock()
-        self._idle: deque[RequestSocket] = deque()
-        self._closed = False
+        self._sockets = _Sockets(endpoint)
         self._info: EmbedderInfo | None = None
         self._silence = _Silence()
 
@@ -46,18 +53,20 @@ class RemoteEmbedder:
     def info(self) -> EmbedderInfo:
         """The origin of the vectors, from the last answer or by a request. Raises the errors of `embed_query`."""
         if self._info is None:
-            self._info = wire.decode_answer(self._ask(wire.InfoQuestion(), (), self._timeout_s)).info
+            self._info = wire.decode_answer(self._begin(wire.InfoQuestion(), (), self._timeout_s).answer()).info
         if self._info is None:
-            raise EmbedderUnavailableError(f"{self._endpoint} does not say what its vectors come from")
+            raise EmbedderUnavailableError(f"{self._sockets.endpoint} does not say what its vectors come from")
         return self._info
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`; same errors as `Embedder.embed_query`."""
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """Send a query and return without waiting for its vector; same errors as `Embedder.begin_query`."""
         check_text("text", text)
-        with self._silence.patience(self._timeout_s if timeout_s is None else timeout_s) as patience_s:
-            question = wire.QueryQuestion(patience_s, time.monotonic())
-            vector: Embedding = self._vectors(question, [text], patience_s)[0]
-        return vector
+        patience_s = self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)
+        try:
+            request = self._begin(wire.QueryQuestion(patience_s, time.monotonic()), [text], patience_s)
+        except EmbedderUnavailableError as error:
+            return SettledVector(error)
+        return _SentQuery(request, self._vectors)
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         """Return the (n, d) vectors of `texts`, requested in chunks; same errors as `Embedder.embed_texts`."""
@@ -66,7 +75,8 @@ class RemoteEmbedder:
         chunks = []
         for start in range(0, len(texts), _CHUNK):
             chunk = texts[start : start + _CHUNK]
-            chunks.append(self._vectors(wire.BulkQuestion(), chunk, self._bulk_timeout_s))
+            answer = self._begin(wire.BulkQuestion(), chunk, self._bulk_timeout_s).answer()
+            chunks.append(self._vectors(answer, len(chunk)))
             if progress is not None:
                 progress(start + len(chunk), len(texts))
         return np.concatenate(chunks) if chunks else np.empty((0, self.info.ndim), dtype=np.float32)
@@ -75,55 +85,113 @@ class RemoteEmbedder:
         """Return the number of tokens of `text`; same errors as `Embedder.count_tokens`."""
         check_text("text", text)
         patience_s = self._timeout_s if timeout_s is None else timeout_s
-        return wire.decode_answer(self._ask(wire.TokensQuestion(), (text,), patience_s)).tokens
+        return wire.decode_answer(self._begin(wire.TokensQuestion(), (text,), patience_s).answer()).tokens
 
     def close(self) -> None:
         """Close the sockets; requests in progress end with their answer or timeout."""
-        with self._lock:
-            self._closed = True
-            while self._idle:
-                self._idle.pop().close()
+        self._sockets.close()
 
-    def _vectors(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> Embeddings:
-        self._info, vectors = wire.decode_vectors(self._ask(question, texts, timeout_s), len(texts))
+    def _begin(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> _Request:
+        return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
+
+    def _vectors(self, answer: Sequence[bytes], rows: int) -> Embeddings:
+        self._info, vectors = wire.decode_vectors(answer, rows)
         return vectors
 
-    def _ask(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> list[bytes]:
-        """Retry the request until it is answered. Raises `EmbedderUnavailableError` after `timeout_s`."""
-        frames = wire.encode_question(question, texts)
-        asked_at_s = time.monotonic()
-        wait_s = _FIRST_WAIT_S
-        with self._socket() as socket:
-            while (remaining_s := asked_at_s + timeout_s - time.monotonic()) >= _LEAST_WAIT_S:
-                try:
-                    answer = socket.request(frames, min(wait_s, remaining_s))
-                except DeadlineExceededError:
-                    wait_s *= 2
-                except UnavailableError as error:
-                    raise EmbedderUnavailableError(str(error)) from error
-                else:
-                    self._silence.heard()
-                    return answer
-        self._silence.waited_since(asked_at_s)
-        raise EmbedderUnavailableError(f"no answer from {self._endpoint} within {timeout_s:.3g} s")
 
-    @contextmanager
-    def _socket(self) -> Iterator[RequestSocket]:
-        """Borrow a socket for exclusive use."""
-        with self._lock:
-            if self._closed:
-                raise EmbedderUnavailableError("this embedder was closed")
-            socket = self._idle.pop() if self._idle else None
-        socket = socket or RequestSocket(self._endpoint)
+class _SentQuery:
+    """The `PendingVector` of a query that was sent."""
+
+    def __init__(self, request: _Request, decode: Callable[[Sequence[bytes], int], Embeddings]) -> None:
+        self._request = request
+        self._decode = decode
+
+    def result(self) -> Embedding:
+        """Return the vector; same errors as `PendingVector.result`."""
+        vector: Embedding = self._decode(self._request.answer(), 1)[0]
+        return vector
+
+
+class _Request:
+    """A request under way, on a socket of its own, which is idle again after the answer or when this is dropped."""
+
+    def __init__(self, sockets: _Sockets, frames: wire.Frames, timeout_s: float, silence: _Silence) -> None:
+        """Send `frames`. Raises `EmbedderUnavailableError` if that is impossible, or the timeout under 1 ms."""
+        self._endpoint = sockets.endpoint
+        self._frames = frames
+        self._timeout_s = timeout_s
+        self._silence = silence
+        self._sent_at_s = time.monotonic()
+        if timeout_s < _LEAST_WAIT_S:
+            raise self._unanswered()
+        self._socket = sockets.borrow()
+        self._give_back = weakref.finalize(self, sockets.give_back, self._socket)
+        self._correlation = self._send()
+
+    def answer(self) -> wire.Frames:
+        """Wait for the answer, repeating the request. Raises `EmbedderUnavailableError` at the timeout."""
         try:
-            yield socket
+            return self._wait()
         finally:
-            with self._lock:
-                keep = not self._closed
-                if keep:
-                    self._idle.append(socket)
-            if not keep:
-                socket.close()
+            self._give_back()
+
+    def _wait(self) -> wire.Frames:
+        ends_at_s, wait_s = self._sent_at_s + self._timeout_s, _FIRST_WAIT_S
+        while True:
+            remaining_s = ends_at_s - time.monotonic()
+            try:
+                answer = self._socket.receive(self._correlation, min(wait_s, remaining_s))
+            except DeadlineExceededError as error:
+                if ends_at_s - time.monotonic() < _LEAST_WAIT_S:
+                    self._silence.waited_since(self._sent_at_s)
+                    raise self._unanswered() from error
+                wait_s *= 2
+                self._correlation = self._send()
+            except UnavailableError as error:
+                raise EmbedderUnavailableError(str(error)) from error
+            else:
+                self._silence.heard()
+                return answer
+
+    def _send(self) -> bytes:
+        try:
+            return self._socket.send(self._frames)
+        except UnavailableError as error:
+            raise EmbedderUnavailableError(str(error)) from error
+
+    def _unanswered(self) -> EmbedderUnavailableError:
+        return EmbedderUnavailableError(f"no answer from {self._endpoint} within {self._timeout_s:.3g} s")
+
+
+class _Sockets:
+    """Idle sockets to one endpoint. Thread-safe without a lock, since the garbage collector may give one back."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self._idle: deque[RequestSocket] = deque()
+        self._closed = False
+
+    def borrow(self) -> RequestSocket:
+        """Return a socket for exclusive use. Raises `EmbedderUnavailableError` once closed."""
+        if self._closed:
+            raise EmbedderUnavailableError("this embedder was closed")
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return RequestSocket(self.endpoint)
+
+    def give_back(self, socket: RequestSocket) -> None:
+        """Keep the socket for later requests, which drop a late answer; close it once closed."""
+        self._idle.append(socket)
+        if self._closed:
+            self.close()
+
+    def close(self) -> None:
+        """Close the idle sockets, and every other one when it is given back."""
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
 
 class _Silence:
@@ -132,27 +200,25 @@ class _Silence:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_silent = False
-        self._is_probed = False
+        self._probed_until_s = 0.0
         self._heard_at_s = 0.0
 
-    @contextmanager
-    def patience(self, wanted_s: float) -> Iterator[float]:
-        """Yield how long a query should wait: `wanted_s`, or briefly while another query probes."""
+    def patience_s(self, wanted_s: float) -> float:
+        """Return how long a query should wait: `wanted_s`, or briefly while another query probes."""
+        now_s = time.monotonic()
         with self._lock:
-            probes = self._is_silent and not self._is_probed
-            waits = probes or not self._is_silent
-            self._is_probed |= probes
-        try:
-            yield wanted_s if waits else min(wanted_s, _SILENT_PATIENCE_S)
-        finally:
-            if probes:
-                with self._lock:
-                    self._is_probed = False
+            if not self._is_silent:
+                return wanted_s
+            if now_s < self._probed_until_s:
+                return min(wanted_s, _SILENT_PATIENCE_S)
+            self._probed_until_s = now_s + wanted_s
+            return wanted_s
 
     def heard(self) -> None:
         """Record that the server answered, with an error or not."""
         with self._lock:
             self._is_silent = False
+            self._probed_until_s = 0.0
             self._heard_at_s = time.monotonic()
 
     def waited_since(self, asked_at_s: float) -> None:

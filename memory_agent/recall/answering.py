@@ -13,217 +13,160 @@ ones may be added, none changes its meaning.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from memory_agent.learning.learner import Advice
-from memory_agent.recall import fusion
-from memory_agent.recall.fusion import Rows
+from memory_agent.recall.candidates import passing
+from memory_agent.recall.duplicates import ECHO_COSINE
+from memory_agent.recall.fusion import lexical_share
+from memory_agent.recall.highlights import highlights
 from memory_agent.recall.interleaving import Pick
-from memory_agent.recall.learned import Lift
 from memory_agent.recall.query import Query
-from memory_agent.recall.query_echoes import explain_echoes
-from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.ranked_search import RankedSearch
-from memory_agent.recall.scoring import Scored
-from memory_agent.recall.selection import Choice
-from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, UnderstoodDate
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.changes import IndexScores
-from memory_agent.storage.codec import microseconds, time_of
-from memory_agent.storage.lexicon import Lexicon, Saying
-from memory_agent.trajectory import Arm
+from memory_agent.recall.search import Search
+from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
+from memory_agent.storage.codec import time_of
+from memory_agent.storage.indexes import Slots
+from memory_agent.storage.store import Store
 
 _MOST_ORIGINS = 8
-
-Answer = TypeVar("Answer")
+_MOST_ECHOES = 20
 
 
 class Answering:
-    """Builds the answer to one recall."""
+    """Builds the answer to one recall. Reads each memory once, from one snapshot."""
 
-    def __init__(
-        self,
-        archive: Archive,
-        search: RankedSearch,
-        query: Query,
-        vector: QueryVector | None,
-        dates: Sequence[UnderstoodDate],
-        advice: Advice,
-    ) -> None:
-        self._archive = archive
+    def __init__(self, store: Store, search: Search, advice: Advice, picks: Sequence[Pick]) -> None:
         self._search = search
-        self._query = query
-        self._vector = vector
-        self._dates = dates
         self._advice = advice
+        self._picks = [(pick, passing(search, search.view.same(pick.choice.leader.fingerprint))) for pick in picks]
+        named = dict.fromkeys(row for pick, same in self._picks for row in self._named(pick, same))
+        found = zip(named, store.records(named, search.query.with_embedding), strict=True)
+        self._records = {row: record for row, record in found if record is not None}
 
-    def memories(self, picked: Sequence[Pick]) -> tuple[RetrievedMemory, ...]:
-        """Return the memories of the answer, in the order of the picks."""
-        rows = [pick.row for pick in picked]
-        records = self._search.load(rows)
-        unmarked: dict[int, tuple[str, ...]] = dict.fromkeys(records, ())
-        marked = self._ask(lambda lexicon: lexicon.passages(self._query.text, records), unmarked)
-        raw = self._raw_cosines(np.array(rows, dtype=np.int64))
-        said = self._said(picked)
+    def memories(self) -> tuple[RetrievedMemory, ...]:
+        """Return the memories of the answer, in the order of the picks, without any that was deleted meanwhile."""
+        vector, slots = self._search.vector, np.array([pick.slot for pick, _ in self._picks], dtype=np.int64)
+        cosines = (
+            np.full(slots.shape, np.nan) if vector is None else self._search.view.vectors.cosines(vector.raw, slots)
+        )
         return tuple(
-            self._memory(pick, records[row], float(raw[place]), marked[row], said[pick.choice.leader.fingerprint])
-            for place, (row, pick) in enumerate(zip(rows, picked, strict=True))
+            self._memory(pick, self._records[pick.row], cosine, same)
+            for (pick, same), cosine in zip(self._picks, cosines.tolist(), strict=True)
+            if pick.row in self._records
         )
 
-    def _memory(
-        self,
-        pick: Pick,
-        record: MemoryRecord,
-        cosine: float,
-        highlights: tuple[str, ...],
-        said: Saying,
-    ) -> RetrievedMemory:
-        bm25 = pick.scored.found.bm25[pick.choice.place]
-        row = pick.row
+    def _named(self, pick: Pick, same: Slots) -> list[int]:
+        """Return the rows of all memories that the answer reads for a pick."""
+        leader, like = pick.choice.leader, pick.choice.like
+        places = [*leader.echoes[:_MOST_ECHOES], *(() if like is None else (like,))]
+        return [pick.row, *pick.found.rows[places].tolist(), *self._lenders(pick), *self._newest(same)]
+
+    def _lenders(self, pick: Pick) -> list[int]:
+        lender = int(pick.found.lenders[pick.choice.place])
+        return [] if lender < 0 else [int(self._search.view.rows[lender])]
+
+    def _newest(self, same: Slots) -> list[int]:
+        """Return the rows of the newest duplicates, one more than are named as origins."""
+        view = self._search.view
+        rows = view.rows[same]
+        newest: list[int] = rows[np.lexsort((-rows, -view.times_us[same]))][: _MOST_ORIGINS + 1].tolist()
+        return newest
+
+    def _memory(self, pick: Pick, record: MemoryRecord, cosine: float, same: Slots) -> RetrievedMemory:
+        bm25 = float(pick.found.bm25[pick.choice.place])
+        times_us = self._search.view.times_us[same]
         return RetrievedMemory(
-            record=self._whole(row, record),
+            record=record,
             score=number(cosine),
-            lexical_score=number(bm25) if bm25 > 0 else None,
+            lexical_score=bm25 if bm25 > 0 else None,
             sona_score=pick.choice.score,
-            retrieval=_retrieval(pick.scored, pick.choice.place),
-            highlights=highlights,
+            retrieval=_retrieval(pick),
+            highlights=highlights(self._search.words, record.title or "", record.text, record.tags),
             explanation=self._explanation(pick),
-            count=said.number,
-            first_seen=time_of(said.first_us),
-            last_seen=time_of(said.last_us),
-            origins=self._origins([other for other in said.rows if other != row]),
+            count=same.size,
+            first_seen=time_of(int(times_us.min())),
+            last_seen=time_of(int(times_us.max())),
+            origins=tuple(_origin(other) for other in self._read(self._newest(same)) if other.id != record.id),
         )
 
-    def _explanation(self, pick: Pick) -> dict[str, object]:
-        scored, choice = pick.scored, pick.choice
-        lenders = [loan.lender for loan in scored.loans if loan.borrower == pick.row]
-        return explain(
-            scored,
-            choice,
-            self._query,
-            self._dates,
-            centred=self._vector is not None and self._vector.centred is not self._vector.raw,
-            lent_by=[record.id for record in self._search.load(lenders).values()],
-            like=None if choice.like is None else self._search.records[int(scored.rows[choice.like])].id,
-            lift=pick.lift,
-            arm=pick.arm,
-            caused_by=self._advice.causes(pick.row) if _was_lifted(pick) else [],
-            repeats=explain_echoes(pick, self._search.load),
-        )
+    def _explanation(self, pick: Pick) -> dict[str, Any]:
+        search, found, place, lift = self._search, pick.found, pick.choice.place, pick.lift
+        query, like = search.query, pick.choice.like
+        association = float(found.association[place])
+        return {
+            "vector": number(float(found.cosines[place])),
+            "lexical": float(lexical_share(found.bm25[place : place + 1], found.best_bm25)[0]),
+            "alpha": found.weight,
+            "centred": search.vector is not None and search.vector.centred is not search.vector.raw,
+            "fused": float(found.fused[place]),
+            "date_boost": float(found.dates[place]),
+            "context": float(found.context[place]),
+            "contiguity": float(found.lent[place]),
+            "lent_by": self._ids(self._lenders(pick)),
+            "learned": association + lift.total,
+            "association": association,
+            "shift": lift.shift,
+            "outcome": lift.outcome,
+            "arm": pick.arm,
+            "caused_by": self._advice.causes(pick.row) if association > 0 or lift.shift > 0 else [],
+            "likeness": pick.choice.likeness,
+            "like": None if like is None else "".join(self._ids([int(found.rows[like])])) or None,
+            "repeats": self._repeats(pick),
+            "filter": "none" if query.filter is None and query.floor is None else "exact",
+            "filters": _conditions(query),
+            "dates": [msgspec.to_builtins(date) for date in search.dates],
+            "dates_mode": query.dates,
+            "matching": None if search.mask is None else int(np.count_nonzero(search.mask)),
+        }
 
-    def _said(self, picked: Sequence[Pick]) -> dict[int, Saying]:
-        """Return, by fingerprint, all memories that say the same as the picks and pass the filter.
+    def _repeats(self, pick: Pick) -> dict[str, object] | None:
+        """Return the explanation of the echoes folded into a pick, the best ranked 20 by id; None without any."""
+        places = pick.choice.leader.echoes
+        if not places:
+            return None
+        records = self._read(pick.found.rows[list(places[:_MOST_ECHOES])].tolist())
+        return {
+            "count": len(places),
+            "because": "asks what the query asks",
+            "least_cosine": ECHO_COSINE,
+            "ids": [record.id for record in records],
+            "qualities": [record.quality_score for record in records],
+        }
 
-        Under a floor, or without the lexicon, only those among the candidates.
-        """
-        found = {pick.choice.leader.fingerprint: self._found_saying(pick) for pick in picked}
-        if self._query.floor is not None:
-            return found
-        nothing: dict[int, Saying] = {}
-        return found | self._ask(lambda lexicon: lexicon.saying(found, self._query.filter), nothing)
+    def _read(self, rows: Iterable[int]) -> list[MemoryRecord]:
+        return [self._records[row] for row in rows if row in self._records]
 
-    def _found_saying(self, pick: Pick) -> Saying:
-        leader = pick.choice.leader
-        rows = [int(pick.scored.rows[place]) for place in (leader.place, *leader.folded)]
-        times = {row: microseconds(record.timestamp, "timestamp") for row, record in self._search.load(rows).items()}
-        newest = sorted(times, key=lambda row: (times[row], row), reverse=True)
-        return Saying(len(times), min(times.values()), max(times.values()), newest[: _MOST_ORIGINS + 1])
-
-    def _origins(self, rows: Sequence[int]) -> tuple[Origin, ...]:
-        return tuple(
-            Origin(
-                id=record.id,
-                timestamp=record.timestamp,
-                source=record.source,
-                session_id=record.session_id,
-                run_id=record.run_id,
-                quality_score=record.quality_score,
-                provenance=record.provenance,
-            )
-            for record in self._search.load(rows[:_MOST_ORIGINS]).values()
-        )
-
-    def _raw_cosines(self, rows: Rows) -> IndexScores:
-        vector, index = self._vector, self._archive.index
-        nothing = np.full(rows.shape, np.nan, dtype=np.float32)
-        if vector is None:
-            return nothing
-        return self._search.indexes.ask("index", lambda: index.score_rows(vector.raw, rows), nothing)
-
-    def _ask(self, question: Callable[[Lexicon], Answer], otherwise: Answer) -> Answer:
-        return self._search.indexes.ask("lexicon", lambda: question(self._archive.lexicon), otherwise)
-
-    def _whole(self, row: int, record: MemoryRecord) -> MemoryRecord:
-        """Return the record with its vector, where requested."""
-        if not self._query.with_embedding:
-            return record
-        return self._archive.store.records([row], True)[0] or record
+    def _ids(self, rows: Iterable[int]) -> list[str]:
+        return [record.id for record in self._read(rows)]
 
 
-def _was_lifted(pick: Pick) -> bool:
-    """Whether past runs raised its score; the outcome of its own run does not count."""
-    return pick.scored.association[pick.choice.place] > 0 or pick.lift.shift > 0
+def _origin(record: MemoryRecord) -> Origin:
+    return Origin(
+        id=record.id,
+        timestamp=record.timestamp,
+        source=record.source,
+        session_id=record.session_id,
+        run_id=record.run_id,
+        quality_score=record.quality_score,
+        provenance=record.provenance,
+    )
 
 
-def _retrieval(scored: Scored, place: int) -> Retrieval:
-    has_vector, has_words = not np.isnan(scored.found.cosines[place]), scored.found.bm25[place] > 0
-    if has_vector:
-        return "hybrid" if has_words else "vector"
-    return "lexical"
+def _retrieval(pick: Pick) -> Retrieval:
+    place = pick.choice.place
+    if math.isnan(pick.found.cosines[place]):
+        return "lexical"
+    return "hybrid" if pick.found.bm25[place] > 0 else "vector"
 
 
 _NO_CONDITIONS: tuple[object, ...] = (None, ())
 
 
-def explain(
-    scored: Scored,
-    choice: Choice,
-    query: Query,
-    dates: Sequence[UnderstoodDate],
-    *,
-    centred: bool,
-    lent_by: list[str],
-    like: str | None,
-    lift: Lift,
-    arm: Arm | None,
-    caused_by: list[dict[str, Any]],
-    repeats: dict[str, object] | None,
-) -> dict[str, Any]:
-    """Return the explanation of a selected candidate. `lent_by` and `like` are ids of memories."""
-    found, place = scored.found, choice.place
-    return {
-        "vector": number(found.cosines[place]),
-        "lexical": float(fusion.lexical_share(found.bm25)[place]),
-        "alpha": scored.weight,
-        "centred": centred,
-        "fused": float(scored.fused[place]),
-        "date_boost": float(scored.dates[place]),
-        "context": float(scored.context[place]),
-        "contiguity": float(scored.lent[place]),
-        "lent_by": lent_by,
-        "learned": float(scored.association[place]) + lift.total,
-        "association": float(scored.association[place]),
-        "shift": lift.shift,
-        "outcome": lift.outcome,
-        "arm": arm,
-        "caused_by": caused_by,
-        "likeness": choice.likeness,
-        "like": like,
-        "repeats": repeats,
-        "filter": "none" if query.filter is None and query.floor is None else "exact",
-        "filters": filters(query),
-        "dates": [msgspec.to_builtins(date) for date in dates],
-        "dates_mode": query.dates,
-        "matching": found.filtered.matching,
-        "plan": found.filtered.explanation,
-    }
-
-
-def filters(query: Query) -> dict[str, Any]:
+def _conditions(query: Query) -> dict[str, Any]:
     """Return the conditions of the query's filter, by field."""
     conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
     if query.floor is not None:
@@ -233,4 +176,4 @@ def filters(query: Query) -> dict[str, Any]:
 
 def number(value: float) -> float | None:
     """Return a score, None for NaN."""
-    return None if math.isnan(value) else float(value)
+    return None if math.isnan(value) else value

@@ -1,137 +1,147 @@
-"""The memories that may answer a query, from the vector and the lexical side, under an exact filter.
+"""The memories that may answer a query, with the parts of their scores, so that an answer can explain them.
 
-Filter and floor are applied by `FilteredSearch`, on both sides and to neighbours. A damaged side is rebuilt in the
-background while the other answers.
+    total = fused + dates + context + lent + association
 
-Shapes: n candidates, m memories, w words.
+A stage takes candidates and returns candidates; `shortlist` makes the first ones.
+
+Shapes: n candidates; in `shortlist`, all slots of the view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from memory_agent.recall import fusion
-from memory_agent.recall.boosts import REACH, Hits, Window
-from memory_agent.recall.deadline import Deadline, Indexes
-from memory_agent.recall.filter_plan import Strategy
-from memory_agent.recall.filtered_search import NOTHING, FilteredSearch, Found
-from memory_agent.recall.query import Query
-from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.records import Embedding, MemoryFilter
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.changes import IndexScores, Rows
+from memory_agent.recall.dates.nearness import nearness
+from memory_agent.recall.fusion import AnyScores, effective_weight, fuse, highest
+from memory_agent.recall.search import Search
+from memory_agent.storage.indexes import Mask, Scores, Slots
+
+_PARTS = ("slots", "cosines", "bm25", "context", "lent", "lenders", "association")
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """Rows (n,), ascending, and their scores.
+    """Candidates by slot, ascending, and the parts of their scores, each (n,).
 
-    `cosines` are with the searched vector, NaN without one; `bm25` is 0 where no word is shared. `filtered` is the
-    search that found them. `more`: a side has further candidates beyond the limit.
+    `cosines` are with the searched vector, NaN without one; `bm25` is 0 where no word is shared. `weight` is that of
+    the vector side, `best_bm25` what a share of 1 is. `lenders` holds the slot that lent the score, -1 for none.
+    `association` is 0 unless the learner ranks. `is_all`: nothing else can answer.
     """
 
-    rows: Rows
-    cosines: fusion.Scores
-    bm25: fusion.Scores
-    filtered: FilteredSearch
-    more: bool = False
+    slots: Slots
+    rows: Slots
+    cosines: Scores
+    bm25: Scores
+    weight: float
+    best_bm25: float
+    fused: Scores
+    dates: Scores
+    context: Scores
+    lent: Scores
+    lenders: Slots
+    association: Scores
+    is_all: bool = False
+
+    @property
+    def total(self) -> Scores:
+        """The score that they are ranked by."""
+        return self.fused + self.dates + self.context + self.lent + self.association
 
 
-def merge(one: Candidates, other: Candidates) -> Candidates:
-    """Merge the candidates of two searches by the same query; the filter of `one` holds."""
-    rows = fusion.unite(one.rows, other.rows)
-    cosines = fusion.spread(rows, one.rows, one.cosines, missing=np.nan)
-    others = fusion.spread(rows, other.rows, other.cosines, missing=np.nan)
-    bm25 = [fusion.spread(rows, side.rows, side.bm25, missing=0.0) for side in (one, other)]
-    return Candidates(rows, np.where(np.isnan(cosines), others, cosines), np.maximum(*bm25), one.filtered, one.more)
+def shortlist(search: Search, limit: int, sure: int) -> Candidates:
+    """Return at least the best `limit` by fused score and dates, rescored; of these the best `sure` are certain.
+
+    Every memory is scored, by its approximate cosine; what might belong to the best in spite of a low one is added.
+    """
+    best_bm25 = float(search.bm25.max(initial=0.0))
+    weight = effective_weight(search.settings.vector_weight, search.cosines is not None, best_bm25)
+    scores = _approximate(search, weight, best_bm25)
+    slots = highest(scores, limit)
+    found = _scored(search, slots, weight, best_bm25)
+    if weight > 0.0 and search.cosines is not None and sure < slots.size:
+        reached = float(np.partition(found.total, slots.size - sure)[slots.size - sure])
+        floor = reached - weight * search.cosines.error
+        if floor < float(scores[slots].min()):
+            slots = np.flatnonzero(scores >= floor)
+    others = _without_cosine(search, limit)
+    if others.size or slots.size != found.slots.size:
+        found = _scored(search, np.union1d(slots, others), weight, best_bm25)
+    return msgspec.structs.replace(found, is_all=found.slots.size >= np.count_nonzero(scores > -np.inf) + others.size)
 
 
-def join(one: Candidates, other: Candidates, order: npt.NDArray[np.intp]) -> Candidates:
-    """Join candidates with distinct rows; `order` sorts the rows."""
-    rows, cosines, bm25 = (
-        np.concatenate((getattr(one, part), getattr(other, part)))[order] for part in ("rows", "cosines", "bm25")
-    )
-    return msgspec.structs.replace(one, rows=rows, cosines=cosines, bm25=bm25)
+def add(found: Candidates, slots: Slots, search: Search) -> Candidates:
+    """Return the candidates with `slots`, none of them a candidate yet, scored like them."""
+    new = _scored(search, slots, found.weight, found.best_bm25)
+    order = np.argsort(np.concatenate((found.slots, slots)))
+    parts = {part: np.concatenate((getattr(found, part), getattr(new, part)))[order] for part in _PARTS}
+    return _with_sums(search, msgspec.structs.replace(found, **parts))
 
 
-def keep(found: Candidates, kept: npt.NDArray[np.bool_]) -> Candidates:
+def keep(found: Candidates, kept: Mask) -> Candidates:
     """Return the candidates selected by the mask `kept` (n,)."""
-    return msgspec.structs.replace(found, rows=found.rows[kept], cosines=found.cosines[kept], bm25=found.bm25[kept])
+    parts = {part: getattr(found, part)[kept] for part in (*_PARTS, "rows", "fused", "dates")}
+    return msgspec.structs.replace(found, **parts)
 
 
-class CandidateSearch:
-    """Finds the candidates of one recall."""
+def passing(search: Search, slots: Slots) -> Slots:
+    """Return those of `slots` that pass the filter."""
+    return slots if search.mask is None else slots[search.mask[slots]]
 
-    def __init__(
-        self, archive: Archive, query: Query, deadline: Deadline, limit: int, strategy: Strategy | None = None
-    ) -> None:
-        """Take at most `limit` candidates from each side; `strategy` forces a filter strategy, for comparison."""
-        self._archive = archive
-        self._indexes = Indexes(archive, deadline)
-        self._query = query
-        self._deadline = deadline
-        self._limit = limit
-        self._strategy = strategy
 
-    def find(self, vector: QueryVector | None, filter: MemoryFilter | None = None) -> Candidates:
-        """Return the candidates for the query's words and vector, under `filter` instead of the query's if given."""
-        filtered = self._filtered(self._query.filter if filter is None else filter, vector)
-        by_vector = None
-        if vector is not None and self._query.mode != "lexical":
-            by_vector = filtered.nearest(vector.centred, self._limit)
-        by_words = self._by_words(filtered) if by_vector is None or self._query.mode != "vector" else NOTHING
-        rows = fusion.unite((by_vector or NOTHING)[0], by_words[0])
-        cosines = fusion.spread(rows, *(by_vector or NOTHING), missing=np.nan)
-        if vector is not None and by_vector is not None:
-            unscored = np.isnan(cosines)
-            cosines[unscored] = self.cosines(vector.centred, rows[unscored])
-        bm25 = fusion.spread(rows, *by_words, missing=0.0)
-        more = max(len((by_vector or NOTHING)[0]), len(by_words[0])) >= self._limit
-        return Candidates(rows, cosines, bm25, filtered, more)
+def _approximate(search: Search, weight: float, best_bm25: float) -> AnyScores:
+    """Return (n,) the approximate score of every memory, minus infinity for what cannot answer, or has no cosine."""
+    if search.cosines is None or weight == 0.0:
+        scores: AnyScores = np.where(search.bm25 > 0, search.bm25 / (best_bm25 or 1.0), -np.inf)
+    else:
+        scores = search.cosines.values * np.float32(weight)
+        if weight < 1.0:
+            scores += search.bm25 * ((1.0 - weight) / best_bm25)
+    if search.boosting:
+        scores = scores + search.settings.date_weight * nearness(search.view.times_us, search.boosting)
+    scores[np.isnan(scores)] = -np.inf
+    return scores
 
-    def windows(self, centres: Iterable[int]) -> list[Window]:
-        """Return each of `centres` with its neighbours in its session."""
-        wanted = list(centres)
-        nothing: list[tuple[int, ...]] = []
-        around = self._indexes.ask("lexicon", lambda: self._archive.lexicon.around(wanted, REACH), nothing)
-        return [Window(centre, rows) for centre, rows in zip(wanted, around, strict=False)]
 
-    def hits(self, rows: Rows) -> Hits:
-        """Return (w, m): which of `rows` (m,) has which word of the query; w is 0 without the lexicon."""
-        nothing = np.zeros((0, len(rows)), dtype=np.bool_)
-        return self._indexes.ask("lexicon", lambda: self._archive.lexicon.word_hits(self._query.text, rows), nothing)
+def _without_cosine(search: Search, limit: int) -> Slots:
+    """Return the best `limit` by words among memories without a vector, or beyond what the vector index looked at."""
+    view, cosines = search.view, search.cosines
+    if cosines is None or (cosines.unseen == -np.inf and view.vectors.count == view.live):
+        return np.empty(0, dtype=np.int64)
+    return highest(np.where(np.isnan(cosines.values) & (search.bm25 > 0), search.bm25, -np.inf), limit)
 
-    def widen(self, found: Candidates, vector: QueryVector | None, rows: Iterable[int]) -> Candidates:
-        """Return the candidates with those of `rows` added that pass the filter."""
-        new = found.filtered.passing(np.setdiff1d(np.fromiter(rows, dtype=np.int64), found.rows))
-        if not new.size:
-            return found
-        united = fusion.unite(found.rows, new)
-        cosines = fusion.spread(united, found.rows, found.cosines, missing=np.nan)
-        if vector is not None and np.isfinite(found.cosines).any():
-            cosines[np.isin(united, new)] = self.cosines(vector.centred, new)
-        bm25 = fusion.spread(united, found.rows, found.bm25, missing=0.0)
-        return Candidates(united, cosines, bm25, found.filtered, found.more)
 
-    def cosines(self, vector: Embedding, rows: Rows) -> IndexScores:
-        """Return (n,) the cosine of each row with `vector`, NaN without one."""
-        nothing = np.full(len(rows), np.nan, dtype=np.float32)
-        return self._indexes.ask("index", lambda: self._archive.index.score_rows(vector, rows), nothing)
+def _scored(search: Search, slots: Slots, weight: float, best_bm25: float) -> Candidates:
+    nothing = np.zeros(slots.shape)
+    cosines = np.full(slots.shape, np.nan)
+    if search.cosines is not None and search.vector is not None:
+        cosines = search.view.vectors.cosines(search.vector.centred, slots)
+    return _with_sums(
+        search,
+        Candidates(
+            slots=slots,
+            rows=slots,
+            cosines=cosines,
+            bm25=search.bm25[slots],
+            weight=weight,
+            best_bm25=best_bm25,
+            fused=nothing,
+            dates=nothing,
+            context=nothing,
+            lent=nothing,
+            lenders=np.full(slots.shape, -1, dtype=np.int64),
+            association=nothing,
+        ),
+    )
 
-    def _filtered(self, filter: MemoryFilter | None, vector: QueryVector | None) -> FilteredSearch:
-        filtered = FilteredSearch(self._indexes, filter, self._limit, strategy=self._strategy)
-        if self._query.floor is not None:
-            if vector is not None:
-                filtered.apply_floor(vector.raw, self._query.floor, insists=self._query.insists)
-            elif self._query.insists:
-                filtered.reject_all()
-        return filtered
 
-    def _by_words(self, filtered: FilteredSearch) -> Found:
-        if self._deadline.remaining_s <= 0:
-            self._deadline.degrade("deadline")
-            return NOTHING
-        return filtered.by_words(self._query.text, self._limit)
+def _with_sums(search: Search, found: Candidates) -> Candidates:
+    """Return the candidates with what follows from their cosines, words and times."""
+    dates = np.zeros(found.slots.shape)
+    if search.boosting:
+        dates = search.settings.date_weight * nearness(search.view.times_us[found.slots], search.boosting)
+    return msgspec.structs.replace(
+        found,
+        rows=search.view.rows[found.slots],
+        fused=fuse(found.cosines, found.bm25, found.weight, found.best_bm25),
+        dates=dates,
+    )

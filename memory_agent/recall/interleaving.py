@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.learned import Lift
-from memory_agent.recall.scoring import Scored
 from memory_agent.recall.selection import Choice
 from memory_agent.trajectory import Arm
 from sona.interleaving import team_draft
@@ -22,31 +22,26 @@ _MOST_FOLDED = 100
 class Pick(msgspec.Struct, frozen=True):
     """A selected candidate with the ranking it comes from; `arm` is None for the baseline alone, or for both."""
 
-    scored: Scored
+    found: Candidates
     choice: Choice
     arm: Arm | None = None
     lift: Lift = Lift()
 
     @property
+    def slot(self) -> int:
+        """The slot of the memory."""
+        return int(self.found.slots[self.choice.place])
+
+    @property
     def row(self) -> int:
         """The row of the memory."""
-        return int(self.scored.rows[self.choice.place])
+        return int(self.found.rows[self.choice.place])
 
     @property
     def folded(self) -> tuple[int, ...]:
         """The rows of duplicates and echoes folded into it, at most the best hundred."""
         leader = self.choice.leader
-        return tuple(int(self.scored.rows[place]) for place in (*leader.folded, *leader.echoes)[:_MOST_FOLDED])
-
-
-def baseline_picks(scored: Scored, choices: Sequence[Choice]) -> list[Pick]:
-    """Return the choices of the baseline ranking, in order."""
-    return [Pick(scored, choice) for choice in choices]
-
-
-def learned_picks(scored: Scored, choices: Sequence[Choice], lifts: Sequence[Lift]) -> list[Pick]:
-    """Return the choices of the learned ranking, in order, each with its lift."""
-    return [Pick(scored, choice, "learned", lift) for choice, lift in zip(choices, lifts, strict=True)]
+        return tuple(int(self.found.rows[place]) for place in (*leader.folded, *leader.echoes)[:_MOST_FOLDED])
 
 
 def interleave(baseline: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:

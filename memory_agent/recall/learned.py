@@ -11,21 +11,22 @@ outcome counts half for a memory a tenth below the best and next to nothing furt
 those that worked come first. Each part is bounded, so no score rises by more than their sum. Whether the learner may
 rank is decided by `learning/learner`.
 
-Shapes: n candidates, m memories reached.
+Shapes: n candidates, m memories reached, p leaders, d dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from memory_agent.recall import fusion
-from memory_agent.recall.fusion import Rows, Scores
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.recall.candidates import Candidates, add, passing
+from memory_agent.recall.fusion import places_of
+from memory_agent.recall.search import Search
+from memory_agent.records import Embedding
 from memory_agent.settings import LearningSettings
+from memory_agent.storage.indexes import Scores, Slots
 from sona.association import Reached
 from sona.learner import Adaptation
 
@@ -35,30 +36,36 @@ _STEEPNESS = 6
 """Power of `own` in the outcome; lower ones cost relevance among three (decision 0020)."""
 
 
-def associations(rows: Rows, totals: Scores, adaptation: Adaptation, settings: LearningSettings) -> Scores:
-    """Return (n,) what candidates in `rows` (ascending) with scores `totals` gain from past use."""
+def with_past_use(found: Candidates, search: Search, adaptation: Adaptation, settings: LearningSettings) -> Candidates:
+    """Add what candidates gain from past use; memories used repeatedly for such a request become candidates."""
     reached = adaptation.reached
-    places, known = fusion.places_of(rows, reached.memories)
+    slots = search.view.slots(reached.memories)
+    new = _recurring(found, slots, reached, search, settings)
+    found = add(found, new, search) if new.size else found
+    total = found.total
+    places, known = places_of(found.slots, slots)
+    known &= slots >= 0
     places, reach, support = places[known], reached.amounts[known], reached.support[known]
-    gained = np.zeros(rows.shape)
-    gained[places] = settings.association * reach * _own(totals)[places]
+    gained = np.zeros(found.slots.shape)
+    gained[places] = settings.association * reach * _own(total)[places]
     gained[places] += settings.recurrence * np.minimum(support, 1.0)
     if settings.prior:
-        gained += settings.prior * np.array([adaptation.prior.lift(row) for row in rows.tolist()])
-    return gained
+        gained += settings.prior * np.array([adaptation.prior.lift(row) for row in found.rows.tolist()])
+    return msgspec.structs.replace(found, association=gained)
 
 
-def recurring(reached: Reached, rows: Rows, settings: LearningSettings) -> Rows:
-    """Return the memories not in `rows` (ascending) that runs used repeatedly for such a request.
+def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search, settings: LearningSettings) -> Slots:
+    """Return the memories, not candidates yet, that runs used repeatedly for such a request, of those in `slots` (m,).
 
-    At most 16, the best supported ones, ascending: what one run used once is a candidate anyway, or no answer.
+    At most 16, the best supported ones, that pass the filter and have a vector: what one run used once is a candidate
+    anyway, or no answer.
     """
-    supported = np.flatnonzero(reached.support * settings.recurrence >= _WORTH_READING)
-    if not supported.size:
-        return reached.memories[:0]
-    new = supported[~fusion.places_of(rows, reached.memories[supported])[1]]
-    best = new[np.argsort(-reached.support[new], kind="stable")[:_MOST_RECURRING]]
-    return np.sort(reached.memories[best])
+    supported = np.flatnonzero((reached.support * settings.recurrence >= _WORTH_READING) & (slots >= 0))
+    if not supported.size or search.vector is None:
+        return np.empty(0, dtype=np.int64)
+    new = supported[~places_of(found.slots, slots[supported])[1]]
+    best = passing(search, slots[new[np.argsort(-reached.support[new], kind="stable")[:_MOST_RECURRING]]])
+    return np.sort(best[np.isfinite(search.view.vectors.cosines(search.vector.centred, best))])
 
 
 class Lift(msgspec.Struct, frozen=True):
@@ -87,21 +94,19 @@ class Lifts(NamedTuple):
 def lifts(
     totals: Scores,
     vectors: Embedding,
-    records: Sequence[MemoryRecord],
+    qualities: Scores,
     adaptation: Adaptation,
     settings: LearningSettings,
 ) -> Lifts:
-    """Return the lifts of memories with scores `totals` (n,), from `vectors` (n, d) and the outcomes of their runs."""
+    """Return the lifts of memories with scores `totals` (p,), from `vectors` (p, d) and the outcomes of their runs.
+
+    `qualities` (p,) are those outcomes, NaN without one.
+    """
     shifts = settings.shift * (vectors @ adaptation.direction).astype(np.float64)
-    outcomes = settings.outcome * _own(totals) ** _STEEPNESS * np.array([_beyond_half(record) for record in records])
-    return Lifts(shifts, outcomes)
-
-
-def _beyond_half(record: MemoryRecord) -> float:
-    return 0.0 if record.quality_score is None else record.quality_score - 0.5
+    return Lifts(shifts, settings.outcome * _own(totals) ** _STEEPNESS * np.nan_to_num(qualities - 0.5))
 
 
 def _own(totals: Scores) -> Scores:
-    """Return (n,) scores as shares of the best, 0 to 1."""
+    """Return scores as shares of the best, 0 to 1."""
     best = float(totals.max(initial=0.0))
     return np.clip(totals / best, 0.0, 1.0) if best > 0 else np.zeros(totals.shape)

@@ -20,8 +20,7 @@ from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
-"""Different values of one filter field. Each is a parameter of an SQL statement, more than once, and SQLite takes
-32,766."""
+"""Different values of one filter field; a list of more is a mistake."""
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "agent_id")
 _LISTS = ("kinds", "sources", "tags", "provenance")
@@ -48,6 +47,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int | None
     with_embedding: bool
     by_run: str | None = None
+
+    @property
+    def needs_vector(self) -> bool:
+        """Whether the answer depends on the query's vector."""
+        return self.mode != "lexical" or self.floor is not None
 
 
 def make_query(
@@ -91,8 +95,7 @@ def check_now(now: datetime | None) -> datetime:
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
     """Return the filter, given as such or as a mapping of its fields, checked and without duplicate values.
 
-    An empty name matches everything. Raises `InvalidInputError`, also for more than 1,000 different values of a field,
-    which SQLite would refuse with an error that looks like damage.
+    An empty name matches everything. Raises `InvalidInputError`, also for more than 1,000 different values of a field.
     """
     if filter is None:
         return None

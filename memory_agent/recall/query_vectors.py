@@ -11,7 +11,7 @@ import threading
 
 import msgspec
 
-from memory_agent.embedders import comparable
+from memory_agent.embedders import PendingVector, comparable
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.recall.deadline import Deadline
@@ -46,16 +46,25 @@ class QueryVectors:
         self._learner: QueryCentering | None = None
         self._stamp = ""
 
-    def make(self, text: str, deadline: Deadline) -> QueryVector | None:
-        """Return the vector of `text`, or None with a reason noted in `deadline`."""
-        timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
+    def begin(self, text: str, deadline: Deadline) -> PendingVector | None:
+        """Send `text` to the embedder and return what `finish` waits for, or None with a reason noted in `deadline`."""
+        timeout_s = _timeout_s(deadline)
         if timeout_s <= 0:
             deadline.degrade("deadline")
             return None
         try:
-            embedder = self._embedder.get(timeout_s)
-            vector = embedder.embed_query(text, timeout_s)
-            stamp = embedder.info.stamp
+            return self._embedder.get(timeout_s).begin_query(text, _timeout_s(deadline))
+        except EmbedderUnavailableError:
+            deadline.degrade("embedder_timeout")
+        except ModelError:
+            deadline.degrade("no_model")
+        return None
+
+    def finish(self, pending: PendingVector, deadline: Deadline) -> QueryVector | None:
+        """Wait for the vector of a query and return it, or None with a reason noted in `deadline`."""
+        try:
+            vector = pending.result()
+            stamp = self._embedder.get(0).info.stamp
         except EmbedderUnavailableError:
             deadline.degrade("embedder_timeout")
             return None
@@ -65,6 +74,8 @@ class QueryVectors:
         if not comparable(self._archive.store.stamp or stamp, stamp):
             deadline.degrade("model_changed")
             return None
+        if self._archive.store.pending_count:
+            deadline.degrade("vectors_pending")
         return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector, stamp)
 
     def _centre(self, vector: Embedding, stamp: str) -> Embedding:
@@ -86,3 +97,8 @@ class QueryVectors:
             return QueryCentering.from_bytes(state, ndim) if comparable(saved_stamp, stamp) else QueryCentering(ndim)
         except (msgspec.DecodeError, DamagedStateError):
             return QueryCentering(ndim)  # it is learned again
+
+
+def _timeout_s(deadline: Deadline) -> float:
+    """Return the time left for the embedder."""
+    return deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, Progress
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
 from memory_agent.records import Embedding
 from sona.centering import QueryCentering
 from sona.lesson import Array
@@ -54,7 +54,7 @@ def _answer(used: Sequence[Embedding]) -> Array:
     return unit
 
 
-class MovedQueries:
+class MovedQueries(Embedder):
     """An embedder that shifts the queries of one memory by a vector, as seen after the memory has centred them.
 
     It tracks the mean of that memory, so it must not serve another one. Its query vectors are not of unit length.
@@ -71,14 +71,14 @@ class MovedQueries:
         """The model of the vectors."""
         return self._embedder.info
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Return the vector (d,) that becomes the moved query when the memory centres it."""
         plain = self._embedder.embed_query(text, timeout_s)
         wanted = self._plain.centre(plain) + self._shift
         start = (wanted / np.linalg.norm(wanted) + self._seen.mean).astype(np.float32)
         self._plain.observe(plain)
         self._seen.observe(start)
-        return start
+        return SettledVector(start)
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         """Return the (n, d) vectors of `texts`, unmoved."""

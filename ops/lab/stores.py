@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector
 from memory_agent.embedders import Progress as EmbeddingProgress
 from memory_agent.evaluation.runs import Progress, opener
 from memory_agent.layout import Layout
@@ -64,7 +64,7 @@ def copied(folder: Path, user_id: str) -> Iterator[Path]:
         yield Path(name)
 
 
-class CachingEmbedder:
+class CachingEmbedder(Embedder):
     """Embeds each text once and caches its vector. Not thread-safe.
 
     Takes a third of the time, since stores share texts.
@@ -80,9 +80,9 @@ class CachingEmbedder:
         """The model of the vectors."""
         return self._embedder.info
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Embed a query with the wrapped embedder, which has a cache of its own."""
-        return self._embedder.embed_query(text, timeout_s)
+        return self._embedder.begin_query(text, timeout_s)
 
     def embed_texts(self, texts: Sequence[str], progress: EmbeddingProgress | None = None) -> Embeddings:
         """Return the (n, d) vectors of `texts`, embedding only new ones."""

@@ -122,15 +122,24 @@ class RequestSocket:
         self._correlations = itertools.count(1)
 
     def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply.
+        """Send `body` and return the frames of its reply. Raises as `send` and `receive`."""
+        return self.receive(self.send(body), timeout_s)
 
-        Raises `DeadlineExceededError` when no reply came in time, `UnavailableError` when it could not be sent.
-        """
+    def send(self, body: bytes | Sequence[bytes]) -> bytes:
+        """Send `body` without waiting; return the id for `receive`. Raises `UnavailableError`."""
         correlation = _correlation(self._correlations)
-        deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
             if not zeromq.send_now(self._socket, [correlation, *_frames(body)]):
                 raise UnavailableError(f"no server at {self._endpoint}")
+        return correlation
+
+    def receive(self, correlation: bytes, timeout_s: float) -> Frames:
+        """Return the frames of the reply to this request, dropping those to earlier ones.
+
+        Raises `DeadlineExceededError` when it has not come within `timeout_s`, `UnavailableError`.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with zeromq.translated(UnavailableError, self._endpoint):
             while self._socket.poll(_remaining_ms(deadline_s)):
                 reply = self._socket.recv_multipart()
                 if reply and reply[0] == correlation:

@@ -8,34 +8,40 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedders import EmbedderInfo, Embeddings, Progress
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
 from memory_agent.records import Embedding
 
 NDIM = 32
 
 
-class WordVectors:
+class WordVectors(Embedder):
     """An embedder by feature hashing: each word has a direction, a text the sum of its words' directions.
 
     The laboratory tests that vectors are kept, not what they mean; the real model would load for a second after each of
     hundreds of kills. The long form with Ray uses the real one.
     """
 
-    info = EmbedderInfo(model="words", model_sha256="0" * 16, scheme="float32", runtime="tests", ndim=NDIM)
+    @property
+    def info(self) -> EmbedderInfo:
+        return EmbedderInfo(model="words", model_sha256="0" * 16, scheme="float32", runtime="tests", ndim=NDIM)
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        total: npt.NDArray[np.float32] = sum((_direction(word) for word in text.split()), np.zeros(NDIM, np.float32))
-        length = float(np.linalg.norm(total))
-        return total / length if length else _direction("")
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        return SettledVector(_vector(text))
 
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        return np.stack([self.embed_query(text) for text in texts])
+        return np.stack([_vector(text) for text in texts])
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         return len(text.split())
 
     def close(self) -> None:
         pass
+
+
+def _vector(text: str) -> Embedding:
+    total: npt.NDArray[np.float32] = sum((_direction(word) for word in text.split()), np.zeros(NDIM, np.float32))
+    length = float(np.linalg.norm(total))
+    return total / length if length else _direction("")
 
 
 def _direction(word: str) -> npt.NDArray[np.float32]:

@@ -54,6 +54,17 @@ def test_a_late_reply_is_not_taken_for_the_next_one(echo: str) -> None:
     client.close()
 
 
+def test_a_request_is_answered_while_its_sender_does_something_else(echo: str) -> None:
+    client, other = RequestSocket(echo), RequestSocket(echo)
+    dropped, wanted = client.send(b"a"), client.send([b"b", b"c"])
+    assert other.request(b"meanwhile", 5.0) == [b"meanwhile"]
+    assert client.receive(wanted, 5.0) == [b"b", b"c"]
+    with pytest.raises(DeadlineExceededError):
+        client.receive(dropped, 0.0)
+    client.close()
+    other.close()
+
+
 def test_an_absent_server_is_an_error_within_the_deadline(tmp_path: Path) -> None:
     client = RequestSocket(ipc_endpoint(tmp_path / "nobody.sock"))
     with pytest.raises(DeadlineExceededError):

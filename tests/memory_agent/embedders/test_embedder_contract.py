@@ -47,6 +47,19 @@ def test_both_embedders_give_the_bits_of_the_model(embedder: Embedder, int8_mode
         assert np.array_equal(embedder.embed_query(text), int8_model.embed(text))
 
 
+def test_a_query_begun_is_embedded_while_the_caller_does_something_else(embedder: Embedder, int8_model: MiniLM) -> None:
+    pending = [embedder.begin_query(text) for text in SENTENCES]
+    assert embedder.embed_query("meanwhile").shape == (384,)
+    for text, query in zip(reversed(SENTENCES), reversed(pending), strict=True):
+        assert np.array_equal(query.result(), int8_model.embed(text))
+
+
+def test_queries_begun_may_be_dropped(embedder: Embedder, int8_model: MiniLM) -> None:
+    for number in range(20):
+        embedder.begin_query(f"dropped {number}")
+    assert np.array_equal(embedder.embed_query("wanted"), int8_model.embed("wanted"))
+
+
 def test_no_texts_give_no_rows(embedder: Embedder) -> None:
     assert embedder.embed_texts([]).shape == (0, 384)
 
@@ -122,6 +135,9 @@ def test_a_closed_embedder_is_unavailable(embedder: Embedder) -> None:
         embedder.embed_query("too late")
     with pytest.raises(EmbedderUnavailableError):
         embedder.embed_texts(["too late"])
+    pending = embedder.begin_query("too late")  # every error but that of the text comes with the result
+    with pytest.raises(EmbedderUnavailableError):
+        pending.result()
 
 
 def test_the_bits_are_the_same_in_another_process(int8_model: MiniLM, model_cache: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -63,6 +64,31 @@ def test_a_client_recovers_when_the_server_was_killed_and_started_again(start_se
         embedder.embed_query("nobody is there", timeout_s=0.05)
     start_server()
     assert np.array_equal(embedder.embed_query("through a crash"), before)
+    embedder.close()
+
+
+def test_a_query_under_way_survives_the_death_of_its_server(start_server: StartServer, int8_model: MiniLM) -> None:
+    server = start_server()
+    embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
+    embedder.embed_query("before")
+    server.process.send_signal(signal.SIGSTOP)
+    pending = embedder.begin_query("through a crash")
+    server.kill()
+    start_server()
+    assert np.array_equal(pending.result(), int8_model.embed("through a crash"))
+    embedder.close()
+
+
+def test_the_sockets_of_dropped_queries_are_used_again(start_server: StartServer) -> None:
+    server = start_server()
+    embedder = RemoteEmbedder(server.endpoint)
+    process = psutil.Process(server.process.pid)
+    for number in range(50):
+        embedder.begin_query(f"dropped {number}")
+        embedder.embed_query(f"asked {number}")
+        if number == 0:
+            connections = process.num_fds()
+    assert process.num_fds() <= connections + 2
     embedder.close()
 
 

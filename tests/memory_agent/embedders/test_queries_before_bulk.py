@@ -231,3 +231,19 @@ def test_while_the_server_is_silent_one_query_waits_and_the_others_fail_fast(
     for number in range(3):
         assert embedder.embed_query(f"after {number}").shape == (384,)
     embedder.close()
+
+
+def test_a_dropped_probe_of_a_silent_server_leaves_the_next_one_to_another_query(server: WitnessServer) -> None:
+    embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
+    embedder.embed_query("before")
+    server.process.send_signal(signal.SIGSTOP)
+    with pytest.raises(EmbedderUnavailableError):
+        embedder.embed_query("finds out", timeout_s=0.6)
+    embedder.begin_query("probes, and is dropped", timeout_s=0.2)
+    with pytest.raises(EmbedderUnavailableError, match=r"within 0\.05 s"):
+        embedder.embed_query("fails fast")
+    threading.Event().wait(0.2)  # the time that the probe had
+    pending = embedder.begin_query("probes")
+    server.process.send_signal(signal.SIGCONT)
+    assert pending.result().shape == (384,)
+    embedder.close()

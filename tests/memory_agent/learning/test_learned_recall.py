@@ -13,7 +13,7 @@ from recurring_requests import THINGS, copied, open_company
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.learned import lifts
-from memory_agent.records import MemoryRecord, RecallResult
+from memory_agent.records import RecallResult
 from memory_agent.settings import LearningSettings
 from sona.association import NOTHING
 from sona.learner import Adaptation
@@ -172,11 +172,8 @@ def test_an_outcome_counts_half_a_tenth_below_the_best_and_next_to_nothing_far_b
         NOTHING, np.zeros(3, dtype=np.float32), np.empty(0, dtype=np.int64), np.empty(0), MemoryPrior()
     )
 
-    def outcomes(quality: float | None) -> list[float]:
-        records = [
-            MemoryRecord(id="", text="", source="user_input", kind="episode", timestamp=NOW, quality_score=quality)
-        ] * 4
-        return [float(outcome) for outcome in lifts(totals, vectors, records, adaptation, ON).outcome]
+    def outcomes(quality: float) -> list[float]:
+        return [float(outcome) for outcome in lifts(totals, vectors, np.full(4, quality), adaptation, ON).outcome]
 
     worked = outcomes(1.0)
     assert worked[0] == pytest.approx(ON.outcome / 2)
@@ -184,7 +181,7 @@ def test_an_outcome_counts_half_a_tenth_below_the_best_and_next_to_nothing_far_b
     assert worked[2] < worked[0] / 20
     assert worked[3] == 0.0
     assert outcomes(0.0) == [-gained for gained in worked]
-    assert outcomes(0.5) == outcomes(None) == [0.0] * 4
+    assert outcomes(0.5) == outcomes(np.nan) == [0.0] * 4
 
 
 def test_recalls_that_a_run_asked_for_are_credited_with_how_it_ended(

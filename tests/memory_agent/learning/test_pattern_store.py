@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from run_samples import SMALL, at, begin, end, event, failure, step
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Progress, open_embedder
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, open_embedder
 from memory_agent.learning import pattern_store, patterns
 from memory_agent.memory import Memory
-from memory_agent.records import Embedding, MemoryRecord, Utility
+from memory_agent.records import MemoryRecord, Utility
 from memory_agent.settings import EmbedderSettings, LearningSettings
 
 DAY = 24 * 60
@@ -21,7 +21,7 @@ EXPORT = "Repair the invoice export, umlauts are broken"
 FENCE = "Paint the garden fence green"
 
 
-class CountingEmbedder:
+class CountingEmbedder(Embedder):
     """The real embedder, with a list of the texts that it embedded."""
 
     def __init__(self, embedder: Embedder) -> None:
@@ -32,10 +32,10 @@ class CountingEmbedder:
     def info(self) -> EmbedderInfo:
         return self._embedder.info
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        return self._embedder.embed_query(text, timeout_s)
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        return self._embedder.begin_query(text, timeout_s)
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embedding:
+    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         self.texts += texts
         return self._embedder.embed_texts(texts, progress)
 
@@ -328,7 +328,7 @@ def test_runs_forgotten_while_patterns_are_computed_are_in_none(
 ) -> None:
     ingest(memory, *(run(number) for number in range(1, 5)))
 
-    def forget_meanwhile(texts: Sequence[str]) -> Embedding:
+    def forget_meanwhile(texts: Sequence[str]) -> Embeddings:
         memory.forget([id_of(memory, "run-4-end")])
         return real.embed_texts(texts)
 

@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 from memory_samples import NOW, message, texts
 
 from memory_agent.memory import Memory
-from memory_agent.recall.boosts import REACH, Window, coverage
+from memory_agent.recall.neighbours import REACH, coverage
+from memory_agent.storage.indexes import Slots
 
 hits = st.integers(1, 5).flatmap(
     lambda words: st.lists(st.lists(st.booleans(), min_size=words, max_size=words), min_size=1, max_size=12)
 )
 
 
-def windows(count: int) -> list[Window]:
-    return [Window(row, tuple(range(max(0, row - REACH), min(count, row + REACH + 1)))) for row in range(count)]
+def windows(count: int) -> Slots:
+    """Return every memory among its neighbours, all in one session."""
+    around = np.arange(count)[:, None] + np.arange(-REACH, REACH + 1)
+    return np.where(around < count, np.maximum(around, -1), -1)
 
 
 @given(hits)
@@ -33,20 +36,20 @@ def test_neighbours_only_add(drawn: list[list[bool]]) -> None:
     having = np.array(drawn).T
     rows = np.arange(having.shape[1])
     among = coverage(having, rows, windows(rows.size)) > 0
-    alone = coverage(having, rows, [Window(row, (row,)) for row in rows.tolist()]) > 0
+    alone = coverage(having, rows, np.where(np.arange(-REACH, REACH + 1) == 0, rows[:, None], -1)) > 0
     assert (among >= alone).all()
 
 
 def test_a_word_counts_once_however_many_neighbours_repeat_it() -> None:
     having = np.array([[True, True, True, False], [False, False, False, True]])
-    shares = coverage(having, np.arange(4), [Window(1, (0, 1, 2)), Window(3, (3,))])
+    shares = coverage(having, np.arange(4), np.array([[-1, 0, 1, 2, -1], [-1, -1, 3, -1, -1]]))
     assert shares[0] == shares[1] == shares[2]
     assert shares[3] == pytest.approx(1.0)  # the rarer word alone weighs more
 
 
 def test_rows_beyond_the_reach_do_not_help() -> None:
     having = np.array([[True, False, False, False]])
-    shares = coverage(having, np.arange(4), [Window(2, (0, 1, 2, 3))])
+    shares = coverage(having, np.arange(4), np.array([[0, 1, 2, 3, -1]]))
     assert (shares > 0).tolist() == [True, True, True, False]
 
 

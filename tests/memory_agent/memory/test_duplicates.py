@@ -13,7 +13,8 @@ from memory_samples import NOW, START, message, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall.selection import LIKE_COSINE, Leader, fold, mmr
+from memory_agent.recall.duplicates import Leader, fold
+from memory_agent.recall.selection import LIKE_COSINE, mmr
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.terms import fingerprint
 
@@ -76,13 +77,12 @@ def test_texts_of_a_record_do_not_run_into_each_other() -> None:
     assert fingerprint("a b", "c d") != fingerprint("a", "b c d")
 
 
-def leaders(prints: list[int], most: int = 10) -> list[Leader]:
-    return fold(enumerate(prints, 100), most)
+def leaders(prints: list[int]) -> list[Leader]:
+    return fold(enumerate(prints, 100))
 
 
 def test_the_best_of_several_duplicates_represents_them() -> None:
     assert leaders([7, 8, 7, 7]) == [Leader(100, 7, [102, 103]), Leader(101, 8, [])]
-    assert leaders([7, 8, 9, 7], most=2) == [Leader(100, 7, [103]), Leader(101, 8, [])]
 
 
 def test_a_paraphrase_is_penalised_and_names_the_similar_memory() -> None:
@@ -103,7 +103,7 @@ def test_choices_are_distinct_ordered_and_never_worth_more_than_before(
     drawn: list[tuple[float, int]], top_k: int, diversity: float
 ) -> None:
     drawn.sort(reverse=True)
-    found = leaders([seed % 7 for _, seed in drawn], most=100)
+    found = leaders([seed % 7 for _, seed in drawn])
     vectors = np.stack([np.random.default_rng(leader.place).normal(size=3) for leader in found]).astype(np.float32)
     scores = np.array([drawn[leader.place - 100][0] for leader in found])
     chosen = mmr(found, vectors, scores, top_k, diversity)

@@ -12,9 +12,10 @@ from memory_samples import NOW, message, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall import boosts
-from memory_agent.recall.boosts import REACH, Window
+from memory_agent.recall.candidates import Candidates
+from memory_agent.recall.neighbours import LENDERS, REACH, loans
 from memory_agent.settings import RecallSettings
+from memory_agent.storage.indexes import Scores, Slots
 
 QUESTION = "Which paint did the landlord choose for the hallway?"
 ANSWER = "The warm grey one, two coats of it"
@@ -23,37 +24,59 @@ OTHERS = ("Buy bread and milk", "The train leaves at nine", "Water the ferns on 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=40).map(np.array)
 
 
-def windows(count: int) -> list[Window]:
-    """Return every memory with its neighbours, all in one session."""
-    return [
-        Window(row, tuple(other for other in range(row - REACH, row + REACH + 1) if 0 <= other < count))
-        for row in range(count)
-    ]
+def candidates(totals: Scores) -> Candidates:
+    """Return candidates with these scores, in slots from 0."""
+    slots, nothing = np.arange(totals.size), np.zeros(totals.size)
+    return Candidates(
+        slots=slots,
+        rows=slots,
+        cosines=totals,
+        bm25=nothing,
+        weight=1.0,
+        best_bm25=0.0,
+        fused=totals,
+        dates=nothing,
+        context=nothing,
+        lent=nothing,
+        lenders=np.full(totals.size, -1),
+        association=nothing,
+    )
+
+
+def windows(centres: Slots, count: int) -> Slots:
+    """Return memories among their neighbours, all in one session of `count`."""
+    around = centres[:, None] + np.arange(-REACH, REACH + 1)
+    return np.where(around < count, np.maximum(around, -1), -1)
+
+
+def lent(totals: Scores, share: float) -> list[tuple[int, int, float]]:
+    """Return borrower, lender and amount of each loan."""
+    best = np.lexsort((-np.arange(totals.size), -totals))[:LENDERS]
+    borrowers, lenders, amounts = loans(candidates(totals), windows(best, totals.size), share)
+    return list(zip(borrowers.tolist(), lenders.tolist(), amounts.tolist(), strict=True))
 
 
 @given(scores, st.floats(0.01, 1))
 def test_only_the_best_memories_boost_neighbours_and_only_by_their_margin(values: np.ndarray, share: float) -> None:
-    rows = np.arange(len(values))
-    best = set(boosts.lenders(values, rows))
-    made = boosts.loans(values, rows, windows(len(values)), share)
-    assert len(best) == min(len(values), boosts.LENDERS)
-    next_best = max((values[row] for row in set(rows.tolist()) - best), default=0.0)
-    assert all(loan.lender in best and values[loan.lender] > next_best for loan in made)
-    assert all(0 < loan.amount <= share * 0.6 * values.max() + 1e-9 for loan in made)
+    best = set(np.lexsort((-np.arange(values.size), -values))[:LENDERS].tolist())
+    next_best = max((values[slot] for slot in set(range(values.size)) - best), default=0.0)
+    for _, lender, amount in lent(values, share):
+        assert lender in best
+        assert values[lender] > next_best
+        assert 0 < amount <= share * 0.6 * values.max() + 1e-9
 
 
 @given(scores, st.floats(0.01, 1))
 def test_a_neighbour_of_several_takes_the_best_offer_alone(values: np.ndarray, share: float) -> None:
-    made = boosts.loans(values, np.arange(len(values)), windows(len(values)), share)
-    borrowers = [loan.borrower for loan in made]
+    made = lent(values, share)
+    borrowers = [borrower for borrower, _, _ in made]
     assert len(borrowers) == len(set(borrowers))
-    assert all(0 < abs(loan.lender - loan.borrower) <= REACH for loan in made)
+    assert all(0 < abs(lender - borrower) <= REACH for borrower, lender, _ in made)
 
 
 def test_the_next_one_gets_more_than_the_one_behind_it() -> None:
-    values = np.array([1.0, 0.0, 0.0, 0.0])
-    made = boosts.loans(values, np.arange(4), windows(4), 0.5)
-    assert [(loan.borrower, round(loan.amount, 3)) for loan in made] == [(1, 0.3), (2, 0.18)]
+    made = lent(np.array([1.0, 0.0, 0.0, 0.0]), 0.5)
+    assert [(borrower, round(amount, 3)) for borrower, _, amount in made] == [(1, 0.3), (2, 0.18)]
 
 
 def talk(session: str | None, first: int, *texts: str, **fields: object) -> list[dict[str, object]]:

@@ -15,7 +15,7 @@ from memory_samples import message
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.recall.boosts import nearness
+from memory_agent.recall.dates.nearness import nearness
 from memory_agent.records import UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.codec import microseconds

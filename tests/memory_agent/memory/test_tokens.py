@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, open_without_model
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, Progress
+from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
-from memory_agent.records import Embedding, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.settings import EmbedderSettings
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -96,7 +96,7 @@ def test_the_budget_holds_by_the_tokenizer_however_tokens_were_counted(
         assert embedder.count_tokens(block) <= budget
 
 
-class Failing:
+class Failing(Embedder):
     """The real embedder, whose tokenizer answers `answers` times and then times out."""
 
     def __init__(self, embedder: Embedder, answers: int) -> None:
@@ -108,8 +108,8 @@ class Failing:
     def info(self) -> EmbedderInfo:
         return self._embedder.info
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        return self._embedder.embed_query(text, timeout_s)
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        return self._embedder.begin_query(text, timeout_s)
 
     def embed_texts(self, texts: list[str], progress: Progress | None = None) -> Embeddings:
         return self._embedder.embed_texts(texts, progress)

@@ -1,0 +1,116 @@
+"""What the stages of one recall share: the checked query, one view of the memories, and what was searched in it.
+
+The query goes to the embedder first; its words are scored while that works.
+
+Shapes: n = all slots of the view, d = dimensions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from memory_agent.recall.deadline import Deadline
+from memory_agent.recall.query import Query
+from memory_agent.recall.query_vectors import QueryVector, QueryVectors
+from memory_agent.records import UnderstoodDate
+from memory_agent.settings import RecallSettings
+from memory_agent.storage.columns import View
+from memory_agent.storage.indexes import Cosines, Mask, Scores
+from memory_agent.storage.terms import query_words
+
+
+class Search(msgspec.Struct, frozen=True):
+    """One recall over one view.
+
+    `mask` (n,) marks what passes the filter, the dates that filter and the floor; None if everything does. What does
+    not pass has `bm25` (n,) 0, as without a shared word, and no cosine. `cosines` is None where no memory that passes
+    has one. `dates` are all that the query names, `boosting` those that raise a score.
+    """
+
+    query: Query
+    view: View
+    settings: RecallSettings
+    deadline: Deadline
+    dates: tuple[UnderstoodDate, ...]
+    boosting: tuple[UnderstoodDate, ...]
+    words: list[str]
+    vector: QueryVector | None
+    mask: Mask | None
+    bm25: Scores
+    cosines: Cosines | None
+
+
+def search(
+    query: Query,
+    dates: tuple[UnderstoodDate, ...],
+    view: View,
+    vectors: QueryVectors,
+    settings: RecallSettings,
+    deadline: Deadline,
+) -> Search:
+    """Search all memories of `view` by words and by vector, under the query's filter, within the deadline."""
+    pending = vectors.begin(query.text, deadline) if query.needs_vector else None
+    words = query_words(query.text)
+    mask = _filtered(query, dates, view)
+    bm25 = _by_words(query, words, view, deadline)
+    vector = None if pending is None else vectors.finish(pending, deadline)
+    if vector is None and query.mode == "vector":  # words rather than nothing
+        bm25 = view.words.scores(words)
+    mask = _above_floor(query, vector, view, mask)
+    return Search(
+        query=query,
+        view=view,
+        settings=settings,
+        deadline=deadline,
+        dates=dates,
+        boosting=dates if query.dates == "boost" and query.mode == "hybrid" else (),
+        words=words,
+        vector=vector,
+        mask=mask,
+        bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
+        cosines=None
+        if query.mode == "lexical"
+        else _by_vector(vector, view, mask, max(settings.candidates, query.top_k)),
+    )
+
+
+def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View) -> Mask | None:
+    mask = view.mask(query.filter)
+    if query.dates != "filter" or not dates:
+        return mask
+    within = view.within((date.since, date.until) for date in dates)
+    return within if mask is None else mask & within
+
+
+def _by_words(query: Query, words: list[str], view: View, deadline: Deadline) -> Scores:
+    if query.mode == "vector" or deadline.expired():
+        return np.zeros(view.count)
+    return view.words.scores(words)
+
+
+def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, limit: int) -> Cosines | None:
+    if vector is None or not view.vectors.count:
+        return None
+    found = view.vectors.scan(vector.centred, limit, mask)
+    if mask is None:
+        return found
+    values = np.where(mask, found.values, np.float32(np.nan))
+    return found._replace(values=values) if np.isfinite(values).any() else None
+
+
+def _above_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:
+    """Narrow the mask to memories whose raw cosine reaches the floor.
+
+    Without cosines nothing passes a floor that the caller set, and everything one of the settings.
+    """
+    if query.floor is None:
+        return mask
+    if vector is None or not view.vectors.count:
+        return np.zeros(view.count, dtype=np.bool_) if query.insists else mask
+    everything = view.alive if mask is None else mask & view.alive
+    found = view.vectors.scan(vector.raw, view.count, everything)
+    reaching = found.values >= query.floor + found.error
+    unsure = np.flatnonzero((found.values >= query.floor - found.error) & ~reaching)
+    reaching[unsure] = view.vectors.cosines(vector.raw, unsure) >= query.floor
+    return reaching & everything

@@ -1,0 +1,55 @@
+"""Queries of an embedder that opens on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memory_agent.embedders.lanes import LanedEmbedder
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders.minilm import MiniLM
+from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError
+from memory_agent.settings import EmbedderSettings
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def unopened() -> Iterator[LazyEmbedder]:
+    embedder = LazyEmbedder(None, EmbedderSettings(scheme="int8", allow_download=False))
+    yield embedder
+    embedder.close()
+
+
+def test_a_query_begun_before_it_is_open_is_answered(unopened: LazyEmbedder, int8_model: MiniLM) -> None:
+    first = unopened.begin_query("first", WAIT_S)
+    assert np.array_equal(first.result(), int8_model.embed("first"))
+    assert np.array_equal(unopened.begin_query("second", WAIT_S).result(), int8_model.embed("second"))
+
+
+def test_a_given_embedder_begins_at_once(laned: LanedEmbedder, int8_model: MiniLM) -> None:
+    embedder = LazyEmbedder(laned, EmbedderSettings())
+    assert np.array_equal(embedder.begin_query("a query").result(), int8_model.embed("a query"))
+
+
+def test_a_query_waits_for_the_opening_no_longer_than_its_timeout(unopened: LazyEmbedder) -> None:
+    pending = unopened.begin_query("impatient", 0.0)
+    with pytest.raises(EmbedderUnavailableError, match="being opened"):
+        pending.result()
+
+
+def test_without_a_model_the_result_says_so(tmp_path: Path) -> None:
+    embedder = LazyEmbedder(None, EmbedderSettings(folder=str(tmp_path), allow_download=False))
+    for _ in range(2):  # the second time from the remembered failure
+        pending = embedder.begin_query("a query", WAIT_S)
+        with pytest.raises(ModelMissingError):
+            pending.result()
+    embedder.close()
+
+
+def test_a_query_that_is_not_unicode_is_refused_at_once(unopened: LazyEmbedder) -> None:
+    with pytest.raises(InvalidInputError, match="text"):
+        unopened.begin_query("\ud800")
