@@ -25,7 +25,7 @@ from memory_agent.arguments import RecallOptions
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreError
+from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.ingest import Arrival, Intake, Progress, make_record, masked_record
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
@@ -388,11 +388,7 @@ class Memory:
         (1, {'finding': 1}, 'exact')
         """
         with self._call():
-            try:
-                return _stats(self.user_id, self._archive)
-            except IndexDamagedError:
-                self._archive.rebuild("lexicon")
-                return _stats(self.user_id, self._archive)
+            return _stats(self.user_id, self._archive)
 
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
@@ -477,15 +473,15 @@ def check_ids(ids: object) -> list[str]:
 
 
 def _stats(user_id: str, archive: Archive) -> MemoryStats:
-    """Return the figures from the store's counters and the lexicon. Raises `StoreError`, `IndexDamagedError`."""
-    store, lexicon = archive.store, archive.lexicon
+    """Return the figures from the store's counters and the columns, after a rebuild. Raises `StoreError`."""
+    store, view = archive.store, archive.settled_view()
     counters = store.counters()
-    oldest, newest = lexicon.time_span()
+    oldest, newest = view.time_span()
     return MemoryStats(
         user_id=user_id,
         memories=store.count,
-        by_kind=lexicon.count_by("kind"),
-        by_source=lexicon.count_by("source"),
+        by_kind=view.count_by("kind"),
+        by_source=view.count_by("source"),
         without_vector=store.pending_count,
         events_kept=counters.get("kept", 0),
         events_duplicate=counters.get("duplicates", 0),
@@ -494,7 +490,7 @@ def _stats(user_id: str, archive: Archive) -> MemoryStats:
         oldest=oldest,
         newest=newest,
         model=store.stamp,
-        index="approximate" if archive.index.is_approximate else "exact",
+        index="approximate" if view.vectors.is_approximate else "exact",
         disk_bytes=store.disk_bytes,
         masked=_below("masked.", counters),
         expired=_below("expired.", counters),

@@ -160,18 +160,16 @@ class Care:
         self._in_use = in_use
 
     def rebuild(self) -> int:
-        """Rebuild the vector index and the lexicon from the records; return how many memories there are.
+        """Rebuild the columns that recall searches from the records; return how many memories there are.
 
-        Meanwhile recalls use the other index and say so in `degraded`. Both include what is ingested meanwhile.
+        Meanwhile recalls use the former ones and say so in `degraded`. What is ingested meanwhile is in the new ones.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.rebuild()
         1
         """
         with self._in_use():
-            self._archive.rebuild("index")
-            self._archive.rebuild("lexicon")
-            self._archive.remove_set_aside()
+            self._archive.rebuild()
             return self._archive.store.count
 
     def compact(self) -> Compacted:

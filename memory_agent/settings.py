@@ -44,7 +44,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 16 << 30
     reserve_bytes: NonNegative = 4 << 20
-    exact_search_limit: Count = 20_000
+    exact_search_limit: Count = 250_000
     expansion_search: Count = 128
     takeover_after_s: Positive = 5.0
 

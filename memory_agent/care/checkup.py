@@ -5,24 +5,25 @@ Works beside a daemon, on one snapshot of each file. Changes nothing.
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.derived_check import check_index, check_learner, check_lexicon
+from memory_agent.care.derived_check import check_columns, check_learner
 from memory_agent.care.records_check import RecordsCheckup
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.settings import StoreSettings
-from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE, index_cipher, lexicon_secret
+from memory_agent.storage.array_file import read_arrays
+from memory_agent.storage.columns import View
+from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
-from memory_agent.storage.lexicon import LexiconContents, read_contents
 from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_index import VectorIndex
 from relay import JournalSettings, check_journal
-from relay.disk import DATA_FILE, Finding, Findings, Report, Transaction
+from relay.disk import DATA_FILE, Finding, Findings, Report
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 
@@ -53,16 +54,19 @@ def check_user(
     Raises `StoreError` if the files cannot be read at all, such as encrypted ones without their `key`.
     """
     findings = Findings()
-    # Read the lexicon before the snapshot begins: it may be behind the records, never ahead.
-    unbuilt = () if is_copy or (folder / LEXICON_FILE).exists() else (LEXICON_FILE,)
-    words = None if is_copy or unbuilt else _words(folder / LEXICON_FILE, key, findings)
+    # Read the columns before the snapshot begins: they may be behind the records, never ahead.
+    unbuilt = () if is_copy or (folder / COLUMNS_FILE).exists() else (COLUMNS_FILE,)
+    columns = None if is_copy or unbuilt else _columns(folder, key, findings)
     entries = 0
     try:
         with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
             entries = transaction.count(RECORDS)
             RecordsCheckup(transaction, findings, report).run()
             if not is_copy and not _records_are_damaged(findings):
-                _check_derived(folder, transaction, words, (settings, key), findings, report)
+                snapshot = Snapshot(transaction)
+                check_learner(snapshot, folder, key, findings)
+                if columns is not None:
+                    check_columns(snapshot, *columns, findings, report)
     except StoreDamagedError as error:
         findings.add(PAGES, str(error))
     return PartReport(part=f"user {user_id}", entries=entries, findings=findings.listed(), unbuilt=unbuilt)
@@ -99,35 +103,20 @@ def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
 
 def _records_are_damaged(findings: Findings) -> bool:
     """Whether the records have faults, so that the derived files cannot be compared with them."""
-    return any(finding.place not in (INDEX_FILE, LEXICON_FILE) for finding in findings.listed())
+    return any(finding.place not in (COLUMNS_FILE, GRAPH_FILE) for finding in findings.listed())
 
 
-def _words(path: Path, key: UserKey | None, findings: Findings) -> LexiconContents | None:
+def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[ColumnsHeader, View] | None:
+    """Return the saved columns, without a graph, whose file is only compared with its checksums."""
+    cipher = columns_cipher(key)
     try:
-        return read_contents(path, lexicon_secret(key))
+        if (folder / GRAPH_FILE).exists():
+            read_arrays(folder / GRAPH_FILE, dict, cipher)
     except IndexDamagedError as error:
-        findings.add(LEXICON_FILE, str(error))
+        findings.add(GRAPH_FILE, str(error))
+    try:
+        header, columns = read_columns(folder, StoreSettings(exact_search_limit=sys.maxsize), cipher)
+    except IndexDamagedError as error:
+        findings.add(COLUMNS_FILE, str(error))
         return None
-
-
-def _check_derived(
-    folder: Path,
-    transaction: Transaction,
-    words: LexiconContents | None,
-    form: tuple[StoreSettings, UserKey | None],
-    findings: Findings,
-    report: Report,
-) -> None:
-    snapshot, (settings, key) = Snapshot(transaction), form
-    if words is not None:
-        check_lexicon(snapshot, words, findings, report)
-    check_learner(snapshot, folder, key, findings)
-    path = folder / INDEX_FILE
-    if not path.exists():
-        return  # a flat table is read from the records at each open
-    index = VectorIndex(snapshot.vectors, settings.exact_search_limit, settings.expansion_search)
-    try:
-        index.load(path, index_cipher(key))
-        check_index(snapshot, index, findings, report)
-    except IndexDamagedError as error:
-        findings.add(INDEX_FILE, str(error))
+    return header, columns.view

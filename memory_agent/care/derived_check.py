@@ -1,77 +1,68 @@
-"""Checks the files of the vector index, the lexicon and the learner against the records.
+"""Checks the files of the columns and of the learner against the records.
 
-Each file may be behind, by changes that the change log still holds; rows that changed since are skipped. A fault here
+The columns may be behind, by changes that the change log still holds; rows that changed since are skipped. A fault here
 loses no memory: the file is rebuilt from the records at the next open, or now by `memory-agent rebuild`.
+
+m = number of memories compared at once, w = number of words.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
-from memory_agent.records import Embedding
-from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
-from memory_agent.storage.lexicon import LexiconContents
-from memory_agent.storage.lexicon_schema import record_fingerprint
+from memory_agent.records import KINDS, SOURCES, MemoryFilter, MemoryRecord
+from memory_agent.storage.changes import texts_of
+from memory_agent.storage.codec import microseconds
+from memory_agent.storage.columns import View, record_fingerprint
+from memory_agent.storage.derived import COLUMNS_FILE, ColumnsHeader
+from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.terms import LONGEST_WORD, stems, text_words
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_index import VectorIndex
 from relay.disk import Findings, Report
 from sona.errors import DamagedStateError
 
-_LEAST_COSINE = 0.99  # of a vector and its int8 form; .9995 and more is usual
-_STEP = 1_000
+_LEAST_COSINE = 0.9999  # of a vector in float16 and in the columns
+_STEP = 500
 
-_BEHIND = "is further behind than the change log reaches"
-
-
-def check_index(snapshot: Snapshot, index: VectorIndex, findings: Findings, report: Report) -> None:
-    """Compare a vector index loaded from its file with the vectors of the store."""
-    if not _is_of_store(snapshot, index.lineage, INDEX_FILE, findings):
-        return
-    changed = _changed_since(snapshot, index.applied)
-    if not findings.require(changed is not None, INDEX_FILE, _BEHIND) or changed is None:
-        return
-    if not findings.require(index.stamp == (snapshot.state.stamp or ""), INDEX_FILE, "is of another embedder"):
-        return
-    expected = {int(row) for rows, _ in snapshot.scan_vectors() for row in rows} - changed
-    total = len(index)
-    for done, (rows, vectors) in enumerate(index.held()):
-        report(INDEX_FILE, done * _STEP, total)
-        known = np.array([int(row) in expected for row in rows])
-        strange = sum(int(row) not in changed for row in rows[~known])
-        findings.add(INDEX_FILE, "holds a row that has no vector", strange)
-        cosines = _cosines(vectors[known], snapshot.vectors(rows[known]))
-        findings.add(INDEX_FILE, "holds another vector than the records", int((cosines < _LEAST_COSINE).sum()))
-        expected -= set(rows.tolist())
-    findings.add(INDEX_FILE, "lacks a row", len(expected))
-    report(INDEX_FILE, total, total)
+Numbered = Sequence[tuple[int, MemoryRecord]]
 
 
-def check_lexicon(snapshot: Snapshot, held: LexiconContents, findings: Findings, report: Report) -> None:
-    """Compare the lexicon's rows, and what they say, with the records."""
-    if not _is_of_store(snapshot, held.lineage, LEXICON_FILE, findings):
+def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, findings: Findings, report: Report) -> None:
+    """Compare columns loaded from their file with the records: 2 s per 10,000."""
+    if not _is_of_store(snapshot, header.lineage, COLUMNS_FILE, findings):
         return
-    changed = _changed_since(snapshot, held.applied)
-    if not findings.require(changed is not None, LEXICON_FILE, _BEHIND) or changed is None:
+    changed = _changed_since(snapshot, header.applied)
+    if not findings.require(changed is not None, COLUMNS_FILE, "are further behind than the change log reaches"):
         return
-    rows, total = set(), snapshot.counts()[0]
-    for done, (row, record) in enumerate(snapshot.scan()):
-        if done % _STEP == 0:
-            report(LEXICON_FILE, done, total)
-        rows.add(row)
-        if row in changed:
-            continue
-        if findings.require(row in held.fingerprints, LEXICON_FILE, "lacks a row"):
-            says_so = held.fingerprints[row] == record_fingerprint(record)
-            findings.require(says_so, LEXICON_FILE, "holds other words than the records")
-        findings.require(row in held.worded, LEXICON_FILE, "lacks the words of a row")
-    strange = (held.fingerprints.keys() | held.worded) - rows - changed
-    findings.add(LEXICON_FILE, "holds a row that is not a record", len(strange))
-    report(LEXICON_FILE, total, total)
+    assert changed is not None
+    is_of_embedder = not view.vectors.count or header.stamp == (snapshot.state.stamp or "")
+    if not findings.require(is_of_embedder, COLUMNS_FILE, "are of another embedder"):
+        return
+    total, done = snapshot.counts()[0], 0
+    strange = set(view.rows[view.alive].tolist()) - changed
+    records = ((row, record) for row, record in snapshot.scan() if row not in changed)
+    while part := list(islice(records, _STEP)):
+        report(COLUMNS_FILE, done, total)
+        done += len(part)
+        slots = view.slots([row for row, _ in part])
+        findings.add(COLUMNS_FILE, "lack a row", int(np.count_nonzero(slots < 0)))
+        known = [numbered for numbered, slot in zip(part, slots.tolist(), strict=True) if slot >= 0]
+        strange.difference_update(row for row, _ in known)
+        if known:
+            _compare(snapshot, known, view, slots[slots >= 0], findings)
+    findings.add(COLUMNS_FILE, "hold a row that is not a record", len(strange))
+    report(COLUMNS_FILE, total, total)
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
@@ -85,6 +76,78 @@ def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, finding
         _is_of_store(snapshot, lineage, LEARNER_FILE, findings)
 
 
+def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findings: Findings) -> None:
+    """Compare memories with their `slots` (m,)."""
+    records = [record for _, record in part]
+    expected: dict[str, tuple[npt.NDArray[Any], list[Any]]] = {
+        "words": (view.fingerprints, [record_fingerprint(record) for record in records]),
+        "times": (view.times_us, [microseconds(record.timestamp, "timestamp") for record in records]),
+        "kinds": (view.kinds, [KINDS.index(record.kind) for record in records]),
+        "sources": (view.sources, [SOURCES.index(record.source) for record in records]),
+        "qualities": (view.qualities, [nan if one.quality_score is None else one.quality_score for one in records]),
+    }
+    for name, (column, values) in expected.items():
+        held, told = column[slots], np.array(values, dtype=column.dtype)
+        is_other = (held != told) & ((held == held) | (told == told))  # NaN, which is none, equals NaN
+        findings.add(COLUMNS_FILE, f"hold other {name} than the records", int(np.count_nonzero(is_other)))
+    for chosen, places in _filters(records).items():
+        mask = view.mask(chosen)
+        passing = np.zeros(len(records), dtype=np.bool_)
+        passing[places] = True
+        wrong = 0 if mask is None else int(np.count_nonzero(mask[slots] != passing))
+        findings.add(COLUMNS_FILE, "hold other names than the records", wrong)
+    findings.add(COLUMNS_FILE, "find other words than the records have", _wrong_words(records, view, slots))
+    stored, found = snapshot.vectors([row for row, _ in part]), view.vectors.vectors(slots)
+    if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "are of other ndim"):
+        return
+    is_there, is_found = stored.any(axis=1), found.any(axis=1)
+    is_wrong = is_there != is_found
+    if stored.shape == found.shape:
+        is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE)
+    findings.add(COLUMNS_FILE, "hold another vector than the records", int(np.count_nonzero(is_wrong)))
+
+
+def _filters(records: Sequence[MemoryRecord]) -> dict[MemoryFilter, list[int]]:
+    """Return filters by each name in `records`, with the places of those that have it."""
+    found: dict[MemoryFilter, list[int]] = defaultdict(list)
+    for place, record in enumerate(records):
+        for chosen in _filters_of(record):
+            found[chosen].append(place)
+    return found
+
+
+def _filters_of(record: MemoryRecord) -> Iterator[MemoryFilter]:
+    if record.session_id is not None:
+        yield MemoryFilter(session_id=record.session_id)
+    if record.run_id is not None:
+        yield MemoryFilter(run_id=record.run_id)
+    if record.channel_id is not None:
+        yield MemoryFilter(channel_id=record.channel_id)
+    if record.agent_id is not None:
+        yield MemoryFilter(agent_id=record.agent_id)
+    if record.provenance is not None:
+        yield MemoryFilter(provenance=(record.provenance,))
+    for tag in set(record.tags):
+        yield MemoryFilter(tags=(tag,))
+
+
+def _wrong_words(records: Sequence[MemoryRecord], view: View, slots: Slots) -> int:
+    """Return how many of `slots` (m,) are found by other words than their memories have."""
+    words_of = [text_words("\n".join(texts_of(record))) for record in records]
+    word_of_stem: dict[str, str] = {}
+    stems_of = []
+    for words in words_of:
+        pairs = [(stem, word) for stem, word in zip(stems(words), words, strict=True) if len(stem) <= LONGEST_WORD]
+        word_of_stem |= {stem: word for stem, word in pairs if stem not in word_of_stem}
+        stems_of.append({stem for stem, _ in pairs})
+    numbers = {stem: number for number, stem in enumerate(word_of_stem)}
+    expected = np.zeros((len(numbers), len(records)), dtype=np.bool_)  # (w, m)
+    for place, held in enumerate(stems_of):
+        expected[[numbers[stem] for stem in held], place] = True
+    hits = view.words.hits(list(word_of_stem.values()), slots)
+    return int(np.count_nonzero((hits != expected).any(axis=0)))
+
+
 def _is_of_store(snapshot: Snapshot, lineage: str, place: str, findings: Findings) -> bool:
     return findings.require(lineage == snapshot.state.lineage, place, "is of another store")
 
@@ -95,10 +158,3 @@ def _changed_since(snapshot: Snapshot, applied: int) -> set[int] | None:
         return None if changes is None else {change.row for change in changes.rows}
     except (StoreDamagedError, IndexDamagedError):
         return None
-
-
-def _cosines(ours: Embedding, theirs: Embedding) -> Embedding:
-    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        cosines: Embedding = np.nan_to_num(np.einsum("ij,ij->i", ours, theirs) / lengths)
-    return cosines

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.errors import IndexDamagedError, MemoryAgentError, StoreFullError
+from memory_agent.errors import MemoryAgentError, StoreFullError
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.overlap import ShownText, overlaps
 from memory_agent.learning.pattern_store import Embed, PatternStore
@@ -29,6 +29,7 @@ from memory_agent.learning.run_views import request_of
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
+from memory_agent.storage.columns import View
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import UNREAD, StoredTrajectory
@@ -105,14 +106,12 @@ class UseInference:
     def infer(self) -> int:
         """Read at most 50 new or changed runs; return how many. Durable on return; without any, nothing is flushed.
 
-        When the lexicon is damaged its rebuild is started and the runs wait.
+        While the columns are rebuilt the runs wait.
         """
-        words = _StoreWords(self._archive)
-        try:
-            found = [(case.run, _used(case, words)) for case in self._cases()]
-        except IndexDamagedError:
-            self._archive.rebuild_soon("lexicon")
+        if self._archive.is_rebuilding:
             return 0
+        words = _StoreWords(self._archive.view)
+        found = [(case.run, _used(case, words)) for case in self._cases()]
         if found:
             with self._archive.batch() as batch:
                 for run, used in found:
@@ -144,15 +143,15 @@ class UseInference:
 
 
 class _StoreWords:
-    """Document frequencies from the lexicon, each word looked up once."""
+    """Document frequencies, each word looked up once."""
 
-    def __init__(self, archive: Archive) -> None:
-        self.memories = archive.store.count
-        self._lexicon = archive.lexicon
+    def __init__(self, view: View) -> None:
+        self.memories = view.live
+        self._words = view.words
         self._known: dict[str, int] = {}
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        self._known |= self._lexicon.having(word for word in dict.fromkeys(words) if word not in self._known)
+        self._known |= self._words.having([word for word in dict.fromkeys(words) if word not in self._known])
         return self._known
 
 

@@ -7,8 +7,8 @@ number of bits in which they agree, times the share that these are of all bits o
 may agree by chance, so log2(n) bits are subtracted first. A statement does not come from a memory whose nearest
 sentence names other numbers, or denies what it affirms.
 
-Words are split, lower-cased and stripped of accents as in the lexicon, so document frequencies can be looked up
-there; endings are removed by rough English rules that leave other languages alone.
+Words are split, lower-cased and stripped of accents as those that are searched, so document frequencies can be looked
+up there; endings are removed by rough English rules that leave other languages alone.
 
 Rejected by measurement (decision 0019): cosine of the vectors, the longest common phrase, a plain share of words.
 Rank in the answer predicts use, but crediting rank teaches nothing. The method cannot tell use from independent

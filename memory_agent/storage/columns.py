@@ -76,8 +76,8 @@ _names_of = msgspec.msgpack.Decoder(list[str])
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors` and `words`. Immutable and thread-safe.
 
-    `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`. Dead slots are those not `alive`; they
-    have neither vector nor words. All changes through `applied` are in it.
+    `qualities` are NaN where there is none; `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`.
+    Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class View:
         self.alive: Mask = arrays["alive"]
         self.times_us: npt.NDArray[np.int64] = arrays["times_us"]
         self.fingerprints: npt.NDArray[np.int64] = arrays["fingerprints"]
+        self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
         self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
         self.sources: npt.NDArray[np.uint8] = arrays["sources"]
         self.vectors, self.words = indexes
@@ -189,7 +190,7 @@ class View:
         if chosen.tags:
             yield self._is_tagged(chosen.tags)
         if chosen.min_quality is not None:
-            yield self._arrays["qualities"] >= chosen.min_quality
+            yield self.qualities >= chosen.min_quality
 
     def _is_named(self, column: str, name: str) -> Mask:
         number = self._names.get(name)
