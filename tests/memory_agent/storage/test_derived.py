@@ -1,77 +1,74 @@
+"""The saved columns: used when they are right, caught up when they are behind, rebuilt when anything is wrong."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from samples import NDIM, SMALL, exact_ranking, memory, unit_vectors
+from brute_force import assert_holds, assert_searches
+from samples import NDIM, SMALL, memory, unit_vectors
 
+from memory_agent.errors import IndexDamagedError
 from memory_agent.records import MemoryFilter
 from memory_agent.storage import derived
-from memory_agent.storage.lexicon import Lexicon
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_index import VectorIndex
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
 COUNT = 120
 
 
-_keys: list[UserKey | None] = []
+@pytest.fixture
+def archives(key: UserKey | None) -> Iterator[Callable[[Path], Archive]]:
+    """Opens archives, all with the same key, and closes them."""
+    opened: list[Archive] = []
+
+    def opening(folder: Path) -> Archive:
+        opened.append(Archive.open(folder, GRAPH, "library", key))
+        return opened[-1]
+
+    yield opening
+    for archive in opened:
+        archive.close()
 
 
-@pytest.fixture(autouse=True)
-def with_key(key: UserKey | None):  # type: ignore[no-untyped-def]
-    _keys.append(key)
-    yield
-    _keys.pop()
-
-
-def opened(folder: Path) -> tuple[Store, VectorIndex, Lexicon]:
-    store = Store.open(folder, GRAPH, key=_keys[-1])
-    return store, derived.open_index(store, GRAPH), derived.open_lexicon(store)
-
-
-def add(store: Store, index: VectorIndex, lexicon: Lexicon, count: int, seed: int = 1, word: str = "race") -> None:
-    for number, vector in enumerate(unit_vectors(count, seed)):
-        with store.batch() as batch:
+def add(archive: Archive, count: int, seed: int = 1, word: str = "race") -> None:
+    vectors = unit_vectors(count, seed)
+    for start in range(0, count, 10):
+        with archive.batch() as batch:
             batch.set_stamp("model")
-            batch.put(memory(f"{word} number{number}"), vector)
-        derived.apply(store, index, lexicon, batch.changes)
+            for number in range(start, min(count, start + 10)):
+                batch.put(memory(f"{word} number{number}"), vectors[number])
 
 
-def close(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    derived.save(store, index, lexicon)
-    lexicon.close()
-    store.close()
-
-
-def assert_right(store: Store, index: VectorIndex, lexicon: Lexicon) -> None:
-    """Check that both indexes equal the store."""
-    memories = dict(store.scan())
-    rows = np.array(sorted(memories), dtype=np.int64)
-    held = dict(zip(rows.tolist(), store.vectors(rows), strict=True))
-    assert len(index) == len(lexicon) == len(memories)
-    assert index.applied == lexicon.applied == store.last_change
+def assert_right(archive: Archive) -> None:
+    """Check that the view equals the store."""
+    memories = dict(archive.store.scan())
+    rows = sorted(memories)
+    vectors = {row: one for row, one in zip(rows, archive.store.vectors(rows), strict=True) if one.any()}
+    assert archive.view.applied == archive.store.last_change
+    assert not archive.is_rebuilding
+    assert_holds(archive.view, memories, vectors)
     for query in unit_vectors(3, seed=99):
-        assert index.search_within(query, rows, 10)[0].tolist() == exact_ranking(held, query)[:10]
-        assert len(set(index.search(query, 10)[0].tolist()) & set(exact_ranking(held, query)[:10])) >= 9
-    assert lexicon.matching_rows(MemoryFilter()).tolist() == rows.tolist()
-    for row, record in list(memories.items())[:20]:
-        word = record.text.split()[1]
-        expected = [other for other, one in memories.items() if word in one.text.split()]
-        assert sorted(lexicon.search(word, 1_000)[0].tolist()) == expected
-        assert row in expected
+        assert_searches(archive.view, memories, vectors, query, ["race", "number3", "absent"])
+
+
+def was_loaded(archive: Archive) -> bool:
+    """Whether the columns come from their file."""
+    return archive._saved > 0
 
 
 @pytest.fixture
-def closed(tmp_path: Path) -> Path:
-    """A store with a saved graph, a cleanly closed lexicon, and a few changes after the save."""
-    store, index, lexicon = opened(tmp_path / "user")
-    add(store, index, lexicon, COUNT)
-    close(store, index, lexicon)
+def closed(tmp_path: Path, archives: Callable[[Path], Archive]) -> Path:
+    """A store with saved columns and a saved graph."""
+    archive = archives(tmp_path / "user")
+    add(archive, COUNT)
+    archive.close()
     return tmp_path / "user"
 
 
@@ -97,72 +94,85 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def test_saved_files_are_used_and_right(closed: Path) -> None:
-    assert (closed / "index.usearch").exists()
-    store, index, lexicon = opened(closed)
-    assert_right(store, index, lexicon)
-    assert not (closed / "lexicon.sqlite.damaged").exists()
-    close(store, index, lexicon)
+def test_saved_files_are_used_and_right(closed: Path, archives: Callable[[Path], Archive]) -> None:
+    assert (closed / GRAPH_FILE).exists()
+    archive = archives(closed)
+    assert was_loaded(archive)
+    assert_right(archive)
+    add(archive, 5, seed=2, word="later")
+    assert_right(archive)
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, zero_tail, scramble, empty, Path.unlink])
-@pytest.mark.parametrize("name", ["index.usearch", "lexicon.sqlite"])
+@pytest.mark.parametrize("name", [COLUMNS_FILE, GRAPH_FILE])
 def test_a_damaged_file_is_rebuilt_and_answers_correctly(
-    closed: Path, name: str, damage: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
+    closed: Path,
+    archives: Callable[[Path], Archive],
+    name: str,
+    damage: Callable[[Path], object],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     damage(closed / name)
-    store, index, lexicon = opened(closed)
-    assert_right(store, index, lexicon)
+    archive = archives(closed)
+    assert was_loaded(archive) == (name == GRAPH_FILE)
+    assert_right(archive)
     assert capfd.readouterr().err == ""
-    add(store, index, lexicon, 5, seed=2, word="later")
-    assert_right(store, index, lexicon)
-    close(store, index, lexicon)
+    add(archive, 5, seed=2, word="later")
+    assert_right(archive)
+    archive.close()
+    again = archives(closed)
+    assert was_loaded(again)
+    assert_right(again)
 
 
-@pytest.mark.parametrize("damage", [truncate, zero_tail, scramble, empty])
-def test_a_lexicon_damaged_by_a_process_that_died_is_rebuilt(
-    closed: Path, damage: Callable[[Path], object], capfd: pytest.CaptureFixture[str]
+def test_a_file_of_another_version_is_rebuilt(
+    closed: Path, archives: Callable[[Path], Archive], monkeypatch: pytest.MonkeyPatch, key: UserKey | None
 ) -> None:
-    (closed / "lexicon.sqlite.seal").unlink()
-    damage(closed / "lexicon.sqlite")
-    store, index, lexicon = opened(closed)
-    assert_right(store, index, lexicon)
-    assert (closed / "lexicon.sqlite.damaged").exists()
-    assert capfd.readouterr().err == ""
-    close(store, index, lexicon)
+    monkeypatch.setattr(derived, "_VERSION", "another stemmer")
+    with pytest.raises(IndexDamagedError, match="another stemmer"):
+        derived.read_columns(closed, GRAPH, derived.columns_cipher(key))
+    archive = archives(closed)
+    assert not was_loaded(archive)
+    assert_right(archive)
 
 
-def test_a_lexicon_damaged_while_in_use_is_repaired(closed: Path) -> None:
-    store, index, lexicon = opened(closed)
-    scramble(closed / "lexicon.sqlite")
-    derived.repair_lexicon(store, lexicon)
-    assert_right(store, index, lexicon)
-    close(store, index, lexicon)
+def test_changes_that_are_saved_leave_the_change_log(closed: Path, archives: Callable[[Path], Archive]) -> None:
+    archive = archives(closed)
+    assert archive.store.log_length == 0
+    add(archive, 4, seed=2)
+    assert archive.store.log_length == 4
+    archive._save()
+    assert archive.store.log_length == 0
 
 
-def test_a_batch_after_damage_in_use_repairs_by_itself(closed: Path) -> None:
-    store, index, lexicon = opened(closed)
-    assert lexicon._writer is not None
-    lexicon._writer.execute("DROP TABLE words")
-    add(store, index, lexicon, 3, seed=2, word="later")
-    assert_right(store, index, lexicon)
-    close(store, index, lexicon)
+def test_a_few_changes_are_not_saved_at_close_and_many_are(closed: Path, archives: Callable[[Path], Archive]) -> None:
+    saved = (closed / COLUMNS_FILE).read_bytes()
+    archive = archives(closed)
+    add(archive, 5, seed=2)
+    archive.close()
+    assert (closed / COLUMNS_FILE).read_bytes() == saved
+    archive = archives(closed)
+    assert_right(archive)
+    add(archive, 200, seed=3)
+    archive.close()
+    assert (closed / COLUMNS_FILE).read_bytes() != saved
 
 
-def test_changes_that_both_indexes_applied_leave_the_change_log(closed: Path) -> None:
-    store, index, lexicon = opened(closed)
-    assert store.log_length == 0
-    add(store, index, lexicon, 4, seed=2)
-    assert store.log_length == 4
-    derived.save_if_due(store, index, lexicon)
-    assert store.log_length == 4
-    derived.save(store, index, lexicon)
-    assert store.log_length == 0
-    close(store, index, lexicon)
+def test_the_columns_are_saved_when_the_change_log_is_long(
+    closed: Path, archives: Callable[[Path], Archive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory_agent.storage.archive._SAVED_AT_LEAST_EVERY", 30)
+    archive = archives(closed)
+    add(archive, 29, seed=2)
+    assert archive.store.log_length == 29
+    add(archive, 1, seed=3)
+    assert archive.store.log_length == 0
 
 
-def test_changes_made_without_the_indexes_are_caught_up_from_the_log(closed: Path) -> None:
-    with Store.open(closed, GRAPH, key=_keys[-1]) as store:
+def test_changes_made_without_the_columns_are_caught_up_from_the_log(
+    closed: Path, archives: Callable[[Path], Archive], key: UserKey | None
+) -> None:
+    with Store.open(closed, GRAPH, key=key) as store:
         rows = [row for row, _ in store.scan()]
         with store.batch() as batch:
             for row in rows[:10]:
@@ -172,64 +182,105 @@ def test_changes_made_without_the_indexes_are_caught_up_from_the_log(closed: Pat
             batch.update(msgspec.structs.replace(record, text="changed completely", tags=("new",)))
             batch.set_vector(rows[21], unit_vectors(1, seed=5)[0])
             batch.put(memory("brand new"), unit_vectors(1, seed=6)[0])
-    store, index, lexicon = opened(closed)
-    assert_right(store, index, lexicon)
-    assert lexicon.matching_rows(MemoryFilter(tags=("new",))).tolist() == [rows[20]]
-    close(store, index, lexicon)
+    archive = archives(closed)
+    assert was_loaded(archive)
+    assert_right(archive)
+    mask = archive.view.mask(MemoryFilter(tags=("new",)))
+    assert mask is not None
+    assert archive.view.rows[mask].tolist() == [rows[20]]
 
 
-def test_indexes_older_than_the_change_log_are_rebuilt(closed: Path) -> None:
-    with Store.open(closed, GRAPH, key=_keys[-1]) as store:
+def test_columns_older_than_the_change_log_are_rebuilt(
+    closed: Path, archives: Callable[[Path], Archive], key: UserKey | None
+) -> None:
+    with Store.open(closed, GRAPH, key=key) as store:
         for number in range(3):
             with store.batch() as batch:
                 batch.put(memory(f"unseen number{number}"), unit_vectors(1, seed=number)[0])
         store.forget_changes_through(store.last_change)
-    store, index, lexicon = opened(closed)
-    assert_right(store, index, lexicon)
-    close(store, index, lexicon)
+    archive = archives(closed)
+    assert not was_loaded(archive)
+    assert_right(archive)
 
 
-def test_the_files_of_another_store_are_not_used(closed: Path, tmp_path: Path) -> None:
-    store, index, lexicon = opened(tmp_path / "other")
-    add(store, index, lexicon, COUNT, seed=7, word="other")
-    close(store, index, lexicon)
-    for name in ("index.usearch", "lexicon.sqlite", "lexicon.sqlite.seal"):
+def test_the_files_of_another_store_are_not_used(
+    closed: Path, tmp_path: Path, archives: Callable[[Path], Archive]
+) -> None:
+    other = archives(tmp_path / "other")
+    add(other, COUNT, seed=7, word="other")
+    other.close()
+    for name in (COLUMNS_FILE, GRAPH_FILE):
         (tmp_path / "other" / name).replace(closed / name)
-    store, index, lexicon = opened(closed)
-    assert_right(store, index, lexicon)
-    close(store, index, lexicon)
+    archive = archives(closed)
+    assert not was_loaded(archive)
+    assert_right(archive)
 
 
-def test_another_embedder_empties_the_vector_side_and_keeps_the_words(closed: Path) -> None:
-    store, index, lexicon = opened(closed)
-    with store.batch() as batch:
+def test_another_embedder_empties_the_vectors_and_keeps_the_words(
+    closed: Path, archives: Callable[[Path], Archive]
+) -> None:
+    archive = archives(closed)
+    with archive.batch() as batch:
         batch.set_stamp("another model")
-    derived.apply(store, index, lexicon, batch.changes)
-    assert len(index) == 0
-    assert len(lexicon) == COUNT
-    with store.batch() as batch:
-        for row, vector in zip(store.pending_rows(COUNT), unit_vectors(COUNT, seed=8, ndim=NDIM // 2), strict=True):
+    assert (archive.view.vectors.count, archive.view.live) == (0, COUNT)
+    with archive.batch() as batch:
+        for row, vector in zip(batch.pending_rows(COUNT), unit_vectors(COUNT, seed=8, ndim=NDIM // 2), strict=True):
             batch.set_vector(row, vector)
-    derived.apply(store, index, lexicon, batch.changes)
-    assert index.ndim == NDIM // 2
-    assert len(index) == COUNT
-    close(store, index, lexicon)
-    store, index, lexicon = opened(closed)
-    assert len(index.search(unit_vectors(1, seed=1, ndim=NDIM // 2)[0], 10)[0]) == 10
-    close(store, index, lexicon)
+    assert (archive.view.vectors.count, archive.view.vectors.ndim) == (COUNT, NDIM // 2)
+    archive.close()
+    again = archives(closed)
+    assert again.view.vectors.ndim == NDIM // 2
+    assert again.view.applied == again.store.last_change
 
 
-def test_an_old_graph_of_another_embedder_is_not_used(closed: Path) -> None:
-    with Store.open(closed, GRAPH, key=_keys[-1]) as store, store.batch() as batch:
+def test_saved_vectors_of_another_embedder_are_not_used(
+    closed: Path, archives: Callable[[Path], Archive], key: UserKey | None
+) -> None:
+    with Store.open(closed, GRAPH, key=key) as store, store.batch() as batch:
         batch.set_stamp("another model")
-    store, index, lexicon = opened(closed)
-    assert len(index) == 0
-    assert len(lexicon) == COUNT
-    close(store, index, lexicon)
+    archive = archives(closed)
+    assert (archive.view.vectors.count, archive.view.live) == (0, COUNT)
 
 
-def test_an_empty_store_has_indexes_that_answer(tmp_path: Path) -> None:
-    store, index, lexicon = opened(tmp_path)
-    assert index.search(np.ones(NDIM, dtype=np.float32), 5)[0].tolist() == []
-    assert lexicon.search("race", 5)[0].tolist() == []
-    close(store, index, lexicon)
+def test_an_empty_store_has_a_view_that_answers(tmp_path: Path, archives: Callable[[Path], Archive]) -> None:
+    view = archives(tmp_path).view
+    assert view.vectors.scan(np.ones(NDIM, dtype=np.float32), 5).values.tolist() == []
+    assert view.words.scores(["race"]).tolist() == []
+    assert view.time_span() == (None, None)
+    archives(tmp_path / "other").close()
+    assert not (tmp_path / "other" / COLUMNS_FILE).exists()
+
+
+def test_files_of_former_versions_and_unfinished_ones_are_removed(
+    closed: Path, archives: Callable[[Path], Archive]
+) -> None:
+    names = ("index.usearch", "lexicon.sqlite", "lexicon.sqlite-wal", "lexicon.sqlite.seal", "lexicon.sqlite.damaged")
+    for name in (*names, f"{COLUMNS_FILE}.new"):
+        (closed / name).write_bytes(b"words of memories")
+    archives(closed)
+    assert {path.name for path in closed.iterdir() if path.is_file()} >= {COLUMNS_FILE, GRAPH_FILE}
+    assert not [path for path in closed.iterdir() if path.is_file() and b"words of" in path.read_bytes()]
+
+
+def test_a_purge_leaves_nothing_of_the_deleted_in_any_file(
+    closed: Path, archives: Callable[[Path], Archive], key: UserKey | None
+) -> None:
+    archive = archives(closed)
+    vector = unit_vectors(1, seed=77)[0]
+    fields = {"session_id": "secretsession", "run_id": "secretrun", "tags": ("secrettag",)}
+    with archive.batch() as batch:
+        rows = [batch.put(memory(f"secretword{number} race", **fields), vector) for number in range(30)]
+    archive._save()
+    planes = archive.view.vectors.coarse(archive.view.slots(rows[:1])).tobytes()  # type: ignore[attr-defined]
+    assert (planes in content(closed)) == (key is None)
+    with archive.batch() as batch:
+        for row in rows:
+            batch.delete(row)
+    archive.purge()
+    assert b"secret" not in content(closed)
+    assert planes not in content(closed)
+    assert_right(archive)
+
+
+def content(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
