@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import unit_vectors
 
@@ -106,6 +106,7 @@ class VectorIndexContract:
     def test_answers_equal_brute_force_and_views_do_not_change(self, tmp_path: Path) -> None:
         path = tmp_path / "arrays"
 
+        @settings(deadline=None)
         @given(steps=steps)
         def holds(steps: list[tuple[str, list[int]]]) -> None:
             index, model = type(self).make(), Model()
