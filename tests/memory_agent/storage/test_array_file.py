@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+import xxhash
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -53,6 +54,7 @@ def same(found: dict[str, npt.NDArray[Any]], wanted: dict[str, npt.NDArray[Any]]
     )
 
 
+@settings(deadline=None)
 @given(
     arrays=st.dictionaries(
         st.text(max_size=5),
@@ -117,6 +119,26 @@ def test_every_truncation_and_everything_appended_is_found(tmp_path: Path, ciphe
             read_arrays(path, State, cipher)
 
 
+@pytest.mark.parametrize("shape", [(1 << 50,), (6,), (0,), (1 << 40, 1 << 40)])
+def test_a_shape_that_does_not_fit_the_file_is_refused_before_memory_is_taken(
+    tmp_path: Path, cipher: Cipher | None, shape: tuple[int, ...]
+) -> None:
+    path = tmp_path / "columns"
+    write_arrays(path, STATE, {"rows": np.arange(16, dtype=np.int64)}, cipher)
+    content = path.read_bytes()
+    head, length = content[:64], int.from_bytes(content[-16:-8], "little")
+    stored = content[-16 - length : -16]
+    index = msgspec.msgpack.decode(stored if cipher is None else cipher.open(stored, head))
+    index["arrays"][0][2] = shape
+    forged = msgspec.msgpack.encode(index)
+    forged = forged if cipher is None else cipher.seal(forged, head)
+    end = forged + len(forged).to_bytes(8, "little")
+    path.write_bytes(content[: -16 - length] + end + xxhash.xxh3_64_digest(head + end))
+    with pytest.raises(IndexDamagedError):
+        read_arrays(path, State, cipher)
+
+
+@settings(deadline=None)
 @given(content=st.binary(max_size=300))
 def test_any_other_file_is_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "other.arrays"

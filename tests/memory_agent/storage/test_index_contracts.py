@@ -109,6 +109,7 @@ class VectorIndexContract:
     def test_answers_equal_brute_force_and_views_do_not_change(self, tmp_path: Path) -> None:
         path = tmp_path / "arrays"
 
+        @settings(deadline=None)
         @given(steps=steps)
         def holds(steps: list[tuple[str, list[int]]]) -> None:
             index, model = type(self).make(), Model()

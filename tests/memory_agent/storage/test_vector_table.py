@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hammering import hammered
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from samples import unit_vectors
@@ -56,6 +56,7 @@ def test_a_scan_is_within_a_narrow_error_and_misses_none_of_the_best() -> None:
         assert (scan.values[best] >= wanted[best[-1]] - scan.error).all()
 
 
+@settings(deadline=None)
 @given(
     vectors=hnp.arrays(
         np.float32, st.tuples(st.integers(2, 12), st.integers(1, 9)), elements=st.floats(-1, 1, width=32)
