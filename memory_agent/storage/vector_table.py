@@ -309,7 +309,8 @@ class VectorTable:
 
     def arrays(self) -> Arrays:
         """Return the content, for `from_arrays`. A later `set` may show in the planes, where a scale here is NaN."""
-        count, none = len(self._scales), np.empty((0, self._ndim), dtype=np.int8)
+        count = len(self._scales)
+        none = np.empty((count, self._ndim), dtype=np.int8)  # before the first vector d is 0
         return {
             "coarse": [rows for _, rows in self._coarse.parts(count)] or [none],
             "fine": [rows for _, rows in self._fine.parts(count)] or [none],

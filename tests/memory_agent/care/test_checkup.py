@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import lmdb
 import msgspec
-import numpy as np
 import pytest
 from care_samples import GRAPH
 
 from memory_agent.care.checkup import PartReport, check_user
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
+from memory_agent.records import MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.sqlite_file import write_clean_mark
+from memory_agent.storage.changes import Change, Changes
+from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
+from memory_agent.storage.store import Store
 from memory_agent.storage.trajectories import StoredUse
 
 
@@ -103,41 +103,74 @@ def test_a_flipped_bit_in_a_record_a_vector_or_a_use_is_found(filled: Path, seed
     assert name in places(check(filled))
 
 
-def test_an_index_of_other_vectors_and_a_lexicon_of_other_words_are_found(filled: Path) -> None:
+def test_columns_of_other_memories_are_found(filled: Path) -> None:
     archive = Archive.open(filled, GRAPH, "library")
-    rows = next(iter(archive.index.held()))[0][:3]
-    archive.index._engine.remove(rows.astype(np.uint64))
-    other = np.eye(384, dtype=np.float32)[:3]
-    archive.index._add(rows, other)
-    assert archive.lexicon._writer is not None
-    archive.lexicon._writer.execute("UPDATE memories SET fingerprint = 1 WHERE row = ?", (int(rows[0]),))
+    columns = archive._columns
+    rows = archive.view.rows[archive.view.alive][:3]
+    columns.vectors.remove(archive.view.slots(rows[:1]))
+    columns._columns["fingerprints"].set(archive.view.slots(rows[1:2]), 1)
+    columns._columns["sessions"].set(archive.view.slots(rows[2:3]), -1)
+    columns._words.remove(archive.view.slots(rows[2:3]))
+    columns._publish()
+    archive._save()
     archive.close()
     report = check(filled)
-    assert places(report) == {"index.usearch", "lexicon.sqlite"}
-    assert sum(finding.count for finding in report.findings) == 4
+    assert places(report) == {COLUMNS_FILE}
+    assert {finding.fault: finding.count for finding in report.findings} == {
+        "hold another vector than the records": 1,
+        "hold other words than the records": 1,
+        "hold other names than the records": 1,
+        "find other words than the records have": 1,
+    }
+
+
+def test_columns_that_lack_rows_or_hold_others_are_found(filled: Path) -> None:
+    archive = Archive.open(filled, GRAPH, "library")
+    row, record = next(archive.store.scan())
+    strange = Change(10_000, "put", msgspec.structs.replace(record, id="strange"), None, False)
+    missing = Change(row, "delete", None, None, False)
+    applied = archive.view.applied
+    archive._columns.apply(Changes(applied, applied + 1, [strange, missing]))
+    archive._columns.applied = applied
+    archive._save()
+    archive.close()
+    assert {(finding.fault, finding.count) for finding in check(filled).findings} == {
+        ("lack a row", 1),
+        ("hold a row that is not a record", 1),
+    }
+
+
+def test_columns_of_another_store_or_too_far_behind_are_found(filled: Path, tmp_path: Path) -> None:
+    other = Archive.open(tmp_path / "other", GRAPH, "library")
+    with other.batch() as batch:
+        batch.put(next(iter(dict(_scan(filled)).values())), None)
+    other.close()
+    kept = (filled / COLUMNS_FILE).read_bytes()
+    (filled / COLUMNS_FILE).write_bytes((tmp_path / "other" / COLUMNS_FILE).read_bytes())
+    assert [(one.place, one.fault) for one in check(filled).findings] == [(COLUMNS_FILE, "is of another store")]
+    (filled / COLUMNS_FILE).write_bytes(kept)
+    with Store.open(filled, GRAPH) as store:
+        with store.batch() as batch:
+            batch.put(msgspec.structs.replace(next(store.scan())[1], id="later", event_id=None), None)
+        store.forget_changes_through(store.last_change)
+    assert [one.fault for one in check(filled).findings] == ["are further behind than the change log reaches"]
+
+
+def _scan(folder: Path) -> list[tuple[int, MemoryRecord]]:
+    with Store.open(folder, GRAPH) as store:
+        return list(store.scan())
 
 
 def test_damaged_files_are_named_without_their_content(filled: Path) -> None:
-    lexicon = filled / "lexicon.sqlite"
-    lexicon.write_bytes(lexicon.read_bytes()[:-4_096] + bytes(4_096))
-    (filled / "index.usearch").write_bytes(b"memory-agent index 2\nnonsense")
-    assert places(check(filled)) == {"index.usearch", "lexicon.sqlite"}
+    columns = filled / COLUMNS_FILE
+    columns.write_bytes(columns.read_bytes()[:-4_096] + bytes(4_096))
+    (filled / GRAPH_FILE).write_bytes(b"memory-agent arrays 1\nnonsense")
+    assert places(check(filled)) == {COLUMNS_FILE, GRAPH_FILE}
     pages = filled / "records" / "data.mdb"
     pages.write_bytes(pages.read_bytes()[: -8 * 4_096] + bytes(8 * 4_096))
     report = check(filled)
     assert "records/data.mdb" in places(report)
     assert "mutex" not in str(report)
-
-
-@pytest.mark.parametrize("applied", ["q", "9" * 5_000, b"1\xff"])
-def test_a_lexicon_with_a_damaged_position_is_found_and_rebuilt(filled: Path, applied: str | bytes) -> None:
-    with closing(sqlite3.connect(filled / "lexicon.sqlite", isolation_level=None)) as connection:
-        connection.execute("UPDATE state SET value = CAST(? AS TEXT) WHERE name = 'applied'", (applied,))
-    write_clean_mark(filled / "lexicon.sqlite")
-    assert places(check(filled)) == {"lexicon.sqlite"}
-    archive = Archive.open(filled, GRAPH, "library")
-    assert len(archive.lexicon) == len(list(archive.store.scan()))
-    archive.close()
 
 
 @pytest.mark.parametrize("row", [0, -1, 1 << 40])

@@ -21,7 +21,7 @@ FILLER = [f"Day {day}: looked at the build, wrote tests, and read the logs of se
 
 
 class CountedTexts:
-    """Word counts of some texts, as the lexicon of a store of them has."""
+    """Word counts of some texts, as a store of them has."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.memories = len(texts)

@@ -141,9 +141,9 @@ def test_the_figures_add_up(memory: Memory) -> None:
     assert stats.disk_bytes > 0
 
 
-def test_a_damaged_lexicon_does_not_keep_the_figures_back(memory: Memory) -> None:
+def test_the_figures_are_those_after_a_rebuild(memory: Memory) -> None:
     memory.ingest([message(0), message(1)], now=NOW)
-    memory._archive.lexicon._disconnect()
+    memory._archive._start_rebuild(from_records=True)
     assert memory.stats().by_kind == {"episode": 2}
 
 
@@ -243,9 +243,9 @@ def test_the_names_of_the_package_lead_to_their_homes() -> None:
         memory_agent.Nemory  # noqa: B018
 
 
-@pytest.mark.parametrize("first", ["memory_agent.storage.vector_index", "memory_agent.embedders.minilm"])
+@pytest.mark.parametrize("first", ["memory_agent.storage.vector_graph", "memory_agent.embedders.minilm"])
 def test_both_engines_live_in_one_process_whichever_is_loaded_first(first: str) -> None:
-    program = f"import {first}, memory_agent.storage.vector_index, memory_agent.embedders.minilm; print('alive')"
+    program = f"import {first}, memory_agent.storage.vector_graph, memory_agent.embedders.minilm; print('alive')"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, "alive"), result.stderr
 

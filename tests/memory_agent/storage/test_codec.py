@@ -12,7 +12,7 @@ from samples import memory, unit_vectors
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord, Utility
-from memory_agent.storage.changes import OPS, IndexedText, LogEntry, Op
+from memory_agent.storage.changes import OPS, LogEntry, Op
 from memory_agent.storage.codec import (
     Usage,
     decode_entry,
@@ -25,6 +25,8 @@ from memory_agent.storage.codec import (
     usage_of,
     vector_body,
     vectors_of,
+    with_checksum,
+    without_checksum,
 )
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=1_500)
@@ -151,10 +153,16 @@ def test_a_vector_of_the_wrong_size_or_with_a_flipped_bit_is_damage() -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("before", [None, IndexedText("title", "text", ("a", "b"))])
-def test_a_line_of_the_change_log_comes_back_as_it_was(op: Op, before: IndexedText | None) -> None:
-    entry = LogEntry(op, 2**40, before)
+def test_an_entry_of_the_change_log_comes_back_as_it_was(op: Op) -> None:
+    entry = LogEntry(op, 2**40)
     assert decode_entry(9, encode_entry(9, entry)) == entry
+
+
+@pytest.mark.parametrize(("op", "now"), [("update", "reword"), ("delete", "delete")])
+def test_an_entry_of_a_former_version_with_the_former_words_can_be_read(op: Op, now: Op) -> None:
+    entry = encode_entry(9, LogEntry(op, 7))
+    body = without_checksum(9, entry, "change") + b"\x00" + msgspec.msgpack.encode(("title", "text", ("a", "b")))
+    assert decode_entry(9, with_checksum(9, body)) == LogEntry(now, 7)
 
 
 def test_ids_of_any_length_have_keys_of_their_own_within_the_limit() -> None:

@@ -214,7 +214,7 @@ def test_a_user_that_can_have_no_key_is_named(tmp_path: Path) -> None:
 
 def test_without_the_package_everything_but_encryption_works() -> None:
     program = (
-        "import sys; sys.modules['cryptography'] = sys.modules['sqlcipher3'] = None\n"
+        "import sys; sys.modules['cryptography'] = None\n"
         "import memory_agent.cli.group, memory_agent.daemon.process, relay\n"
         "from pathlib import Path; from tempfile import mkdtemp\n"
         "try: relay.KeyRing(Path(mkdtemp())).cipher('alice', 'x', create=True)\n"

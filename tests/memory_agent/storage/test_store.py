@@ -12,10 +12,9 @@ from samples import NDIM, NOW, SMALL, memory, unit_vectors
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError, StoreFullError
 from memory_agent.settings import StoreSettings
-from memory_agent.storage.changes import indexed_text
 from memory_agent.storage.codec import row_key
 from memory_agent.storage.environment import own_records
-from memory_agent.storage.snapshot import RECORDS, VECTORS
+from memory_agent.storage.snapshot import CHANGES, RECORDS, VECTORS
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 
@@ -192,34 +191,50 @@ def test_the_changes_of_a_batch_are_settled_per_row(store: Store) -> None:
         gone = batch.put(memory("gone"), None)
         batch.delete(gone)
     changes = {change.row: change for change in batch.changes.rows}
-    assert (changes[fresh].op, changes[fresh].new_vector, changes[fresh].before) == ("put", True, None)
-    assert (changes[gone].op, changes[gone].record, changes[gone].before) == ("delete", None, None)
+    assert (changes[fresh].op, changes[fresh].new_vector) == ("put", True)
+    assert (changes[gone].op, changes[gone].record) == ("delete", None)
     assert (batch.changes.after, batch.changes.through) == (0, 4)
 
 
-def test_the_words_before_a_stretch_are_those_before_its_first_change_of_words(store: Store) -> None:
-    original = memory("first words")
+def test_a_range_of_the_change_log_says_whether_the_words_changed(store: Store) -> None:
     with store.batch() as batch:
-        row = batch.put(original, None)
+        row = batch.put(memory("first words"), None)
     start = store.last_change
-    for changed in ({"quality_score": 0.5}, {"text": "second words"}, {"text": "third words"}):
+
+    def settled(**changed: Any) -> tuple[str, bool]:
         with store.batch() as batch:
             record = batch.record(row)
             assert record is not None
             batch.update(msgspec.structs.replace(record, **changed))
-    changes = store.changes_after(start)
-    assert changes is not None
-    (change,) = changes.rows
-    assert change.op == "update"
-    assert change.before == indexed_text(original)
-    assert change.record is not None
-    assert change.record.text == "third words"
+        changes = store.changes_after(start)
+        assert changes is not None
+        (change,) = changes.rows
+        assert change.record is not None
+        return change.op, change.new_vector
+
+    assert settled(quality_score=0.5, session_id="s") == ("update", False)
+    assert settled(tags=("x",)) == ("reword", False)
+    assert settled(quality_score=0.7) == ("reword", False)
+    with store.batch() as batch:
+        batch.set_vector(row, unit_vectors(1, seed=2)[0])
+    assert settled(times_recalled=3) == ("reword", True)
     with store.batch() as batch:
         batch.delete(row)
     changes = store.changes_after(start)
     assert changes is not None
-    (change,) = changes.rows
-    assert (change.op, change.before) == ("delete", indexed_text(original))
+    assert [(change.row, change.op, change.vector) for change in changes.rows] == [(row, "delete", None)]
+
+
+def test_the_change_log_holds_no_text(store: Store) -> None:
+    with store.batch() as batch:
+        row = batch.put(memory("secret words", tags=("secret",)), None)
+    with store.batch() as batch:
+        record = batch.record(row)
+        assert record is not None
+        batch.update(msgspec.structs.replace(record, text="others"))
+        batch.delete(row)
+    with store._environment.read() as transaction:
+        assert all(len(value) < 20 for _, value in transaction.scan(CHANGES))
 
 
 def test_the_change_log_says_when_it_does_not_reach_back(store: Store) -> None:

@@ -6,16 +6,19 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from samples import SMALL, memory, new_key, unit_vectors
 
 from memory_agent.errors import StoreFullError
 from memory_agent.settings import StoreSettings
-from memory_agent.storage import derived
-from memory_agent.storage.changes import Changes
+from memory_agent.storage import archive as archives
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
 
 _WRITER = """
@@ -23,22 +26,20 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from samples import SMALL, memory, new_key, unit_vectors
-from memory_agent.storage import derived
-from memory_agent.storage.store import Store
+from memory_agent.storage.archive import Archive
 key = new_key(Path({keys!r})) if {keys!r} else None
-store = Store.open(Path({folder!r}), SMALL, role="host", key=key)
-index, lexicon = derived.open_index(store, SMALL), derived.open_lexicon(store)
+archive = Archive.open(Path({folder!r}), SMALL, role="host", key=key)
 vectors = unit_vectors(5, seed=1)
 while True:
-    start = store.cursor
-    with store.batch() as batch:
+    start = archive.store.cursor
+    with archive.batch() as batch:
         for seq in range(start + 1, start + 6):
             batch.put(memory(f"event number {{seq}}", id=f"m-{{seq}}", event_id=f"e-{{seq}}"), vectors[seq % 5])
             batch.count("kept")
         batch.cursor = start + 5
     print(start + 5, flush=True)
-    derived.apply(store, index, lexicon, batch.changes)
-    derived.save_if_due(store, index, lexicon)
+    if start % 100 == 0:
+        archive._save()
 """
 
 
@@ -63,15 +64,15 @@ def test_every_acknowledged_batch_is_there_exactly_once_however_often_the_writer
     keys = tmp_path_factory.mktemp("keys") if is_encrypted else None
     for _ in range(6 if is_encrypted else 12):
         acked = killed_after(tmp_path, keys, acks=seeded.randrange(1, 40))
-        with Store.open(tmp_path, SMALL, key=keys and new_key(keys)) as store:
-            index, lexicon = derived.open_index(store, SMALL), derived.open_lexicon(store)
+        with closing(Archive.open(tmp_path, SMALL, "library", keys and new_key(keys))) as archive:
+            store, view = archive.store, archive.view
             assert store.cursor >= acked
             assert store.cursor % 5 == 0
             assert [record.event_id for _, record in store.scan()] == [f"e-{seq}" for seq in range(1, store.cursor + 1)]
             assert store.counters() == {"kept": store.cursor}
-            assert store.verify() == len(index) == len(lexicon) == store.cursor
-            assert len(lexicon.search(f"number {store.cursor}", 5)[0]) == 5
-            lexicon.close()
+            assert store.verify() == view.live == view.vectors.count == store.cursor
+            assert np.count_nonzero(view.words.scores(["number"])) == store.cursor
+            assert np.count_nonzero(view.words.scores([str(store.cursor)])) == min(store.cursor, 1)
 
 
 @pytest.fixture
@@ -88,11 +89,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def fill(store: Store, follow: Callable[[Changes], None] = lambda _: None) -> None:
+def fill(writer: Store | Archive) -> None:
     for number in range(100_000):
-        with store.batch() as batch:
+        with writer.batch() as batch:
             batch.put(memory(os.urandom(400).hex(), event_id=f"e-{number}"), unit_vectors(1, seed=number)[0])
-        follow(batch.changes)
 
 
 @pytest.mark.parametrize("reserve_bytes", [512 << 10, 0], ids=["with a reserve", "to the last byte"])
@@ -113,41 +113,44 @@ def test_a_full_disk_stops_intake_loses_nothing_and_still_deletes(small_disk: Pa
         assert store.verify() == stored - 20
 
 
-def test_derived_indexes_on_a_full_disk_do_not_take_the_store_down(small_disk: Path) -> None:
-    settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=2 << 20)  # more than a write-ahead log of 1 MB
-    with Store.open(small_disk / "user", settings) as store:
-        index, lexicon = derived.open_index(store, settings), derived.open_lexicon(store)
-        with pytest.raises(StoreFullError):
-            fill(store, lambda changes: derived.apply(store, index, lexicon, changes))
-        stored = store.count
-        assert store.verify() == stored
-        rows = [row for row, _ in store.scan()]
-        for row in rows[: len(rows) // 2]:
-            with store.batch() as batch:
-                batch.delete(row)
-        lexicon.close()
-    (small_disk / "user" / "lexicon.sqlite").unlink()
-    with Store.open(small_disk / "user", settings) as store:
-        index, lexicon = derived.open_index(store, settings), derived.open_lexicon(store)
-        assert len(index) == len(lexicon) == store.count == stored - len(rows) // 2
-        lexicon.close()
+def test_columns_on_a_full_disk_do_not_take_the_store_down(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "_SAVED_AT_LEAST_EVERY", 100)
+    settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=512 << 10)
+    archive = Archive.open(small_disk / "user", settings, "library")
+    with pytest.raises(StoreFullError):
+        fill(archive)
+    stored = archive.store.count
+    assert archive.store.verify() == stored == archive.view.live
+    with archive.batch() as batch:
+        for row, _ in list(batch.scan())[: stored // 2]:
+            batch.delete(row)
+    archive.close()
+    (small_disk / "user" / COLUMNS_FILE).unlink(missing_ok=True)
+    with closing(Archive.open(small_disk / "user", settings, "library")) as archive:
+        assert archive.settled_view().live == archive.store.count == stored - stored // 2
 
 
-def test_a_graph_that_finds_no_room_leaves_the_old_file_and_no_half_of_a_new_one(small_disk: Path) -> None:
+def test_columns_that_find_no_room_leave_the_old_file_and_no_half_of_a_new_one(small_disk: Path) -> None:
     settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10, exact_search_limit=10)
-    with Store.open(small_disk / "user", settings) as store:
-        index, lexicon = derived.open_index(store, settings), derived.open_lexicon(store)
-        with store.batch() as batch:
-            for vector in unit_vectors(500, seed=1, ndim=384):
-                batch.put(memory("a race"), vector)
-        derived.apply(store, index, lexicon, batch.changes)
-        derived.save(store, index, lexicon)
-        saved = (store.folder / "index.usearch").read_bytes()
-        room = os.statvfs(small_disk).f_bavail * 4096
-        (small_disk / "ballast").write_bytes(bytes(room - (100 << 10)))
-        with pytest.raises(OSError, match="No space left"):
-            derived.save(store, index, lexicon)
-        assert (store.folder / "index.usearch").read_bytes() == saved
-        assert not (store.folder / "index.usearch.new").exists()
-        (small_disk / "ballast").unlink()
-        lexicon.close()
+    archive = Archive.open(small_disk / "user", settings, "library")
+    with archive.batch() as batch:
+        for vector in unit_vectors(500, seed=1, ndim=384):
+            batch.put(memory("a race"), vector)
+    archive._save()
+    saved = {name: (archive.store.folder / name).read_bytes() for name in (COLUMNS_FILE, GRAPH_FILE)}
+    room = os.statvfs(small_disk).f_bavail * 4096
+    (small_disk / "ballast").write_bytes(bytes(room - (100 << 10)))
+    with archive.batch() as batch:
+        batch.delete(1)
+    with pytest.raises(OSError, match="No space left"):
+        archive._save()
+    with pytest.raises(OSError, match="No space left"):
+        archive.purge()
+    assert {name: (archive.store.folder / name).read_bytes() for name in saved} == saved
+    assert not list(archive.store.folder.glob("*.new"))
+    assert archive.view.live == archive.store.count == 499
+    (small_disk / "ballast").unlink()
+    archive.purge()
+    archive.close()
+    with closing(Archive.open(small_disk / "user", settings, "library")) as archive:
+        assert archive.view.live == archive.view.count == 499
