@@ -100,7 +100,7 @@ def fault(result: Result) -> str:
 
 
 def test_encrypt_leaves_nothing_readable_and_everything_usable(plain: Path, keys: Path, locked: Run) -> None:
-    assert files_with_marks(plain) >= {"data.mdb", "lexicon.sqlite", "lexicon.sqlite.damaged", "erasing.json"}
+    assert files_with_marks(plain) >= {"data.mdb", "columns.arrays", "lexicon.sqlite.damaged", "erasing.json"}
     told = document(locked("encrypt", "--json"))
     assert {user["user_id"]: user["memories"] for user in told["users"]} == {"alice": ALICE, "bob": ALICE}
     assert files_with_marks(plain) == set()

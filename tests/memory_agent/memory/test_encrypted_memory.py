@@ -24,7 +24,6 @@ from memory_agent.learning.learner_file import load_learner
 from memory_agent.memory import Memory
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.folders import user_folder
-from memory_agent.storage.nearest import quantize
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
 from relay import Journal
@@ -76,7 +75,8 @@ def fill(memory: Memory) -> dict[str, bytes]:
     vector = np.array(known.embedding, dtype=np.float32)
     marks = {name: word.encode() for name, word in WORDS.items()}
     marks |= {"id": record.id.encode(), "stem": WORDS["text"][:-1].encode(), "float16": vector.astype("<f2").tobytes()}
-    return marks | {"float32": vector.tobytes(), "int8": quantize(vector).tobytes()}
+    int8 = np.rint(vector / np.abs(vector).max() * np.float32(127)).astype(np.int8)
+    return marks | {"float32": vector.tobytes(), "int8": int8.tobytes()}
 
 
 def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
@@ -101,7 +101,7 @@ def test_nothing_of_it_is_in_any_file_neither_in_use_nor_closed(tmp_path: Path, 
         names = {file.name for file in (tmp_path / "alice").rglob("*")}
     assert found(tmp_path / "alice", marks) == {}
     names |= {file.name for file in (tmp_path / "alice").rglob("*")}
-    expected = {"data.mdb", "lexicon.sqlite", "lexicon.sqlite-wal", "index.usearch", "sona.state", INTENT_FILE}
+    expected = {"data.mdb", "columns.arrays", "graph.arrays", "sona.state", INTENT_FILE}
     assert names >= expected
 
 
@@ -114,7 +114,7 @@ def test_without_a_key_all_of_it_would_be_found(tmp_path: Path, embedder: Embedd
         assert learnt_in(store) in (tmp_path / "alice" / "sona.state").read_bytes()
     held |= {f"closed {name}": marks for name, marks in found(tmp_path / "alice", marks).items()}
     assert set().union(*held.values()) >= marks.keys() - {"float32"}
-    assert {"closed data.mdb", "lexicon.sqlite", "closed index.usearch", INTENT_FILE} <= held.keys()
+    assert {"closed data.mdb", "closed columns.arrays", INTENT_FILE} <= held.keys()
 
 
 def test_it_answers_as_one_that_is_not_encrypted(tmp_path: Path, embedder: Embedder) -> None:

@@ -24,11 +24,11 @@ from memory_agent.storage.archive import Archive
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 SECRET = "zanzibarquokka"
 OTHER = "The deploy of the billing service failed because of a stale lock"
-STEPS = ("write_intent", "forget", "rebuild", "remove_set_aside", "compact", "close_intent")
+STEPS = ("write_intent", "forget", "save", "remove_set_aside", "compact", "close_intent")
 
 
 def files_with(text: str, folder: Path) -> list[str]:
-    """The files that contain a text, or its stem in a lexicon."""
+    """The files that contain a text, or its stem."""
     words = (text.encode(), text[:-1].encode(), text.encode("utf-16-le"))
     return sorted(
         str(file.relative_to(folder))
@@ -73,8 +73,9 @@ def test_erased_text_is_in_no_byte_of_any_file(tmp_path: Path, embedder: Embedde
     folder = tmp_path / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
         fill(memory)
-        (folder / "lexicon.sqlite.damaged").write_bytes(SECRET.encode())
-        assert "records/data.mdb" in files_with(SECRET, folder)
+        memory._archive._save()
+        (folder / "sona.damaged").write_bytes(SECRET.encode())
+        assert {"records/data.mdb", "columns.arrays", "sona.damaged"} <= {*files_with(SECRET, folder)}
         assert erase_all(memory) >= 8
         assert files_with(SECRET, folder) == []
         assert memory.recall(SECRET, mode="lexical").memories == ()
@@ -187,7 +188,7 @@ def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
     place: dict[str, tuple[object, str]] = {
         "write_intent": (eraser, "write_intent"),
         "forget": (Forgetting, "memories"),
-        "rebuild": (archive.derived, "rebuild"),
+        "save": (archive.derived, "save"),
         "remove_set_aside": (archive.derived, "remove_set_aside"),
         "compact": (Store, "compact"),
         "close_intent": (eraser, "close_intent"),
