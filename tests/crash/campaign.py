@@ -22,10 +22,10 @@ from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
 MOST_CALLS = 30  # this many disk calls happen within a few promises
-MOST_CALLS_OF = {"index.usearch": 4}  # written rarely, in two calls
+MOST_CALLS_OF = {"columns.arrays": 4, "graph.arrays": 2}  # written rarely, in a few calls
 _DISK = {
     "relay": ("journal/data.mdb",),
-    "owner": ("records/data.mdb", "records/data.mdb", "index.usearch", "lexicon.sqlite"),
+    "owner": ("records/data.mdb", "records/data.mdb", "columns.arrays", "graph.arrays"),
     "spooling": ("/spool/data.mdb",),
 }
 
@@ -56,8 +56,8 @@ FAULTS = (
     Fault("relay", "quota", "sync", "journal/data.mdb", False),
     *(Fault("owner", kind, "write", "records/data.mdb", False) for kind in FULL + FAILED),
     *(Fault("owner", kind, "sync", "records/data.mdb", False) for kind in ("eio", "quota")),
-    *(Fault("owner", kind, "write", "index.usearch", False) for kind in FULL + FAILED),
-    *(Fault("owner", kind, "write", "lexicon.sqlite", False) for kind in FULL + FAILED),
+    *(Fault("owner", kind, "write", "columns.arrays", False) for kind in FULL + FAILED),
+    *(Fault("owner", kind, "write", "graph.arrays", False) for kind in FULL + FAILED),
     *(Fault("spooling", kind, "write", "/spool/data.mdb", False) for kind in FULL),
     *(Fault("spooling", kind, "write", "/spool/data.mdb", True) for kind in FAILED),
 )

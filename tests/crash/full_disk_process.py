@@ -2,7 +2,7 @@
 
     python -m tests.crash.full_disk_process ENGINE FOLDER "KIND CALLS FIRST"
 
-ENGINE is journal, records or lexicon. Preloaded with the shim, to which it gives the orders: call number FIRST to the
+ENGINE is journal or records. Preloaded with the shim, to which it gives the orders: call number FIRST to the
 engine's file (CALLS: write or sync) fails once with KIND. It reports the error code, what could be read afterwards, and
 whether the same write succeeded once the disk was sound again.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.storage import sqlite_file
 from memory_agent.storage.environment import open_environment
 from relay import JournalSettings, RelayError
 from relay.disk import Environment
@@ -83,23 +82,7 @@ def _pairs(file: str, database: str, environment: Environment) -> Engine:
     return Engine(file, write, read)
 
 
-def _lexicon(folder: Path) -> Engine:
-    file = folder / "lexicon.sqlite"
-    connection = sqlite_file.connect(file)
-    connection.execute("CREATE TABLE texts (text BLOB)")
-
-    def write(value: bytes) -> None:
-        with sqlite_file.translating(file):
-            connection.execute("INSERT INTO texts VALUES (?)", (value,))
-
-    def read(value: bytes) -> bool:
-        with sqlite_file.translating(file):
-            return connection.execute("SELECT count(*) FROM texts WHERE text = ?", (value,)).fetchone() == (1,)
-
-    return Engine(file.name, write, read)
-
-
-ENGINES: dict[str, Callable[[Path], Engine]] = {"journal": _journal, "records": _records, "lexicon": _lexicon}
+ENGINES: dict[str, Callable[[Path], Engine]] = {"journal": _journal, "records": _records}
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """One user's store: its memories in order, and what its indexes contain."""
+    """One user's store: its memories in order, and what its columns find."""
 
     memories: Sequence[Stored]
     cursor: int = 0
@@ -131,7 +131,7 @@ def _apart(stores: Mapping[str, Store]) -> Iterator[Finding]:
 def _agreeing(stores: Mapping[str, Store]) -> Iterator[Finding]:
     for user_id, store in stores.items():
         rows = frozenset(memory.row for memory in store.memories)
-        for name, held in (("vector index", store.in_vectors), ("lexicon", store.in_words)):
+        for name, held in (("vectors", store.in_vectors), ("words", store.in_words)):
             if held != rows:
                 few, many = sorted(rows - held)[:5], sorted(held - rows)[:5]
-                yield Finding("disagreeing", f"the {name} of {user_id} lacks rows {few} and has {many} too many")
+                yield Finding("disagreeing", f"the {name} of {user_id} lack rows {few} and have {many} too many")

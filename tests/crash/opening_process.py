@@ -105,7 +105,8 @@ def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
         found = [_first(memory, text) for _, _, _, text in records[:: max(1, len(records) // QUESTIONS)]]
         status = memory.sona.status()
         learnt = [status.credited, status.exemplars, [_first(memory, f"the {room}") for room in ROOMS[:3]]]
-        lengths = [len(memory._archive.index), len(memory._archive.lexicon)]
+        view = memory._archive.settled_view()
+        lengths = [view.vectors.count, view.live]
         answers = [intent, records, known, found, store.cursor, lengths, learnt]
     report = check_user(folder, user_id, STORE, _quietly, key)
     return {"answers": answers, "verified": not report.findings}
@@ -145,7 +146,7 @@ def _first(memory: Memory, text: str) -> str:
         result = memory.recall(text, 1, deadline_ms=30_000.0)
         if not result.degraded:
             break
-        memory._archive._wait_for_rebuilds()
+        memory._archive._wait_for_rebuild()
     return result.memories[0].record.id if result.memories else ""
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from memory_agent.embedders import Embedder
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.columns import View
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.store import Store as RecordStore
 from memory_agent.storage.user_key import open_user_key
@@ -33,7 +36,7 @@ def read_history(
 ) -> History:
     """Read the promises in `notes` and everything in `data_dir`, with the keys beside it if there are any.
 
-    Opening the stores rebuilds their indexes. Without `embedder` a memory is searched by its stored vector, not by its
+    Opening the stores rebuilds their columns. Without `embedder` a memory is searched by its stored vector, not by its
     text.
     """
     journal, quarantined, handled = read_journal(data_dir)
@@ -68,17 +71,18 @@ def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry],
 
 
 def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: Embedder | None) -> Store:
-    """Return a user's memories and which the indexes find, each searched by its own words and vector."""
+    """Return a user's memories and which the columns find, each searched by its own words and vector."""
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
     archive = Archive.open(user_folder(data_dir, user_id), settings, "library", key)
     try:
         records = dict(archive.store.scan())
         assert archive.store.verify() == len(records)
         memories = _memories(user_id, records)
-        listed = {int(row) for row in archive.lexicon.matching_rows(MemoryFilter())}
-        words = {row for row, record in records.items() if row in _found(archive, record.text)} | listed - set(records)
-        vectors = _found_by_vector(archive, records, embedder)
-        surplus = len(archive.index) - len(records)
+        view = archive.settled_view()
+        listed = set(view.rows[view.alive].tolist())
+        words = {row for row, record in records.items() if row in _found(view, record.text)} | listed - set(records)
+        vectors = _found_by_vector(archive, view, records, embedder)
+        surplus = view.vectors.count - len(records)
         return Store(
             memories,
             archive.store.cursor,
@@ -107,23 +111,33 @@ def _memories(user_id: str, records: Mapping[int, MemoryRecord]) -> list[Stored]
     ]
 
 
-def _found_by_vector(archive: Archive, records: Mapping[int, MemoryRecord], embedder: Embedder | None) -> set[int]:
-    """The rows that the vector index finds by their own vector."""
+def _found_by_vector(
+    archive: Archive, view: View, records: Mapping[int, MemoryRecord], embedder: Embedder | None
+) -> set[int]:
+    """The rows that are found by their own vector."""
     found: set[int] = set()
     if embedder is not None and archive.store.ndim == embedder.info.ndim:
         for record in records.values():
-            found |= {int(row) for row in archive.index.search(embedder.embed_query(record.text), 1)[0]}
+            found.update(_nearest(view, embedder.embed_query(record.text), 1))
     elif embedder is None:
         with archive.store.snapshot() as snapshot:
             own = {row: snapshot.vectors([row])[0] for row in records}
-        found = {row for row, vector in own.items() if row in archive.index.search(vector, 5)[0]}
+        found = {row for row, vector in own.items() if vector.any() and row in _nearest(view, vector, 5)}
     return found
 
 
-def _found(archive: Archive, text: str) -> set[int]:
-    """The rows that the lexicon finds by their unique word."""
+def _nearest(view: View, vector: Embedding, count: int) -> list[int]:
+    """The nearest rows."""
+    slots = np.argsort(-np.nan_to_num(view.vectors.scan(vector, count).values, nan=-2.0), kind="stable")[: 2 * count]
+    best = np.argsort(-view.vectors.cosines(vector, slots), kind="stable")[:count]
+    nearest: list[int] = view.rows[slots[best]].tolist()
+    return nearest
+
+
+def _found(view: View, text: str) -> set[int]:
+    """The rows that are found by their unique word."""
     word = next(word for word in text.split() if word.startswith("lamp"))
-    return {int(row) for row in archive.lexicon.search(word, 5)[0]}
+    return set(view.rows[view.words.scores([word]) > 0].tolist())
 
 
 def lines(file: Path) -> list[str]:

@@ -65,11 +65,6 @@ def test_a_write_that_fails_despite_room_is_a_failed_disk(
     assert after(f"{fault} {PAGES}", engine, shim, tmp_path)["code"] == code
 
 
-def test_a_lexicon_whose_quota_is_used_up_is_full_and_not_damaged(shim: Path, tmp_path: Path) -> None:
-    assert after(f"quota {PAGES}", "lexicon", shim, tmp_path) == {"code": "store_full", "read": True, "wrote": True}
-    assert after(f"eio {PAGES}", "lexicon", shim, tmp_path / "other")["code"] == "index_damaged"
-
-
 def test_a_disk_that_writes_only_a_part_is_full(tmp_path: Path) -> None:
     """No shim: a file system with room for less than one event writes a part, which LMDB reports as an I/O error."""
     try:
@@ -122,7 +117,7 @@ def _ingest(host: MemoryHost, first: int, end: int) -> str:
 
 
 def _found(host: MemoryHost) -> tuple[RetrievedMemory, ...]:
-    """Return the answer, once the graph, which is rebuilt in the background after waking, takes part in it."""
+    """Return the answer, once the columns, which may be rebuilt in the background after waking, are whole."""
     asked = encode(RecallParams(query="look after lamp7", top_k=3))
     while True:
         result = decode_reply(host.call("alice", "recall", asked, 30_000.0), RecallResult)

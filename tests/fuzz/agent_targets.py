@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,13 +38,14 @@ from memory_agent.protocol import (
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import describe, understand_dates
 from memory_agent.records import MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.settings import StoreSettings
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.runs import read_run_sign
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec
-from memory_agent.storage.filter_sql import estimate_matching, matching_rows
-from memory_agent.storage.lexicon_schema import SCHEMA
-from memory_agent.storage.sqlite_file import Connection, connect_in_memory
+from memory_agent.storage.changes import Change, Changes
+from memory_agent.storage.columns import View
+from memory_agent.storage.derived import empty_columns
 from memory_agent.trajectory import SonaStatus, Trajectory
 from memory_agent.verbs import BY_NAME, VERBS
 from relay import MalformedEventError, decode_event
@@ -167,17 +167,13 @@ def _request(data: bytes) -> None:
 
 
 def _filter(data: bytes) -> None:
-    """An accepted filter is a valid SQLite query."""
+    """An accepted filter selects memories, or is refused."""
     try:
         chosen = decode(data, MemoryFilter)
     except InvalidInputError:
         return
-
-    def read(sql: str, values: list[object]) -> list[tuple[Any, ...]]:
-        return _rows().execute(sql, values).fetchall()
-
-    refused(matching_rows, read, chosen)
-    refused(estimate_matching, read, chosen, 4)
+    refused(_view().mask, chosen)
+    refused(_view().within, [(chosen.since, chosen.until)])
 
 
 def _mapped(data: bytes) -> None:
@@ -226,15 +222,10 @@ def _reader() -> EventReader:
 
 
 @cache
-def _rows() -> Connection:
-    connection = connect_in_memory()
-    connection.executescript(SCHEMA)
-    connection.execute("INSERT INTO names VALUES (1, 'finding'), (2, 't'), (3, 's')")
-    connection.execute(
-        "INSERT INTO memories VALUES (1, 1, 1, 5, 3, 1, 1, 1, 1, .5, 7), (2, 1, 1, 9, 3, 1, 1, 1, 1, NULL, 8)"
-    )
-    connection.execute("INSERT INTO tags VALUES (2, 1)")
-    return connection
+def _view() -> View:
+    columns = empty_columns(StoreSettings())
+    columns.apply(Changes(0, 1, [Change(row, "put", RECORD, None, False) for row in (1, 2)]))
+    return columns.view
 
 
 _replies = alone(

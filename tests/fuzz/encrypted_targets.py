@@ -14,19 +14,19 @@ from pathlib import Path
 import lmdb
 import msgspec
 import pytest
-import xxhash
 from bus_targets import SETTINGS, scratch
-from file_targets import HEADER, INTENTS, Read, _in_file, _kept_file, _StoreOfNow
+from file_targets import ARRAYS, HEADER, INTENTS, Read, _in_file, _kept_file, _StoreOfNow, index_of, with_index
 from target import OURS, Target, refused
 
 from memory_agent.erasure import intent_log
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning import learner_file
 from memory_agent.settings import StoreSettings
+from memory_agent.storage.array_file import read_arrays, write_arrays
+from memory_agent.storage.derived import ColumnsHeader
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records, own_records
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
 from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
 from relay.access.key_file import ensure_local_key, keys_path, read_keys
 from relay.crypto import KeyRing, key_ring
@@ -36,7 +36,6 @@ from relay.disk import add_checksum, verify_checksum
 KEY = b"\0" * 7 + b"\1"
 ULID = b"01KCQ0ZD6Z9V2M3S7T8W5X4Y1A"
 STORE = StoreSettings(map_size_bytes=1 << 22, reserve_bytes=64 << 10)
-BODY = b"what an engine wrote"
 
 
 @cache
@@ -120,35 +119,23 @@ def _keys(folder: Path) -> None:
     refused(credentials.of_curve, "x")
 
 
-def _index(data: bytes) -> None:
-    """Only the saved file is accepted: neither header nor body can be replaced under the same key."""
-    cipher = user_key().cipher("index")
-    real, body = _index_parts()
-    magic = _index_file()[: _index_file().index(b"\n") + 1]
-    of_body = msgspec.structs.replace(real, body_bytes=len(data), body_xxh3=xxhash.xxh3_128_digest(data))
-    for content, kept in ((data, body), (msgspec.msgpack.encode(of_body), data)):
-        file = magic + xxhash.xxh3_64_digest(content) + len(content).to_bytes(4, "big") + content + kept
+def _arrays(data: bytes) -> None:
+    """Only the saved file is accepted: neither index nor content can be replaced under the same key."""
+    path, cipher, saved = scratch() / "arrays-mutated", user_key().cipher("columns"), _array_file()
+    for file in (data, with_index(saved, data), saved[:64] + data + saved[64 + len(data) :], data + saved[len(data) :]):
+        path.write_bytes(file)
+        refused(read_arrays, path, ColumnsHeader)
         with suppress(IndexDamagedError):
-            header, plain = parse_index("index", memoryview(file), "e", cipher)
-            assert (header, bytes(plain)) == (real, BODY)
-    for key in (cipher, None):
-        refused(parse_index, "index", memoryview(data), "e", key)
+            header, arrays = read_arrays(path, ColumnsHeader, cipher)
+            assert header == HEADER
+            assert arrays["rows"].tolist() == ARRAYS["rows"].tolist()  # type: ignore[union-attr]
 
 
 @cache
-def _index_file() -> bytes:
-    path = scratch() / "index-encrypted"
-    write_index(path, HEADER, BODY, user_key().cipher("index"))
+def _array_file() -> bytes:
+    path = scratch() / "arrays-encrypted"
+    write_arrays(path, HEADER, ARRAYS, user_key().cipher("columns"))
     return path.read_bytes()
-
-
-@cache
-def _index_parts() -> tuple[IndexHeader, bytes]:
-    """The saved header, and the encrypted body."""
-    file = _index_file()
-    start = file.index(b"\n") + 1
-    end = start + 12 + int.from_bytes(file[start + 8 : start + 12], "big")
-    return msgspec.msgpack.decode(file[start + 12 : end], type=IndexHeader), file[end:]
 
 
 def _learner(folder: Path) -> None:
@@ -258,7 +245,7 @@ TARGETS = (
         (keys_path(_people()).read_bytes(), verify_checksum(keys_path(_people()).read_bytes())),
         "json",
     ),
-    Target("encrypted-index", _index, (msgspec.msgpack.encode(_index_parts()[0]), _index_parts()[1]), "msgpack"),
+    Target("encrypted-arrays", _arrays, (_array_file(), index_of(_array_file()))),
     Target(
         "encrypted-learner",
         also(_in_file("sona.state", _learner), _locked_learner),

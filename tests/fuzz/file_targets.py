@@ -30,8 +30,9 @@ from memory_agent.learning import learner_file
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
-from memory_agent.storage import codec, recall_notes, sqlite_file, trajectories
-from memory_agent.storage.vector_index_file import IndexHeader, parse_index, write_index
+from memory_agent.storage import codec, recall_notes, trajectories
+from memory_agent.storage.array_file import read_arrays, write_arrays
+from memory_agent.storage.derived import ColumnsHeader
 from relay import CurvePair, EncryptionKeyMissingError, Journal, entries, event_from_mapping, read_key_file
 from relay import load_settings as load_relay_settings
 from relay.access import key_file
@@ -59,16 +60,8 @@ RUN = trajectories.StoredTrajectory(
     revisions=(trajectories.StoredRevision(0.7, "completed", 2_000),),
 )
 NOTE = recall_notes.RecallNote("r-1", 900, vector=b"\0\x3c" * 4, shown=(recall_notes.Shown(3, 1, (4,)),), size=1)
-HEADER = IndexHeader(
-    engine="e",
-    ndim=4,
-    count=1,
-    applied=1,
-    stamp="s",
-    lineage="l",
-    body_bytes=4,
-    body_xxh3=xxhash.xxh3_128_digest(b"body"),
-)
+HEADER = ColumnsHeader(version="1", lineage="l", stamp="s", applied=1)
+ARRAYS = {"rows": np.arange(3), "coarse": [np.ones((2, 4), np.int8), np.zeros((1, 4), np.int8)]}
 KEYS = (
     b'{"version":1,"keys":[{"id":"local","created":"2026-11-21T09:00:00Z","scopes":["publish","recall","admin"],'
     b'"token_sha256":"ab"},{"id":"b","created":"2026-11-21T09:00:00Z","scopes":["recall"],"user_id":"bob",'
@@ -174,17 +167,32 @@ def _sealed_quarantine() -> bytes:
     return entries.pack(Sealing(_ring()).quarantine(KEY, "alice", plain))
 
 
-def _index(data: bytes) -> None:
-    magic, content = b"memory-agent index 2\n", data.partition(b"body")[0]
-    framed = magic + xxhash.xxh3_64_digest(content) + len(content).to_bytes(4, "big") + content + b"body"
-    for file in (data, magic + data, framed):
-        refused(parse_index, "index", memoryview(file), "e")
+def _arrays(data: bytes) -> None:
+    """A whole file, or its index, with a checksum that matches."""
+    path = scratch() / "arrays-mutated"
+    for file in (data, with_index(_array_file(), data)):
+        path.write_bytes(file)
+        refused(read_arrays, path, ColumnsHeader)
 
 
-def _index_file() -> bytes:
-    path = scratch() / "index"
-    write_index(path, HEADER, b"body")
+@cache
+def _array_file() -> bytes:
+    path = scratch() / "arrays"
+    write_arrays(path, HEADER, ARRAYS)
     return path.read_bytes()
+
+
+def index_of(file: bytes) -> bytes:
+    """The index of a file of arrays."""
+    end = len(file) - 16
+    return file[end - int.from_bytes(file[end : end + 8], "little") : end]
+
+
+def with_index(file: bytes, index: bytes) -> bytes:
+    """The file with another index."""
+    kept = file[: len(file) - 16 - len(index_of(file))]
+    told = index + len(index).to_bytes(8, "little")
+    return kept + told + xxhash.xxh3_64_digest(kept[:64] + told)
 
 
 def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], None]:
@@ -197,13 +205,6 @@ def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], Non
         refused(read, folder)
 
     return run
-
-
-def _clean_mark(folder: Path) -> None:
-    file = folder / "index.usearch"
-    file.write_bytes(b"what is marked")
-    sqlite_file.is_cleanly_closed(file)
-    sqlite_file.take_clean_mark(file)
 
 
 def _pages(folder: Path) -> None:
@@ -329,12 +330,7 @@ TARGETS = (
     ),
     Target("trajectories", _named(trajectories.decode_trajectory), (msgspec.msgpack.encode(RUN),), "msgpack"),
     Target("recall-notes", _named(recall_notes.decode_note), (msgspec.msgpack.encode(NOTE),), "msgpack"),
-    Target("index-file", _index, (_index_file(), msgspec.msgpack.encode(HEADER)), "msgpack"),
-    Target(
-        "clean-mark",
-        _in_file("index.usearch.seal", _clean_mark),
-        (xxhash.xxh3_128_digest(b"what is marked"),),
-    ),
+    Target("array-file", _arrays, (_array_file(), index_of(_array_file())), "msgpack"),
     Target("checkpoint", _checkpoint, (checkpoint.to_bytes(_learner())[22:],), "msgpack"),
     Target("kept-learner", _in_file("sona.state", _kept), (_kept_file(),), "msgpack"),
     Target("sona-import", _learned, (_parcel(),), "msgpack"),

@@ -1,4 +1,4 @@
-"""Targets that are whole folders: a lexicon beside its store, the map of owners, a restore, retention.
+"""Targets that are whole folders: columns beside their store, the map of owners, a restore, retention.
 
 Caches are rebuilt and answer as before; damaged sources of truth are refused by name.
 """
@@ -22,14 +22,12 @@ from memory_agent.care.restoration import restore_all, restore_user
 from memory_agent.erasure.history import note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.retention import RetentionRules
-from memory_agent.errors import IndexDamagedError
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings, load_settings
 from memory_agent.signals.table import SignalTable
-from memory_agent.storage import derived, sqlite_file
+from memory_agent.storage import derived
 from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder
-from memory_agent.storage.lexicon import read_contents
 from memory_agent.storage.owners import Owners, encrypt_owners, run_keys
 from memory_agent.storage.ownership import ORDER, PAIRS, UNCHECKED, encode_owner
 from memory_agent.storage.store import Store
@@ -51,36 +49,25 @@ RULES = (
 )
 
 
-def _lexicon(key: UserKey | None, data: bytes) -> None:
-    """Edit the file, four bytes per edit: position (three) and value (one); the first byte says how it was closed.
+def _columns(key: UserKey | None, data: bytes) -> None:
+    """Edit the file, four bytes per edit: position (three) and value (one); the first byte may cut it.
 
-    A changed encrypted page is detected, so queries are answered right; in a plain one, columns may be wrong.
+    A changed byte is detected, so queries are answered right.
     """
     store = _store(key is not None)
-    path = store.folder / derived.LEXICON_FILE
-    file = bytearray(_lexicon_file(key is not None))
+    path = store.folder / derived.COLUMNS_FILE
+    file = bytearray(_columns_file(key is not None))
     for at in range(1, len(data) - 3, 4):
         file[int.from_bytes(data[at : at + 3], "big") % len(file)] ^= data[at + 3]
     how = data[:1] or b"\0"
-    file = file[: len(file) * how[0] // 252] if how[0] > 3 else file
-    for other in store.folder.glob(f"{derived.LEXICON_FILE}*"):
-        other.unlink()
-    path.write_bytes(file)
-    if how[0] & 1:
-        sqlite_file.write_clean_mark(path)
-    if how[0] & 2:
-        path.with_name(f"{path.name}-wal").write_bytes(data)
-    refused(read_contents, path, derived.lexicon_secret(key))
-    lexicon = derived.open_lexicon(store)
-    try:
-        try:
-            found = lexicon.search("mutex", 3)[0].tolist()
-        except IndexDamagedError:
-            derived.repair_lexicon(store, lexicon)
-            found = lexicon.search("mutex", 3)[0].tolist()
-    finally:
-        lexicon.close()
-    assert key is None or found == [1]
+    path.write_bytes(file[: len(file) * how[0] // 252] if how[0] > 3 else file)
+    refused(derived.read_columns, store.folder, STORE, derived.columns_cipher(key))
+    columns = derived.load_columns(store, STORE)
+    with store.snapshot() as snapshot:
+        if not derived.follow(snapshot, columns):
+            columns = derived.empty_columns(STORE)
+            columns.apply(snapshot.contents())
+    assert columns.view.rows[columns.view.words.scores(["mutex"]) > 0].tolist() == [1]
 
 
 @cache
@@ -89,13 +76,15 @@ def _store(is_encrypted: bool) -> Store:
     with store.batch() as batch:
         batch.set_stamp("s")
         batch.put(RECORD, np.asarray([1, 0, 0, 0], np.float32))
-    derived.open_lexicon(store).close()
+    columns = derived.empty_columns(STORE)
+    columns.apply(batch.changes)
+    derived.save(store, columns)
     return store
 
 
 @cache
-def _lexicon_file(is_encrypted: bool) -> bytes:
-    return (_store(is_encrypted).folder / derived.LEXICON_FILE).read_bytes()
+def _columns_file(is_encrypted: bool) -> bytes:
+    return (_store(is_encrypted).folder / derived.COLUMNS_FILE).read_bytes()
 
 
 @cache
@@ -214,8 +203,8 @@ def _manifest() -> tuple[bytes, ...]:
 
 
 TARGETS = (
-    Target("lexicon-file", partial(_lexicon, None), EDITS),
-    Target("encrypted-lexicon", lambda data: _lexicon(user_key(), data), EDITS),
+    Target("columns-file", partial(_columns, None), EDITS),
+    Target("encrypted-columns", lambda data: _columns(user_key(), data), EDITS),
     Target("owner-pairs", _owner, (b"alice", b"", b"\0" * 8 + b"alice", b"\xff\xfe")),
     Target("older-owners", _older_owners, (b"alice", b"", b"\xff\xfe")),
     Target("retention-rules", _in_file("s.toml", _rules), RULES),
