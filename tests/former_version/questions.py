@@ -95,9 +95,12 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 
 UNLIKE = frozenset({
     "recall_id", "took_ms", "consolidated_at", "last_recalled_at", "pid", "version",
-    "disk_bytes", "state_bytes", "erased_at", "filter_ms",
+    "disk_bytes", "state_bytes", "erased_at", "filter_ms", "unbuilt",
 })  # fmt: skip
-"""Fields that differ between two runs of one version: ids and times of the asking itself, and sizes of files."""
+"""Fields that differ between two runs of one version: ids and times of the asking itself, and sizes of files.
+
+`unbuilt` names derived files: those of 0.1.0 had other names, and are replaced when the store is opened.
+"""
 
 ADDED: frozenset[str] = frozenset()
 """Fields that later versions answer besides."""
