@@ -28,7 +28,6 @@ ENGINES = frozenset(
         "matplotlib",
         "cryptography",
         "numkong",
-        "sqlcipher3",
         "Stemmer",
     }
 )

@@ -24,7 +24,7 @@ from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import EmbedderSettings, StoreSettings
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.derived import INDEX_FILE, LEXICON_FILE
+from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.user_key import UserKey
 from ops.bench import encrypted_journal
 from ops.bench.machine import describe_machine, load_per_core
@@ -44,16 +44,16 @@ Figures = dict[str, dict[str, Spread]]
 """The figures with their ranges, under `plain` and `encrypted`."""
 
 _MEANINGS = {
-    "ingest_per_s": "memories/s taken in, in batches of 100, followed by both indexes",
+    "ingest_per_s": "memories/s taken in, in batches of 100, with the columns",
     "ingest_cpu_us": "of processor time for each, us",
     "commit_ms": "one memory alone, durable, ms",
     "recall_p50_ms": "hybrid recall, p50, ms, its query embedded before",
     "recall_cpu_ms": "of processor time for each, ms",
     "open_ms": "opening a memory that was closed, ms",
-    "rebuild_s": "rebuild of both indexes, s",
+    "rebuild_s": "rebuild of the columns, s",
     "records_bytes": "records with vectors, bytes each",
-    "lexicon_bytes": "lexicon, bytes each",
-    "index_bytes": "graph, bytes each",
+    "columns_bytes": "columns, bytes each",
+    "graph_bytes": "graph, bytes each",
     "encrypt_s": "`memory-agent encrypt`, s",
     "append_per_s": "events/s appended to the journal, in transactions of 100",
     "append_cpu_us": "of processor time for each, us",
@@ -104,7 +104,7 @@ class _Round:
         self._settings = StoreSettings(exact_search_limit=max(count // 2, 1))  # low enough to build a graph file
         self._fill(records, count)
         self._ask()
-        for name, path in (("records", "records/data.mdb"), ("lexicon", LEXICON_FILE), ("index", INDEX_FILE)):
+        for name, path in (("records", "records/data.mdb"), ("columns", COLUMNS_FILE), ("graph", GRAPH_FILE)):
             self._found[f"{name}_bytes"].append((self._folder / path).stat().st_blocks * 512 / len(records))
         if not self._is_encrypted:
             took_s, _ = _timed(lambda: encrypt_user(self._folder, self._settings, self._key, lambda *_: None))
