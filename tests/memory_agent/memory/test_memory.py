@@ -141,12 +141,6 @@ def test_the_figures_add_up(memory: Memory) -> None:
     assert stats.disk_bytes > 0
 
 
-def test_a_damaged_lexicon_does_not_keep_the_figures_back(memory: Memory) -> None:
-    memory.ingest([message(0), message(1)], now=NOW)
-    memory._archive.lexicon._disconnect()
-    assert memory.stats().by_kind == {"episode": 2}
-
-
 def test_an_empty_path_is_not_the_current_folder() -> None:
     with pytest.raises(InvalidInputError, match="path"):
         Memory.open("")
@@ -243,9 +237,9 @@ def test_the_names_of_the_package_lead_to_their_homes() -> None:
         memory_agent.Nemory  # noqa: B018
 
 
-@pytest.mark.parametrize("first", ["memory_agent.storage.vector_index", "memory_agent.embedders.minilm"])
+@pytest.mark.parametrize("first", ["memory_agent.storage.vector_table", "memory_agent.embedders.minilm"])
 def test_both_engines_live_in_one_process_whichever_is_loaded_first(first: str) -> None:
-    program = f"import {first}, memory_agent.storage.vector_index, memory_agent.embedders.minilm; print('alive')"
+    program = f"import {first}, memory_agent.storage.vector_table, memory_agent.embedders.minilm; print('alive')"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, "alive"), result.stderr
 
