@@ -116,7 +116,7 @@ class Answering:
             "likeness": pick.choice.likeness,
             "like": None if like is None else "".join(self._ids([int(found.rows[like])])) or None,
             "repeats": self._repeats(pick),
-            "filter": "none" if query.filter is None and query.floor is None else "exact",
+            "filter": "none" if search.mask is None else "exact",
             "filters": _conditions(query),
             "dates": [msgspec.to_builtins(date) for date in search.dates],
             "dates_mode": query.dates,

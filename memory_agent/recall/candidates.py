@@ -58,7 +58,7 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     scores = _approximate(search, weight, best_bm25)
     slots = highest(scores, limit)
     found = _scored(search, slots, weight, best_bm25)
-    if weight > 0.0 and search.cosines is not None and sure < slots.size:
+    if weight > 0.0 and search.cosines is not None and sure <= slots.size:
         reached = float(np.partition(found.total, slots.size - sure)[slots.size - sure])
         floor = reached - weight * search.cosines.error
         if floor < float(scores[slots].min()):

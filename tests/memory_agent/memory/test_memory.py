@@ -243,9 +243,9 @@ def test_the_names_of_the_package_lead_to_their_homes() -> None:
         memory_agent.Nemory  # noqa: B018
 
 
-@pytest.mark.parametrize("first", ["memory_agent.storage.vector_graph", "memory_agent.embedders.minilm"])
+@pytest.mark.parametrize("first", ["memory_agent.storage.vector_table", "memory_agent.embedders.minilm"])
 def test_both_engines_live_in_one_process_whichever_is_loaded_first(first: str) -> None:
-    program = f"import {first}, memory_agent.storage.vector_graph, memory_agent.embedders.minilm; print('alive')"
+    program = f"import {first}, memory_agent.storage.vector_table, memory_agent.embedders.minilm; print('alive')"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, "alive"), result.stderr
 

@@ -292,15 +292,15 @@ def test_an_expired_deadline_returns_an_empty_degraded_answer(filled: Memory) ->
         assert (result.memories, result.degraded) == ((), ("deadline",))
 
 
-def test_while_the_columns_are_rebuilt_an_answer_is_partial_and_says_so(tmp_path: Path, embedder: Embedder) -> None:
+def test_while_columns_are_rebuilt_what_is_known_is_answered_and_marked(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(number) for number in range(8)], now=NOW)
         archive = memory._archive
-        with archive._writing:  # the builder has to wait, so that the state in between can be seen
-            archive.rebuild_soon()
+        with archive._writing:  # the rebuild has to wait, so that the state in between can be seen
+            archive._start_rebuild(from_records=True)
             result = memory.recall("sourdough", top_k=1)
-            assert "index_rebuilding" in result.degraded
-        archive._wait_for_rebuild()
+            assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ("index_rebuilding",))
+        archive.settled_view()
         result = memory.recall("sourdough", top_k=8)
         assert (len(result.memories), result.degraded) == (8, ())
         assert result.memories[0].retrieval == "hybrid"
