@@ -139,7 +139,7 @@ class FencedError(StoreError):
 
 
 class IndexDamagedError(MemoryAgentError):
-    """A derived index does not match its header or checksum; it is rebuilt from the records."""
+    """Derived columns do not match their checksum or the change log; they are rebuilt from the records."""
 
     code = "index_damaged"
     retryable = True

@@ -214,8 +214,9 @@ class Erasure:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Selects memories by id, by session or by filter. Slower than `forget`: the lexicon is rebuilt (.15 s per 1,000
-        memories) and the record file is copied. An erasure that a crash interrupts is finished at the next opening.
+        Selects memories by id, by session or by filter. Slower than `forget`: the columns are compacted and saved (.1 s
+        per 10,000 memories) and the record file is copied. An erasure that a crash interrupts is finished at the next
+        opening.
         `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
         daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises `InvalidInputError`.
 

@@ -98,9 +98,9 @@ class CareProvider(Protocol):
     """The files of one user, while they are in use."""
 
     def rebuild(self) -> int:
-        """Rebuild the vector index and the lexicon from the records; return how many memories there are.
+        """Rebuild the columns that recall searches from the records; return how many memories there are.
 
-        Meanwhile recalls use the other index and say so in `degraded`. Both include what is ingested meanwhile.
+        Meanwhile recalls use the former ones and say so in `degraded`. What is ingested meanwhile is in the new ones.
         """
         ...
 
@@ -125,8 +125,9 @@ class ErasureProvider(Protocol):
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Selects memories by id, by session or by filter. Slower than `forget`: the lexicon is rebuilt (.15 s per 1,000
-        memories) and the record file is copied. An erasure that a crash interrupts is finished at the next opening.
+        Selects memories by id, by session or by filter. Slower than `forget`: the columns are compacted and saved (.1 s
+        per 10,000 memories) and the record file is copied. An erasure that a crash interrupts is finished at the next
+        opening.
         `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
         daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises `InvalidInputError`.
         """

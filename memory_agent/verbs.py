@@ -167,7 +167,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("sona_import", "sona.load", SonaImportParams, int,
          "Learn from exported runs.", repeat="idempotent", patience_ms=_MINUTE_MS),
     Verb("rebuild", "care.rebuild", NoParams, int,
-         "Rebuild the vector index and the lexicon from the records.", patience_ms=_LONGEST_MS),
+         "Rebuild the columns that recall searches from the records.", patience_ms=_LONGEST_MS),
     Verb("compact", "care.compact", NoParams, Compacted,
          "Return the disk space of deleted records.", patience_ms=_LONGEST_MS),
     Verb("erase", "erasure.erase", EraseParams, ErasureReceipt,

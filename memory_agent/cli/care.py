@@ -34,8 +34,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
 
     Without --user, checks all users, the owners of runs, and the journal; a user whose encryption key is missing is
     reported as unchecked. Runs beside a daemon and changes nothing. Findings are counted by file and class of keys.
-    Exit code 2: something was found or could not be checked. Findings in index.usearch and lexicon.sqlite lose nothing:
-    both are rebuilt from the records (at once with `memory-agent rebuild`), and a missing one is only noted; sona.state
+    Exit code 2: something was found or could not be checked. Findings in columns.arrays and graph.arrays lose nothing:
+    both are rebuilt from the records (at once with `memory-agent rebuild`), and missing ones are only noted; sona.state
     is learned again when the memory is opened. Restore anything else from a backup: `memory-agent restore`.
 
     \b
@@ -85,13 +85,13 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
         print_table("findings", ("part", "where", "what", "count"), found)
 
 
-@click.command(short_help="Rebuild index and lexicon from the records.")
+@click.command(short_help="Rebuild what recall searches from the records.")
 @daemon_options
 def rebuild(target: Target) -> None:
-    """Rebuild the vector index and the lexicon from the records; without --user, for all users.
+    """Rebuild the columns that recall searches from the records; without --user, for all users.
 
-    A missing or damaged one is rebuilt automatically; this command forces it. Meanwhile recall uses the other one and
-    is marked as degraded. Takes about 0.5 s per 1,000 memories.
+    Missing or damaged ones are rebuilt automatically; this command forces it. Meanwhile recall uses the former ones and
+    is marked as degraded. Takes about 1 s per 10,000 memories.
 
     \b
     Examples:

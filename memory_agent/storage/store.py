@@ -1,7 +1,7 @@
 """One user's memories, the source of truth: records, vectors, known events, counters, journal cursor, change log.
 
 One LMDB environment per user, one owner at a time. Record, vector, `event_id -> row` and cursor become durable in one
-transaction (`batch`), so that delivery at least once has its effect exactly once. Search is in `index` and `lexicon`,
+transaction (`batch`), so that delivery at least once has its effect exactly once. Search is in `columns`,
 which are derived from this and follow its change log. Rejected: one key per field, or vectors in a file of their own;
 both give up the one transaction.
 """
@@ -181,7 +181,7 @@ class Store:
             return changes and msgspec.structs.replace(changes, rows=tuple(changes.rows))
 
     def forget_changes_through(self, seq: int) -> None:
-        """Delete the change log through `seq`, which all derived indexes must have followed and saved."""
+        """Delete the change log through `seq`, which the saved columns must have followed."""
         with self.batch() as batch:
             batch.forget_changes_through(seq)
 

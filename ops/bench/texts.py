@@ -2,7 +2,7 @@
 
 The source is Python's own language reference (`pydoc_data`): real sentences with a natural word distribution, on every
 machine, without a download. Rejected: random words, which have other word pieces and frequencies than a language and so
-distort the work of both tokenizer and lexicon.
+distort the work of tokenizer and postings.
 """
 
 from __future__ import annotations
