@@ -37,6 +37,7 @@ _TURNS = 6
 _QUESTIONS = 50
 _WARM_UP = 40
 _COUNTED = 20
+_DEADLINE_MS = 60_000.0  # a late answer is measured, not cut short
 _TOP_K = 5
 
 
@@ -120,7 +121,7 @@ def _statements(memory: Memory, question: str) -> int:
 
 
 def _recall(memory: Memory, question: str) -> None:
-    result = memory.recall(question, _TOP_K)
+    result = memory.recall(question, _TOP_K, deadline_ms=_DEADLINE_MS)
     assert len(result.memories) == _TOP_K
     assert not result.degraded, result.degraded
 

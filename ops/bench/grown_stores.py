@@ -8,6 +8,7 @@ Shapes: n texts, d dimensions of an embedding.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 import time
@@ -120,17 +121,15 @@ def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iter
     model = open_embedder(EmbedderSettings(allow_download=False, bulk_niceness=0))
     try:
         with tempfile.TemporaryDirectory(prefix="bench-grown-") as folder:
-            growth = Growth({}, [], MixedVectors(model))
-            made = grown_events(0, round(sizes[-1] * (1 + WINDOW)))
-            begins = [0, *sizes]
-            for begin, end in zip(begins, [*sizes, len(made)], strict=True):
+            growing, growth = Path(folder) / "growing", Growth({}, [], MixedVectors(model))
+            most = round(sizes[-1] * (1 + WINDOW))
+            for begin, end in itertools.pairwise((0, *sizes, most)):
                 if tell is not None:
-                    tell(f"{begin:,} of {len(made):,} memories")
-                _grow(Path(folder) / "growing", made[begin:end], growth, begin)
+                    tell(f"{begin:,} of {most:,} memories")
+                _grow(growing, begin, end, growth)
                 if end in sizes:
-                    growth.folders[end] = Path(folder) / f"{end}"
-                    shutil.copytree(Path(folder) / "growing", growth.folders[end])
-            shutil.rmtree(Path(folder) / "growing")
+                    growth.folders[end] = Path(shutil.copytree(growing, Path(folder) / str(end)))
+            shutil.rmtree(growing)
             yield growth
     finally:
         model.close()
@@ -156,13 +155,14 @@ def _chance(place: int, salt: int) -> float:
     return zlib.crc32(f"{salt} {place}".encode()) / 2**32
 
 
-def _grow(folder: Path, made: list[dict[str, Any]], growth: Growth, begin: int) -> None:
+def _grow(folder: Path, begin: int, end: int, growth: Growth) -> None:
+    made = grown_events(begin, end)
     with Memory.open(folder, user_id=_USER, embedder=growth.vectors) as memory:
         for start in range(0, len(made), _BATCH):
             batch = made[start : start + _BATCH]
             growth.vectors.prepare([event["payload"]["summary"] for event in batch])
             growth.batches.append(_timed(memory, batch, begin + start))
-        assert memory.stats().memories == begin + len(made)
+        assert memory.stats().memories == end
         assert memory.stats().without_vector == 0
 
 
