@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -73,7 +74,8 @@ def _take_turns(memory: Memory, model: Embedder) -> dict[str, Any]:
         embedded.append([])
         recalled.append([])
         for place, question in enumerate(queries(_QUESTIONS, seed=501 + turn)):
-            actions = [(model.embed_query, embedded), (lambda text: _recall(memory, text), recalled)]
+            actions: list[tuple[Callable[[str], object], list[list[Cost]]]]
+            actions = [(model.embed_query, embedded), (partial(_recall, memory), recalled)]
             for action, costs in actions if place % 2 else reversed(actions):
                 costs[-1].append(_timed(action, question))
     counted = queries(_COUNTED, seed=600)
@@ -84,7 +86,7 @@ def _take_turns(memory: Memory, model: Embedder) -> dict[str, Any]:
         "recall_processor_ms": spread([_median(block, 1) for block in recalled]),
         "in_embeddings": spread(_ratios(embedded, recalled, 0)),
         "in_embeddings_by_processor": spread(_ratios(embedded, recalled, 1)),
-        "calls": round(statistics.median(python_calls(lambda text=text: _recall(memory, text)) for text in counted)),
+        "calls": round(statistics.median(python_calls(partial(_recall, memory, text)) for text in counted)),
         "statements": round(statistics.median(_statements(memory, text) for text in counted)),
     }
 

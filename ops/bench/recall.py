@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -141,14 +142,12 @@ def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
     idle: list[float] = []
     for turn in range(_TURNS):
         began_s = time.process_time()
-        for question in queries(_QUESTIONS, seed=2_000 + turn):
-            model.embed_query(question)
+        _ask_all(model.embed_query, queries(_QUESTIONS, seed=2_000 + turn))
         embedded.append((time.process_time() - began_s) * 1000 / _QUESTIONS)
         idle.append(_used_ms(processes, lambda: time.sleep(_IDLE_S)) / (_IDLE_S * 1000))
         began_s = time.perf_counter()
-        ask = _asking(client)
         asked = queries(_QUESTIONS, seed=2_100 + turn)
-        used_ms = _used_ms(processes, lambda ask=ask, asked=asked: [ask(question) for question in asked])
+        used_ms = _used_ms(processes, partial(_ask_all, _asking(client), asked))
         took_ms = (time.perf_counter() - began_s) * 1000
         recalled.append((used_ms - idle[-1] * took_ms) / _QUESTIONS)
     return {
@@ -158,6 +157,11 @@ def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
         "rpc_processor_in_embeddings": spread([ours / one for one, ours in zip(embedded, recalled, strict=True)]),
         "target_processor": TARGET_PROCESSOR,
     }
+
+
+def _ask_all(ask: Ask, questions: list[str]) -> None:
+    for question in questions:
+        ask(question)
 
 
 def _used_ms(processes: list[psutil.Process], action: Callable[[], object]) -> float:
