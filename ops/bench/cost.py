@@ -39,7 +39,7 @@ _QUESTIONS = 50
 _WARM_UP = 40
 _COUNTED = 20
 _DEADLINE_MS = 60_000.0  # a late answer is measured, not cut short
-_TOP_K = 5
+_TOP_K = 10
 
 
 class Cost(NamedTuple):
