@@ -166,7 +166,8 @@ def cost_rows(figures: Figures) -> Iterator[Row]:
         what, over = f"recall in process, {int(size):,} memories", one["in_embeddings"]
         embedding, processor = _spread(one["embedding_ms"]), _spread(one["in_embeddings_by_processor"])
         measured = f"{_spread(one['recall_ms'])} ms, p99 {one['recall_p99_ms']:g} ms"
-        yield Row(f"{what}, p50", measured, f"embedding {embedding} ms")
+        yield Row(f"{what}, p50", measured,
+                  f"embedding {embedding} ms, in a row {_spread(one['embedding_in_a_row_ms'])}")  # fmt: skip
         yield _at_most(f"{what}, over embedding", over["median"], one["target"], "times",
                        measured=_spread(over), beside=f"{processor} by processor time")  # fmt: skip
         yield _at_most(f"{what}, calls of Python functions", one["calls"], one["target_calls"])
