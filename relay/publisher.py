@@ -112,7 +112,7 @@ class Publisher:
             while not self._take(checked, data):
                 if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
                     raise RelayUnavailableError(f"{len(self._window)} events wait for an ack after {wait_s:.3g} s")
-            is_due = self._window.is_due
+            is_due = self._window.is_due or self._is_spooling
         if is_due:
             self._socket.wake()
         return checked.event_id
