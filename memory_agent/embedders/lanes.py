@@ -39,7 +39,6 @@ from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records import Embedding
 
 _BULK_CACHE = 4096  # 1.6 KB each
-_MOST_QUERY_THREADS = 4
 _LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
 _CLOSED = "the embedder was closed"
@@ -237,7 +236,7 @@ class LanedEmbedder(Embedder):
         steady_threads: int | None = None,
         starved_s: float = 0.25,
     ) -> None:
-        """Start the lanes. 0 threads means one per core, at most four for queries.
+        """Start the lanes. 0 threads means one per core.
 
         `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default
         there are as many of them as bulk threads.
@@ -257,7 +256,7 @@ class LanedEmbedder(Embedder):
         self._bulk_vectors = VectorCache(_BULK_CACHE)
         self._closed = False
         self._pace = Pace()
-        lanes = [self._run_queries] * (query_threads or min(cores, _MOST_QUERY_THREADS))
+        lanes = [self._run_queries] * (query_threads or cores)
         lanes += [self._run_bulk] * (bulk_threads or cores)
         if bulk_niceness:
             lanes += [self._run_steady] * ((bulk_threads or cores) if steady_threads is None else steady_threads)
