@@ -11,9 +11,9 @@ import asyncio
 from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -212,14 +212,18 @@ class Lane:
             self._late.extend(Pending(seq, b"", late=True) for seq in next_ones)
             del self._late_numbers[: len(next_ones)]
         elif self._queue:
+            if self._behind and len(self._queue) < 2 * self._settings.batch_events:  # a batch, and one to announce
+                with suppress(MemoryAgentError):  # read again once the queue is empty
+                    await self._refill()
             await self._handle_all(self._queue)
         else:
             await self._persist(self._refill)
 
     async def _refill(self) -> None:
+        """Read on in the journal as far as the lane has room; an empty lane has room for one event."""
         goal = self._skipped_through  # what is skipped meanwhile is left for the next time
         events = await self._around.backlog(self._user_id, self._held_through)
-        for event in events:
+        for event in takewhile(self._fits, events):
             self._hold(event)
         if not events:
             self._held_through = goal

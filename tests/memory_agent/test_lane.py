@@ -173,6 +173,14 @@ def test_the_batch_that_follows_is_announced_once_it_cannot_grow() -> None:
     assert world.delivered == [(1, 2, 3, 4, 5), *world.announced, (16, 17, 18)]
 
 
+def test_a_backlog_is_read_on_in_time_to_announce_its_batches() -> None:
+    world = World(range(1, 81))
+    run_lane_through(world, settings=DaemonSettings(batch_events=4, lane_events=12))
+    assert world.handled == list(range(1, 81))
+    assert world.announced == world.delivered[1:]
+    assert world.largest_batch == 4
+
+
 def test_a_batch_full_by_its_bytes_is_announced_too() -> None:
     world = World(range(1, 26))
     run_lane_through(world, settings=DaemonSettings(batch_bytes=1024))
