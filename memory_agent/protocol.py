@@ -107,10 +107,14 @@ class HostAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Journal entries of one user for its host. With `replay`, only event ids tell repeats, not journal order."""
+    """Journal entries of one user for its host. With `replay`, only event ids tell repeats, not journal order.
+
+    `ahead` are those of the next batch, to be embedded meanwhile; not with `replay`.
+    """
 
     events: tuple[tuple[int, bytes], ...]
     replay: bool = False
+    ahead: tuple[tuple[int, bytes], ...] = ()
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -81,6 +81,10 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
         f"≥ {target:g}",
         share >= target,
     )
+    parts = figures["processor_ms"]
+    shown = ", ".join(f"{name} {spent_ms:g}" for name, spent_ms in sorted(parts.items()))
+    bound = parts["embedder"] / sum(parts.values())
+    yield Row("ingest, processor time an event", f"{sum(parts.values()):.2f} ms", f"{shown}: {bound:.2f} for embedding")
 
 
 def recall_rows(figures: Figures) -> Iterator[Row]:

@@ -83,7 +83,10 @@ def test_a_percentile_is_one_of_the_values_and_grows_with_the_percentage(values:
 def test_ingest_reaches_its_target_at_the_target(share: float, reached: bool) -> None:
     one = {"median": share, "least": share, "most": share}
     figures = {"tokens_mean": 34, "events_per_s": one, "embedder_alone_per_s": one, "share": one, "target_share": 0.85}
-    assert [row.reached for row in ingest_rows(figures)] == [None, reached]
+    figures |= {"processor_ms": {"embedder": 3.0, "hosts": 0.25, "Ray": 0.5}}
+    rows = list(ingest_rows(figures))
+    assert [row.reached for row in rows] == [None, reached, None]
+    assert (rows[2].measured, rows[2].baseline) == ("3.75 ms", "Ray 0.5, embedder 3, hosts 0.25: 0.80 for embedding")
 
 
 def same(value: float) -> dict[str, float]:
