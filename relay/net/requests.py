@@ -52,6 +52,10 @@ class ReplySocket:
         self._replies.put([request.peer, request.correlation, *frames])
         self._waker.wake()
 
+    def listen_again(self) -> None:
+        """Restore the socket file if it was removed. Raises `UnavailableError`."""
+        zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
+
     def close(self) -> None:
         """Send waiting replies, and close."""
         self._send_replies()
@@ -143,50 +147,65 @@ class RequestSocket:
 
 
 class AsyncRequestSocket:
-    """Sends requests to one endpoint, any number at a time, in one event loop."""
+    """Sends requests to one endpoint, any number at a time, in the event loop in which it was made."""
 
-    def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
-        """As `RequestSocket`."""
+    def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
+        """As `RequestSocket`. With `once` it does not reconnect: see `is_lost`."""
         self._endpoint = endpoint
-        self._socket = zeromq.open_dealer(zeromq.async_context(), _CLIENT)
+        self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
+        end = zeromq.connect_once(self._socket) if once else None
         zeromq.connect(self._socket, endpoint, identity or Identity(), ProtocolError)
+        self.is_lost = False
+        """Whether the only connection ended or could not be made, or this was closed."""
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
         self._correlations = itertools.count(1)
-        self._reader: asyncio.Task[None] | None = None
+        self._replies = zeromq.Arrivals(self._socket, self._settle)
+        self._end = None if end is None else zeromq.Arrivals(end, self._lose)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body` and return the frames of its reply; raises as `RequestSocket.request`."""
+        """Send `body` and return the frames of its reply; raises as `RequestSocket.request`.
+
+        Raises `UnavailableError` as soon as the connection is lost; the request may have taken effect.
+        """
         correlation = _correlation(self._correlations)
         future: asyncio.Future[Frames] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation] = future
-        if self._reader is None:
-            self._reader = asyncio.create_task(self._read())
         try:
             with zeromq.translated(UnavailableError, self._endpoint):
                 async with asyncio.timeout(timeout_s):
-                    await self._socket.send_multipart([correlation, *_frames(body)])
+                    self._send(correlation, future, _frames(body))
                     return await future
         except TimeoutError as error:
             raise _no_reply(self._endpoint, timeout_s) from error
         finally:
             self._waiting.pop(correlation, None)
 
-    async def close(self) -> None:
-        """Close; requests under way fail with `UnavailableError`."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+    def close(self) -> None:
+        """Close; requests under way fail with `UnavailableError`. Idempotent."""
+        self._give_up("closed")
+        self._replies.close()
+        if self._end is not None:
+            self._end.close()
+
+    def _send(self, correlation: bytes, future: asyncio.Future[Frames], frames: Sequence[bytes]) -> None:
+        if self.is_lost or not zeromq.send_now(self._socket, [correlation, *frames]):
+            raise UnavailableError(f"no server at {self._endpoint}")
+        self._waiting[correlation] = future
+        self._replies.drain()
+
+    def _settle(self, reply: Frames) -> None:
+        future = self._waiting.get(reply[0]) if reply else None
+        if future is not None and not future.done():
+            future.set_result(reply[1:])
+
+    def _lose(self, _event: Frames) -> None:
+        self._replies.drain()  # what came before the end is in the socket by now
+        self._give_up("the connection was lost")
+
+    def _give_up(self, reason: str) -> None:
+        self.is_lost = True
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(UnavailableError(f"{self._endpoint}: closed"))
-        self._socket.close(linger=0)
-
-    async def _read(self) -> None:
-        while True:
-            reply = await self._socket.recv_multipart()
-            future = self._waiting.get(reply[0]) if reply else None
-            if future is not None and not future.done():
-                future.set_result(reply[1:])
+                future.set_exception(UnavailableError(f"{self._endpoint}: {reason}"))
 
 
 def _frames(body: bytes | Sequence[bytes]) -> Sequence[bytes]:
