@@ -1,10 +1,10 @@
 """Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
 Callers name a user and never see which process answers. A request to a host that died is repeated once Ray has
-restarted it, if the verb allows that and the deadline lasts. At most `daemon.most_awake` users are awake; another one
-waits until the least recently used idle user sleeps. A process whose users all sleep is kept as a spare, up to
-`daemon.spare_hosts` of them: starting one takes a second of processor time, on a busy machine longer than a caller
-waits.
+restarted it, if the deadline lasts, and if it was not sent yet or the verb allows repeats. At most `daemon.most_awake`
+users are awake; another one waits until the least recently used idle user sleeps. A process whose users all sleep is
+kept as a spare, up to `daemon.spare_hosts` of them: starting one takes a second of processor time, on a busy machine
+longer than a caller waits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 import structlog
 
 from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
+from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.placement import Directory
-from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.params import NoParams
 from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
@@ -44,10 +45,11 @@ class _UserLock:
 class Hosts:
     """The processes that host memories, and the users awake in them. Lives in one event loop."""
 
-    def __init__(self, cluster: Cluster, settings: DaemonSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: DaemonSettings, capacity: Capacity) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._directory = Directory(settings.dedicated_hosts, settings.shared_hosts)
+        self._spares_kept = capacity.spare_hosts
+        self._directory = Directory(capacity.dedicated_hosts, capacity.shared_hosts)
         self._hosts: dict[str, Host] = {}
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
@@ -68,9 +70,9 @@ class Hosts:
                 host = self._host_of(user_id)
                 try:
                     return await host.call(user_id, method, params, remaining_ms)
-                except HostDiedError:
+                except UnavailableError as error:
                     self._forget_if_gone(user_id, host)
-                    if not verb.is_repeatable:
+                    if isinstance(error, HostDiedError) and not verb.is_repeatable:
                         raise
                     await asyncio.sleep(_RETRY_PAUSE_S)
             raise DeadlineExceededError(f"{method} of {user_id} did not finish within {deadline_ms:.0f} ms")
@@ -84,7 +86,7 @@ class Hosts:
             host = self._host_of(user_id)
             try:
                 reply = await host.ingest(user_id, encode(batch), self._settings.ingest_timeout_s)
-            except HostDiedError:
+            except UnavailableError:
                 self._forget_if_gone(user_id, host)
                 raise
         finally:
@@ -238,7 +240,7 @@ class Hosts:
 
     def _retire(self, host: Host, *, sound: bool) -> None:
         """Keep an empty process as a spare, or end it."""
-        if sound and len(self._spares) < self._settings.spare_hosts:
+        if sound and len(self._spares) < self._spares_kept:
             self._spares.append(host)
         else:
             host.end()

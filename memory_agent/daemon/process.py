@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
+import psutil
 import structlog
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
@@ -30,6 +32,7 @@ from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
+from memory_agent.embedders.lanes import usable_cores
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
@@ -84,6 +87,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, layout: Layout) -> None:
         self._settings = settings
+        self._capacity = capacity_of(settings.daemon, usable_cores(), psutil.virtual_memory().total)
         self._layout = layout
         self._started_s = time.monotonic()
         self._starting = Starting(sys.stderr)
@@ -134,7 +138,9 @@ class Daemon:
         await _all(child.start() for child in self._children)
         self._model: str | None = self._children[1].ready.get("model")
         self._starting.part("Ray, which takes the longest")
-        self._cluster = Cluster(self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder)
+        self._cluster = Cluster(
+            self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder, self._capacity
+        )
         stack.callback(self._cluster.stop)
         self._catch_signals()  # Ray sets handlers of its own
         self._starting.part("dispatcher and gateway")
@@ -143,7 +149,7 @@ class Daemon:
         key = open_user_key(self._settings.encryption, self._layout.data_dir, SYSTEM_USER)
         owners = Owners(self._layout.owners, key=key)
         stack.callback(owners.close)
-        self._hosts = Hosts(self._cluster, self._settings.daemon)
+        self._hosts = Hosts(self._cluster, self._settings.daemon, self._capacity)
         stack.push_async_callback(self._hosts.close)
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon)
         self._eraser = DaemonEraser(
@@ -181,9 +187,9 @@ class Daemon:
             "embedder": self._layout.embedder,
             "ray": self._cluster.address,
         }
-        daemon = self._settings.daemon
-        reception = Reception(self._service, credentials, daemon.requests_in_flight)
-        return Gateway(reception, sockets, daemon.requests_in_flight, daemon.requests_bytes)
+        limit = self._capacity.requests_in_flight
+        reception = Reception(self._service, credentials, limit)
+        return Gateway(reception, sockets, limit, self._settings.daemon.requests_bytes)
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
         """Listen at the socket file and on loopback; CURVE endpoints get a socket of their own."""

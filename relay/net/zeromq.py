@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +114,22 @@ class Waker:
             poller.register(source, zmq.POLLIN)
         return poller
 
+    def arrival_at(self, socket: PlainSocket) -> Callable[[int], bool]:
+        """Return a function that waits for milliseconds until something may have arrived, or `wake`; False if nothing.
+
+        It does not use the socket, only its descriptor, so other threads may meanwhile (zmq_getsockopt(3), ZMQ_FD).
+        """
+        poll = select.poll()
+        for source in (_number(socket, zmq.FD), self._read):
+            poll.register(source, select.POLLIN)
+
+        def wait(timeout_ms: int) -> bool:
+            ready = poll.poll(timeout_ms)
+            self.clear_if([source for source, _ in ready])
+            return bool(ready)
+
+        return wait
+
     def clear_if(self, ready: Container[object]) -> bool:
         """Return whether `wake` was called, given what the poller found ready."""
         if self._read not in ready:
@@ -141,7 +158,7 @@ class Arrivals:
         self._socket = socket
         self._take = take
         self._loop = asyncio.get_running_loop()
-        self._descriptor = int(socket.getsockopt(zmq.FD))
+        self._descriptor = _number(socket, zmq.FD)
         self._loop.add_reader(self._descriptor, self.drain)
         self._loop.call_soon(self.drain)
 
@@ -296,6 +313,15 @@ def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | No
         return socket.recv_multipart(zmq.DONTWAIT, copy=copy)
     except zmq.Again:
         return None
+
+
+def can_receive(socket: PlainSocket) -> bool:
+    """Whether a message waits."""
+    return bool(_number(socket, zmq.EVENTS) & zmq.POLLIN)
+
+
+def _number(socket: PlainSocket, option: zmq.SocketOption) -> int:
+    return int(socket.getsockopt(option))
 
 
 def proven_key(frames: Sequence[Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -66,7 +67,8 @@ class Processes:
 
 
 def hosts_of(world: Processes, **settings: Any) -> Hosts:
-    return Hosts(cast(Cluster, world), DaemonSettings(**settings))
+    daemon = DaemonSettings(**settings)
+    return Hosts(cast(Cluster, world), daemon, capacity_of(daemon, cores=2, memory_bytes=8 << 30))
 
 
 async def ask(hosts: Hosts, user_id: str, deadline_ms: float = 60_000.0) -> bytes:
