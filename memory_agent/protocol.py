@@ -148,7 +148,7 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of the daemon."""
+    """The state of the daemon. `limits`: what it starts and runs at most (`daemon.capacity`)."""
 
     version: str
     uptime_s: float
@@ -159,6 +159,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     dispatched: dict[str, int]
     recalls: dict[str, float]
     model: str | None
+    limits: dict[str, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

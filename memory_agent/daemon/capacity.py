@@ -1,4 +1,4 @@
-"""How many hosts, threads and requests a daemon has, from the machine's cores and memory where no setting says. Pure.
+"""How many hosts, threads and requests a daemon has, from the machine's cores and memory where no setting says.
 
 A host answers on one core at a time, nearly: its threads share one interpreter. So hosts are what spreads work over
 cores. They start when a user needs one, and an idle one costs 53 MB and half a percent of a core (measured).
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import psutil
+
+from memory_agent.embedders.lanes import usable_cores
 from memory_agent.settings import DaemonSettings
 
 _SHARED_LEAST = 2
@@ -33,6 +36,11 @@ class Capacity:
     requests_in_flight: int
     answer_threads: int
     ingest_threads: int
+
+
+def capacity_here(settings: DaemonSettings) -> Capacity:
+    """Return the capacity of a daemon on this machine."""
+    return capacity_of(settings, usable_cores(), psutil.virtual_memory().total)
 
 
 def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capacity:

@@ -118,6 +118,16 @@ class Hosts:
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self._sleep(user_id)
 
+    async def balance(self) -> None:
+        """Move one busy user off a host that it shares with others while another host idles, if there is one.
+
+        Its running requests end first; later ones wait until it has woken again, at the host with the least load.
+        """
+        user_id = self._directory.misplaced(time.monotonic())
+        if user_id is not None:
+            async with self.kept_asleep(user_id):
+                log.info("user.moved", user_id=user_id)
+
     async def fill_vectors(self) -> int:
         """Have every host embed what was stored without a model; return how many vectors were added."""
         filled = 0

@@ -14,16 +14,16 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
-import psutil
 import structlog
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster
-from memory_agent.daemon.capacity import capacity_of
+from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
@@ -32,7 +32,6 @@ from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
-from memory_agent.embedders.lanes import usable_cores
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
@@ -87,7 +86,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, layout: Layout) -> None:
         self._settings = settings
-        self._capacity = capacity_of(settings.daemon, usable_cores(), psutil.virtual_memory().total)
+        self._capacity = capacity_here(settings.daemon)
         self._layout = layout
         self._started_s = time.monotonic()
         self._starting = Starting(sys.stderr)
@@ -218,11 +217,12 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Put idle users to sleep, do the hosts' upkeep, finish erasures, embed what was stored without a model."""
+        """Put idle users to sleep, balance the hosts, do upkeep, finish erasures, embed what has no vector yet."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
             await self._hosts.sleep_idle()
+            await self._hosts.balance()
             await self._hosts.keep_up()
             await self._eraser.finish(self._hosts.awake())
             with contextlib.suppress(ModelError):
@@ -260,6 +260,7 @@ class Daemon:
             dispatched={**self._dispatcher.counts, "lag": self._dispatcher.lag()},
             recalls=self._service.recall_latency.summary(),
             model=self._model,
+            limits=asdict(self._capacity),
         )
 
     def _catch_signals(self) -> None:
