@@ -21,15 +21,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench import embedding, filters, ingest, journal, learning, load, recall, resident, storage
+from ops.bench import embedding, filters, hosts, ingest, journal, learning, load, recall, resident, storage
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.rows import Row, all_rows
 
 RESULTS = Path(__file__).with_name("results.md")
-PARTS = ("embedding", "journal", "ingest", "recall", "load", "resident", "storage", "filters", "learning")
+PARTS = ("embedding", "journal", "ingest", "recall", "load", "hosts", "resident", "storage", "filters", "learning")
 
-_ON_STORE = ("recall", "load", "resident", "learning")
+_ON_STORE = ("recall", "load", "hosts", "resident", "learning")
 _QUICK_EVENTS = 1_200
 _PIPE_WIDTH = 160
 _MARKS = {True: "yes", False: "NO", None: ""}
@@ -93,6 +93,7 @@ def _measure_on_store(names: list[str], quick: bool, tell: Callable[[str], None]
     measures = {
         "recall": recall.measure,
         "load": load.measure,
+        "hosts": hosts.measure,
         "resident": resident.measure,
         "learning": learning.measure,
     }
