@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from relay.access import Identity
 from relay.errors import DeadlineExceededError, ProtocolError, UnavailableError
@@ -83,32 +84,42 @@ class AsyncReplySocket:
     def __init__(self, endpoints: Sequence[str], authenticator: CurveAuthenticator | None = None) -> None:
         """Bind to every endpoint; `authenticator` is closed with the socket. Raises `UnavailableError`."""
         self._authenticator = authenticator
-        context = zeromq.async_context() if authenticator is None else authenticator.async_context
+        context = zeromq.context() if authenticator is None else authenticator.context
         self._socket = zeromq.open_router(context, _SERVER)
         if authenticator is not None:
             authenticator.guard(self._socket)
         self.endpoints = tuple(zeromq.bind(self._socket, endpoint, UnavailableError) for endpoint in endpoints)
 
+        self._may_receive = asyncio.Event()
+        self._watch = zeromq.Watch(self._socket, self._may_receive.set)
+
     async def receive(self) -> Message:
-        """Return the next request."""
+        """Return the next request, after other tasks had a turn: a flood must not keep them from the loop."""
+        await asyncio.sleep(0)
         while True:
-            if self._authenticator is None:
-                request = _request(await self._socket.recv_multipart())
-            else:
-                frames = await self._socket.recv_multipart(copy=False)
-                request = _request([frame.bytes for frame in frames], zeromq.proven_key(frames))
-            if request is not None:
+            frames = zeromq.receive_now(self._socket, copy=self._authenticator is None)
+            if frames is None:
+                self._may_receive.clear()
+                await self._may_receive.wait()
+            elif (request := self._read(frames)) is not None:
                 return request
 
-    async def reply(self, request: Message, frames: Sequence[bytes]) -> None:
+    def reply(self, request: Message, frames: Sequence[bytes]) -> None:
         """Send `frames` to the sender of `request`; dropped when it has gone."""
-        await zeromq.send_now_async(self._socket, [request.peer, request.correlation, *frames])
+        zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
+        self._may_receive.set()
 
     def close(self) -> None:
         """Close; unsent replies get a second to leave."""
+        self._watch.close()
         self._socket.close(linger=_LINGER_MS)
         if self._authenticator is not None:
             self._authenticator.close()
+
+    def _read(self, frames: Sequence[Any]) -> Message | None:
+        if self._authenticator is None:
+            return _request(frames)
+        return _request([frame.bytes for frame in frames], zeromq.proven_key(frames))
 
 
 def _request(frames: Sequence[bytes], curve_key: str | None = None) -> Message | None:
@@ -165,8 +176,9 @@ class AsyncRequestSocket:
         """Whether the only connection ended or could not be made, or this was closed."""
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
         self._correlations = itertools.count(1)
-        self._replies = zeromq.Arrivals(self._socket, self._settle)
-        self._end = None if end is None else zeromq.Arrivals(end, self._lose)
+        self._watch = zeromq.Watch(self._socket, self._settle)
+        self._end = end
+        self._end_watch = None if end is None else zeromq.Watch(end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
         """Send `body` and return the frames of its reply; raises as `RequestSocket.request`.
@@ -188,23 +200,28 @@ class AsyncRequestSocket:
     def close(self) -> None:
         """Close; requests under way fail with `UnavailableError`. Idempotent."""
         self._give_up("closed")
-        self._replies.close()
-        if self._end is not None:
-            self._end.close()
+        for watch, socket in ((self._watch, self._socket), (self._end_watch, self._end)):
+            if watch is not None and socket is not None and not socket.closed:
+                watch.close()
+                socket.close(linger=0)
 
     def _send(self, correlation: bytes, future: asyncio.Future[Frames], frames: Sequence[bytes]) -> None:
         if self.is_lost or not zeromq.send_now(self._socket, [correlation, *frames]):
             raise UnavailableError(f"no server at {self._endpoint}")
         self._waiting[correlation] = future
-        self._replies.drain()
+        self._settle()
 
-    def _settle(self, reply: Frames) -> None:
-        future = self._waiting.get(reply[0]) if reply else None
-        if future is not None and not future.done():
-            future.set_result(reply[1:])
+    def _settle(self) -> None:
+        """Hand replies to those who wait for them."""
+        while not self._socket.closed and (reply := zeromq.receive_now(self._socket)) is not None:
+            future = self._waiting.get(reply[0]) if reply else None
+            if future is not None and not future.done():
+                future.set_result(list(reply[1:]))
 
-    def _lose(self, _event: Frames) -> None:
-        self._replies.drain()  # what came before the end is in the socket by now
+    def _look_for_end(self) -> None:
+        if self._end is None or self._end.closed or zeromq.receive_now(self._end) is None:
+            return
+        self._settle()  # what came before the end is in the socket by now
         self._give_up("the connection was lost")
 
     def _give_up(self, reason: str) -> None:

@@ -74,11 +74,6 @@ class CurveAuthenticator:
         self._authenticator.start()
         self._authenticator.configure_curve_callback(domain=_ZAP_DOMAIN, credentials_provider=self)
 
-    @property
-    def async_context(self) -> zmq.Context[AsyncSocket]:
-        """The same context, for sockets of an event loop."""
-        return zmq.asyncio.Context(self.context)
-
     def guard(self, socket: zmq.Socket[Any]) -> None:
         """Authenticate every peer of a socket of `context`; call it before binding."""
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._pair.secret.encode())
@@ -147,32 +142,22 @@ class Waker:
         self._read = self._write = -1  # a later `wake` must not write to a file that got the number
 
 
-class Arrivals:
-    """Hands all that arrives at a socket to a function, in the running event loop, until `close`.
+class Watch:
+    """Calls a function in the running event loop when something may have arrived at a socket, until `close`.
 
-    Call `drain` after each send: the descriptor of a socket reports a change once, and sending consumes the report
-    (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, whose futures cost 30 us more of each request and reply.
+    Look for messages after each send too: the descriptor of a socket reports a change once, and sending consumes the
+    report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, whose futures cost twice the time of a whole request.
     """
 
-    def __init__(self, socket: PlainSocket, take: Callable[[Frames], None]) -> None:
-        self._socket = socket
-        self._take = take
+    def __init__(self, socket: PlainSocket, notify: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._descriptor = _number(socket, zmq.FD)
-        self._loop.add_reader(self._descriptor, self.drain)
-        self._loop.call_soon(self.drain)
-
-    def drain(self) -> None:
-        """Hand over what has arrived; nothing after `close`."""
-        while self._descriptor >= 0 and (frames := receive_now(self._socket)) is not None:
-            self._take(list(frames))
+        self._loop.add_reader(self._descriptor, notify)
+        self._loop.call_soon(notify)
 
     def close(self) -> None:
-        """Stop, and close the socket without waiting. Idempotent."""
-        if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
-            self._descriptor = -1
-            self._socket.close(linger=0)
+        """Stop, before the socket is closed. Idempotent."""
+        self._loop.remove_reader(self._descriptor)
 
 
 def context() -> zmq.Context[PlainSocket]:
@@ -295,15 +280,6 @@ def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
         if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             return False
         raise
-    return True
-
-
-async def send_now_async(socket: AsyncSocket, frames: Sequence[bytes]) -> bool:
-    """`send_now` for an event loop."""
-    try:
-        await socket.send_multipart(frames, zmq.DONTWAIT)
-    except zmq.Again:
-        return False
     return True
 
 

@@ -75,7 +75,7 @@ def test_many_requests_at_a_time_get_their_own_replies() -> None:
         async def serve() -> None:
             waiting = [await server.receive() for _ in range(50)]
             for request in reversed(waiting):
-                await server.reply(request, request.frames)
+                server.reply(request, request.frames)
 
         task = asyncio.create_task(serve())
         client = AsyncRequestSocket(server.endpoints[1])
