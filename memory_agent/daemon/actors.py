@@ -168,7 +168,7 @@ class Cluster:
         """Return a new host whose process is starting. Names are never reused: the former actor may still be dying."""
         self._started += 1
         name = f"host-{self._started}"
-        files = [self._run_folder / f"{kind}-{self._started}.sock" for kind in ("host", "ingest")]
+        files = [self._run_folder / f"{kind}-{self._started}.sock" for kind in ("host", "bulk")]
         endpoints = HostEndpoints(answer=ipc_endpoint(files[0]), ingest=ipc_endpoint(files[1]))
         actor = HostActor.options(name=name).remote(*self._arguments, endpoints, *self._threads)  # type: ignore[attr-defined]
         return Host(name, actor, files)

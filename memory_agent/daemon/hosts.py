@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -66,29 +66,25 @@ class Hosts:
         except TimeoutError as error:
             raise DeadlineExceededError(f"{user_id} did not wake within {deadline_ms:.0f} ms") from error
         try:
-            while (remaining_ms := (deadline_s - time.monotonic()) * 1000) > 0:
-                host = self._host_of(user_id)
-                try:
-                    return await host.call(user_id, method, params, remaining_ms)
-                except UnavailableError as error:
-                    self._forget_if_gone(user_id, host)
-                    if isinstance(error, HostDiedError) and not verb.is_repeatable:
-                        raise
-                    await asyncio.sleep(_RETRY_PAUSE_S)
-            raise DeadlineExceededError(f"{method} of {user_id} did not finish within {deadline_ms:.0f} ms")
+            return await self._asked(
+                user_id,
+                lambda host, left_s: host.call(user_id, method, params, left_s * 1000),
+                deadline_s,
+                is_repeatable=verb.is_repeatable,
+            )
+        except DeadlineExceededError as error:
+            raise DeadlineExceededError(f"{method} of {user_id}: {error}") from error
         finally:
             self._leave(user_id)
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         """Ingest journal entries into the user's memory. Durable on return. Raises what the memory raises."""
+        encoded, deadline_s = encode(batch), time.monotonic() + self._settings.ingest_timeout_s
         await self._enter(user_id)
         try:
-            host = self._host_of(user_id)
-            try:
-                reply = await host.ingest(user_id, encode(batch), self._settings.ingest_timeout_s)
-            except UnavailableError:
-                self._forget_if_gone(user_id, host)
-                raise
+            reply = await self._asked(
+                user_id, lambda host, left_s: host.ingest(user_id, encoded, left_s), deadline_s, is_repeatable=False
+            )
         finally:
             self._leave(user_id)
         return decode_reply(reply, IngestReport)
@@ -148,14 +144,12 @@ class Hosts:
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
-        found = {}
-        spares = {f"spare-{number}": host for number, host in enumerate(self._spares)}
-        for name, host in (self._hosts | spares).items():
-            try:
-                found[name] = await host.pid(1.0)
-            except MemoryAgentError:
-                log.warning("host.silent", host=name)
-        return found
+        hosts = self._hosts | {f"spare-{number}": host for number, host in enumerate(self._spares)}
+        found = await asyncio.gather(*(host.pid(1.0) for host in hosts.values()), return_exceptions=True)
+        silent = [name for name, pid in zip(hosts, found, strict=True) if not isinstance(pid, int)]
+        if silent:
+            log.warning("hosts.silent", hosts=silent)
+        return {name: pid for name, pid in zip(hosts, found, strict=True) if isinstance(pid, int)}
 
     def awake(self) -> tuple[str, ...]:
         """Return the users that are awake."""
@@ -170,6 +164,21 @@ class Hosts:
         await asyncio.gather(*(self._sleep(user_id, force=True) for user_id in self._directory.awake()))
         while self._spares:
             self._spares.pop().end()
+
+    async def _asked(
+        self, user_id: str, ask: Callable[[Host, float], Awaitable[bytes]], deadline_s: float, *, is_repeatable: bool
+    ) -> bytes:
+        """Ask the user's host, and its successor if it was not up or, for a repeatable request, if it died."""
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            host = self._host_of(user_id)
+            try:
+                return await ask(host, left_s)
+            except UnavailableError as error:
+                self._forget_if_gone(user_id, host)
+                if isinstance(error, HostDiedError) and not is_repeatable:
+                    raise
+                await asyncio.sleep(_RETRY_PAUSE_S)
+        raise DeadlineExceededError("its host did not come up in time")
 
     @asynccontextmanager
     async def _locked(self, user_id: str) -> AsyncIterator[None]:

@@ -114,7 +114,7 @@ def test_junk_at_a_host_and_its_removed_socket_file_do_no_harm(rough_daemon: Dae
     run = rough_daemon.data_dir / "run"
     with MemoryClient("erin", data_dir=rough_daemon.data_dir) as client:
         note = client.remember("Erin's note.")
-        sockets = [*run.glob("host-*.sock"), *run.glob("ingest-*.sock")]
+        sockets = [*run.glob("host-*.sock"), *run.glob("bulk-*.sock")]
         assert {oct(file.stat().st_mode & 0o777) for file in sockets} == {"0o600"}
         assert run.stat().st_mode & 0o777 == 0o700
         for file in sockets:

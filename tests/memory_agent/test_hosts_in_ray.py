@@ -66,6 +66,8 @@ async def _listening_beside_a_user(cluster: Cluster) -> set[tuple[str, str]]:
 
 
 def test_a_user_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
+    run = cluster._run_folder
+
     async def go() -> list[int]:
         hosts = hosts_of(cluster)
         pids = []
@@ -74,6 +76,7 @@ def test_a_user_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
             assert decode_reply(reply, MemoryStats).user_id == "alice"
             pids += (await hosts.pids()).values()
             await hosts.close()
+            assert [*run.glob("*.sock")] == [], "an ended host leaves no socket file"
         return pids
 
     pids = asyncio.run(go())
