@@ -47,7 +47,7 @@ def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capa
     """Return what the settings say, and for `auto` what suits a machine with these cores and this memory.
 
     Shared hosts: all cores but two, which the daemon's own process and the embedder's queries keep busy; at most 32,
-    because the daemon's one process carries some 1,500 requests/s. Dedicated hosts, which isolate a user rather than
+    because the daemon's one process spends .25 to .9 ms on a request (measured). Dedicated hosts, which isolate a user rather than
     add speed: one per core, 8 at least. Both together fit in a quarter of the memory at 100 MB each. Spare hosts, which
     save a waking user a second of waiting: one for 8 cores. Requests: 32 per core, 512 at least; their bytes have a
     bound of their own. Threads of a host do not follow the cores, since they share an interpreter: 8 clients got 95

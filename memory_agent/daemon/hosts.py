@@ -61,8 +61,11 @@ class Hosts:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
         verb, deadline_s = BY_NAME[method], time.monotonic() + deadline_ms / 1000
         try:
-            async with asyncio.timeout(deadline_ms / 1000):
-                await self._enter(user_id)
+            if self._is_settled(user_id):
+                self._busy[user_id] += 1
+            else:
+                async with asyncio.timeout(deadline_ms / 1000):
+                    await self._enter(user_id)
         except TimeoutError as error:
             raise DeadlineExceededError(f"{user_id} did not wake within {deadline_ms:.0f} ms") from error
         try:
@@ -192,6 +195,10 @@ class Hosts:
             if not user_lock.holders:
                 del self._user_locks[user_id]
                 self._changed.set()
+
+    def _is_settled(self, user_id: str) -> bool:
+        """Whether the user is awake, and nothing that changes this has begun."""
+        return user_id in self._directory and user_id not in self._user_locks
 
     async def _enter(self, user_id: str) -> None:
         async with self._locked(user_id):
