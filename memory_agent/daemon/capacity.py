@@ -47,11 +47,11 @@ def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capa
     """Return what the settings say, and for `auto` what suits a machine with these cores and this memory.
 
     Shared hosts: all cores but two, which the daemon's own process and the embedder's queries keep busy; at most 32,
-    because the daemon's one process spends .25 to .9 ms on a request (measured). Dedicated hosts, which isolate a user rather than
-    add speed: one per core, 8 at least. Both together fit in a quarter of the memory at 100 MB each. Spare hosts, which
-    save a waking user a second of waiting: one for 8 cores. Requests: 32 per core, 512 at least; their bytes have a
-    bound of their own. Threads of a host do not follow the cores, since they share an interpreter: 8 clients got 95
-    recalls/s of 8 threads, 88 of 4, 83 of 16 (measured).
+    because the daemon's one process spends .25 to .9 ms on a request (measured). Dedicated hosts, which isolate a user
+    rather than add speed: one per core, 8 at least. Both together fit in a quarter of the memory at 100 MB each. Spare
+    hosts, which save a waking user a second of waiting: one for 8 cores. Requests: 32 per core, 512 at least; their
+    bytes have a bound of their own. Threads of a host do not follow the cores, since they share an interpreter: 8
+    clients got 95 recalls/s of 8 threads, 88 of 4, 83 of 16 (measured).
 
     >>> capacity_of(DaemonSettings(shared_hosts=3), cores=2, memory_bytes=24 << 30)  # doctest: +NORMALIZE_WHITESPACE
     Capacity(dedicated_hosts=8, shared_hosts=3, spare_hosts=1, requests_in_flight=512, answer_threads=8,
