@@ -1,7 +1,7 @@
 """Answers the daemon's requests to one host process, at two sockets of its own. Knows no Ray.
 
 One socket takes requests, the other batches of events, each with threads of its own, so that recalls never queue behind
-ingestion. An empty call takes 0.1 ms here, where a call of a Ray actor takes 0.7 to 2.0 (measured).
+ingestion. An empty call takes .16 ms here, .84 at a Ray actor (measured).
 """
 
 from __future__ import annotations

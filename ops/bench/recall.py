@@ -1,8 +1,8 @@
 """Measures recall through the daemon, in process, and by vectors alone, on copies of one store.
 
-In process is `Memory.recall`: embedding and search. Through RPC adds the client's socket, the gateway, Ray's call to
-the user's actor and the embedder's socket. Vectors alone is the mode `vector` through RPC, which answers like a plain
-vector store. They alternate in blocks; every question is new to all.
+In process is `Memory.recall`: embedding and search. Through RPC adds the sockets of gateway, host and embedder. Vectors
+alone is the mode `vector` through RPC, which answers like a plain vector store. They alternate in blocks; every
+question is new to all.
 
 Run alone: `python -m ops.bench.recall [--quick]`.
 """
