@@ -21,14 +21,33 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench import cost, embedding, filters, ingest, ingesting, journal, learning, load, recall, resident, storage
+from ops.bench import (
+    cost,
+    embedding,
+    filters,
+    hosts,
+    ingest,
+    ingesting,
+    journal,
+    learning,
+    load,
+    recall,
+    resident,
+    storage,
+)
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.grown_stores import QUICK_SIZES, SIZES, grown_stores
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.rows import Row, all_rows
 
 RESULTS = Path(__file__).with_name("results.md")
-_ON_STORE = {"recall": recall.measure, "load": load.measure, "resident": resident.measure, "learning": learning.measure}
+_ON_STORE = {
+    "recall": recall.measure,
+    "load": load.measure,
+    "hosts": hosts.measure,
+    "resident": resident.measure,
+    "learning": learning.measure,
+}
 _ON_GROWN = {
     "cost": cost.measure,
     "ingesting": ingesting.measure,

@@ -30,6 +30,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "cost": cost_rows,
         "ingesting": ingesting_rows,
         "load": load_rows,
+        "hosts": hosts_rows,
         "resident": resident_rows,
         "storage": storage_rows,
         "filters": filters_rows,
@@ -148,6 +149,30 @@ def load_rows(figures: Figures) -> Iterator[Row]:
                 late = one["delay_in_embeddings"]
                 yield Row(f"load, {way}, {name}, delay", f"{late['p50']:g} embeddings, p99 {late['p99']:g}", longest,
                           f"≤ {target:g}", max(late.values()) <= target)  # fmt: skip
+
+
+def hosts_rows(figures: Figures) -> Iterator[Row]:
+    """Yield what a call to a host and a recall through RPC cost, and recalls and ingest by the number of hosts."""
+    calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
+    yield Row("hosts, empty call at the socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
+    over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]
+    yield Row("recall through RPC less in process, in embeddings", _spread(over),
+              f"{_spread(alone['rpc_ms'])} less {_spread(alone['in_process_ms'])} ms; one embedding "
+              f"{_spread(alone['embedding_ms'])}", f"≤ {limit:g}", over["median"] <= limit)  # fmt: skip
+    whole, most = alone["processor_embeddings"], alone["target_all_embeddings"]
+    parts = ", ".join(f"{name} {spent:g}" for name, spent in alone["processor_ms"].items())
+    yield Row("recall through RPC, processor time in embeddings", _spread(whole), f"{parts} ms",
+              f"≤ {most:g}", whole["median"] <= most)  # fmt: skip
+    for hosts, one in load["by_hosts"].items():
+        yield Row(f"recall, {load['clients']} clients, {hosts} hosts", f"{_spread(one['recalls_per_s'])} a second",
+                  f"p50 {one['p50_ms']:g}, p99 {one['p99_ms']:g} ms", f"p99 ≤ {load['target_p99_over_p50']:g} p50",
+                  one["p99_over_p50"] <= load["target_p99_over_p50"])  # fmt: skip
+    for hosts, one in ingest["by_hosts"].items():
+        yield Row(f"ingest of 4 users, {hosts} hosts", f"{_spread(one['events_per_s'])} events/s")
+    growth = figures["target_growth"]
+    for name, part in (("recalls", load), ("ingest", ingest)):
+        yield Row(f"hosts, {name} with two over one", f"{_spread(part['growth'])} times", "1.0", f"≥ {growth:g} times",
+                  part["growth"]["median"] >= growth)  # fmt: skip
 
 
 def resident_rows(figures: Figures) -> Iterator[Row]:

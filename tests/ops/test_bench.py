@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.settings import EmbedderSettings
-from ops.bench import cost, filters, ingesting, recall, resident, storage
+from ops.bench import cost, filters, hosts, ingesting, recall, resident, storage
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -252,6 +252,23 @@ def test_measuring_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) ->
     assert "recall through RPC, 250 memories, p50" in rows
     assert parts["resident"]["processes"]["user-one"]["pss_mb"] > 0
     assert parts["resident"]["daemon_pss_mb"] < parts["resident"]["daemon_rss_mb"]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_hosts_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few calls, recalls and events; checks that it measures, not the figures."""
+    small = {"_CALLS": 20, "_CALL_TURNS": 1, "_QUESTIONS": 5, "_TURNS": 1, "_RECALLS": 3, "_LOAD_TURNS": 1}
+    for name, value in (small | {"_EVENTS": 5, "_WARM_UP": 5}).items():
+        monkeypatch.setattr(hosts, name, value)
+    with filled_store(250) as store:
+        rows = {row.figure: row for row in all_rows({"hosts": hosts.measure(store)})}
+    assert {"hosts, empty call at the socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
+    assert rows["recall through RPC less in process, in embeddings"].target == "≤ 1.2"
+    assert all(
+        name in rows["recall through RPC, processor time in embeddings"].baseline for name in ("client", "hosts")
+    )
+    assert rows["hosts, recalls with two over one"].reached is not None
 
 
 @pytest.mark.slow
