@@ -9,8 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from memory_agent.embedders import Embedder, PendingVector, check_text, open_embedder
+from memory_agent.embedders import (
+    Embedder,
+    EmbedderInfo,
+    Embeddings,
+    PendingVector,
+    PendingVectors,
+    Progress,
+    SettledVector,
+    check_text,
+    open_embedder,
+)
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
@@ -26,7 +38,7 @@ class LazyEmbedder:
         """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
         self._settings = settings
         self._given = embedder is not None
-        self._embedder = embedder
+        self._embedder = embedder if embedder is None or isinstance(embedder, Embedder) else _Waiting(embedder)
         self._failure: ModelError | None = None
         self._failed_at_s = 0.0
         self._opening: threading.Thread | None = None
@@ -90,6 +102,42 @@ class LazyEmbedder:
         else:
             with self._guard:
                 self._embedder, self._failure = embedder, None
+
+
+class _Waiting(Embedder):
+    """An embedder of the former protocol, which has `embed_query` and `embed_texts` alone."""
+
+    def __init__(self, embedder: Any) -> None:
+        self._embedder = embedder
+
+    @property
+    def info(self) -> EmbedderInfo:
+        """As `Embedder.info`."""
+        info: EmbedderInfo = self._embedder.info
+        return info
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """As `Embedder.begin_query`, but wait."""
+        return _settled(lambda: self._embedder.embed_query(text, timeout_s))
+
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """As `Embedder.begin_texts`, but wait."""
+        return _settled(lambda: self._embedder.embed_texts(texts, progress))
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """As `Embedder.count_tokens`."""
+        return int(self._embedder.count_tokens(text, timeout_s))
+
+    def close(self) -> None:
+        """Close the embedder."""
+        self._embedder.close()
+
+
+def _settled(embed: Callable[[], Embeddings]) -> SettledVector:
+    try:
+        return SettledVector(embed())
+    except ModelError as error:
+        return SettledVector(error)
 
 
 class _VectorOnceOpen:

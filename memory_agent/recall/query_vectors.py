@@ -48,16 +48,10 @@ class QueryVectors:
 
     def begin(self, text: str, deadline: Deadline) -> PendingVector | None:
         """Send `text` to the embedder and return what `finish` waits for, or None with a reason noted in `deadline`."""
-        timeout_s = _timeout_s(deadline)
-        if timeout_s <= 0:
-            deadline.degrade("deadline")
-            return None
-        try:
-            return self._embedder.get(timeout_s).begin_query(text, _timeout_s(deadline))
-        except EmbedderUnavailableError:
-            deadline.degrade("embedder_timeout")
-        except ModelError:
-            deadline.degrade("no_model")
+        timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
+        if timeout_s > 0:
+            return self._embedder.begin_query(text, timeout_s)
+        deadline.degrade("deadline")
         return None
 
     def finish(self, pending: PendingVector, deadline: Deadline) -> QueryVector | None:
@@ -97,8 +91,3 @@ class QueryVectors:
             return QueryCentering.from_bytes(state, ndim) if comparable(saved_stamp, stamp) else QueryCentering(ndim)
         except (msgspec.DecodeError, DamagedStateError):
             return QueryCentering(ndim)  # it is learned again
-
-
-def _timeout_s(deadline: Deadline) -> float:
-    """Return the time left for the embedder."""
-    return deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)

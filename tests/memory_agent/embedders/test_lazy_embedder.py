@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from memory_agent.embedders import Embeddings
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError
+from memory_agent.memory import Memory
+from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 
 WAIT_S = 60.0
@@ -53,3 +57,36 @@ def test_without_a_model_the_result_says_so(tmp_path: Path) -> None:
 def test_a_query_that_is_not_unicode_is_refused_at_once(unopened: LazyEmbedder) -> None:
     with pytest.raises(InvalidInputError, match="text"):
         unopened.begin_query("\ud800")
+
+
+class _FormerEmbedder:
+    """An embedder of a caller's own, written for version 0.1.0."""
+
+    def __init__(self, model: MiniLM) -> None:
+        self.info = model.info
+        self._model = model
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        if timeout_s == 0:
+            raise EmbedderUnavailableError("too late")
+        return self._model.embed(text)
+
+    def embed_texts(self, texts: list[str], progress: object = None) -> Embeddings:
+        return np.stack([self._model.embed(text) for text in texts])
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        return self._model.count_tokens(text)
+
+    def close(self) -> None: ...
+
+
+def test_an_embedder_of_the_former_protocol_works_as_before(tmp_path: Path, int8_model: MiniLM) -> None:
+    former: Any = _FormerEmbedder(int8_model)
+    embedder = LazyEmbedder(former, EmbedderSettings())
+    assert np.array_equal(embedder.begin_query("sourdough").result(), int8_model.embed("sourdough"))
+    with pytest.raises(EmbedderUnavailableError):
+        embedder.begin_query("sourdough", 0).result()
+    with Memory.open(tmp_path / "a", embedder=former) as memory:
+        memory.remember("Sourdough wants time")
+        assert memory.recall("sourdough").memories[0].retrieval == "hybrid"
+        assert memory.stats().without_vector == 0
