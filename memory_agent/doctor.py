@@ -22,11 +22,14 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+import psutil
 
 from memory_agent.care.encryption import store_encryptions
 from memory_agent.client import MemoryClient
+from memory_agent.daemon.capacity import capacity_here
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
+from memory_agent.embedders.lanes import usable_cores
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.errors import MemoryAgentError
@@ -109,6 +112,14 @@ def check_processor(settings: Settings, _layout: Layout) -> Finding:
     if choice.scheme == "float32" and settings.embedder.scheme == "auto":
         return Finding("warning", detail, "this works; embedding takes about three times as long as with VNNI")
     return Finding("ok", detail)
+
+
+def check_capacity(settings: Settings, _layout: Layout) -> Finding:
+    """Say how many processes and requests a daemon has on this machine."""
+    chosen = capacity_here(settings.daemon)
+    machine = f"{usable_cores()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB"
+    hosts = f"{chosen.dedicated_hosts} hosts of one user, {chosen.shared_hosts} shared, {chosen.spare_hosts} spare"
+    return Finding("ok", f"{machine}: up to {hosts}; {chosen.requests_in_flight} requests at a time")
 
 
 def check_model(settings: Settings, _layout: Layout) -> Finding:
@@ -237,6 +248,7 @@ def check_daemon(_settings: Settings, layout: Layout) -> Finding:
 _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("versions", check_versions, f"pip install --upgrade {_DISTRIBUTION}"),
     ("processor", check_processor, "set embedder.scheme to auto, int8 or float32"),
+    ("capacity", check_capacity, "see the table daemon of the settings"),
     ("model", check_model, "see the check before this one"),
     ("embedding", check_embedding, "see the check before this one"),
     ("recall", check_recall, "see the check before this one"),

@@ -4,12 +4,17 @@ Delivery is at least once, the effect exactly once: a known event id adds nothin
 counted only above the cursor. Both are checked inside the writing transaction. Texts are embedded before it, outside
 any lock, so recalls and other writers do not wait for the model. Without a model, memories are stored and get their
 vectors later.
+
+A caller that knows its next batch passes it along (`ahead`): it is read and sent to the embedder before this one is
+committed, so the embedder works during the commit. Nothing of it is stored before it comes itself.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
@@ -18,7 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 from ulid import ULID
 
-from memory_agent.embedders import check_text, comparable
+from memory_agent.embedders import Embedder, PendingVector, PendingVectors, check_text, comparable
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
 from memory_agent.learning.run_records import Entry, RunRecords
@@ -38,7 +43,7 @@ from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from relay import Event, Masker, masked_kinds, validate_object
+from relay import Event, Masker, masked_kinds, read_event, validate_object
 from relay.errors import MalformedEventError
 
 _MOST_TYPES = 50
@@ -52,6 +57,17 @@ _MAX_METADATA_DEPTH = 64
 Word = TypeVar("Word", bound=str)
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
+
+
+@dataclass(frozen=True)
+class EncodedEvent:
+    """Decodes an event of the journal. Equal for equal bytes."""
+
+    data: bytes = field(repr=False)
+
+    def __call__(self) -> Event:
+        """Return the event. Raises `MalformedEventError`."""
+        return read_event(self.data)
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,15 @@ class _Read:
     sign: RunSign | None = None
     event_type: str = ""
     masked: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A batch that is read, with its texts at the embedder."""
+
+    arrivals: Sequence[Arrival]
+    reads: Sequence[_Read]
+    vectors: PendingTexts
 
 
 @dataclass
@@ -136,6 +161,39 @@ class Vectors(msgspec.Struct, frozen=True):
         return self.by_text if comparable(batch.state.stamp or "", self.stamp) else {}
 
 
+class PendingTexts:
+    """Texts at the embedder. For one thread."""
+
+    def __init__(self, texts: Iterable[str], embedder: LazyEmbedder, *, is_awaited: bool) -> None:
+        """Begin to embed `texts`, each distinct one once. With `is_awaited` they go before bulk work, and have 4 s."""
+        self._texts = list(dict.fromkeys(texts))
+        self._embedder = embedder
+        self._queries: list[PendingVector] = []
+        self._bulk: PendingVectors | None = None
+        if self._texts:
+            with suppress(ModelError):
+                self._begin(embedder.get(), is_awaited=is_awaited)
+
+    def result(self) -> Vectors:
+        """Return the vectors; empty without a model, or when it fails or is late."""
+        try:
+            if self._bulk is not None:
+                vectors: Iterable[Embedding] = self._bulk.result()
+            elif self._queries:
+                vectors = [query.result() for query in self._queries]
+            else:
+                return Vectors()
+            return Vectors(dict(zip(self._texts, vectors, strict=True)), self._embedder.get().info.stamp)
+        except ModelError:
+            return Vectors()
+
+    def _begin(self, embedder: Embedder, *, is_awaited: bool) -> None:
+        if is_awaited:
+            self._queries = [embedder.begin_query(text, _EMBED_TIMEOUT_S) for text in self._texts]
+        else:
+            self._bulk = embedder.begin_texts(self._texts)
+
+
 class Intake:
     """Stores the events and stated memories of one user."""
 
@@ -144,17 +202,45 @@ class Intake:
         self._embedder = embedder
         self._reader = reader
         self._run_records = run_records
+        self._preparing = threading.Lock()
+        self._ahead: _Prepared | None = None
 
-    def take_in(self, arrivals: Sequence[Arrival], *, is_awaited: bool = False) -> IngestReport:
+    def take_in(
+        self, arrivals: Sequence[Arrival], *, ahead: Sequence[Arrival] = (), is_awaited: bool = False
+    ) -> IngestReport:
         """Store the events worth keeping, atomically. Durable on return.
 
-        The report lists events that can never become a memory in `rejected`. Set `is_awaited` if a caller waits for the
-        result. Raises `StoreError`.
+        The report lists events that can never become a memory in `rejected`. Events in `ahead` are prepared for the
+        next call, which uses that if it brings exactly them. Set `is_awaited` if a caller waits for the result. Raises
+        `StoreError`.
         """
-        fresh, handled = self._divided([self._read(arrival) for arrival in arrivals])
+        with self._preparing:
+            prepared, self._ahead = self._ahead, None
+        if prepared is None or prepared.arrivals != arrivals:
+            prepared = self._prepare(arrivals, is_awaited=is_awaited)
+        if ahead:
+            self._prepare_ahead(ahead)
+        return self._commit(prepared)
+
+    def _prepare_ahead(self, arrivals: Sequence[Arrival]) -> None:
+        try:
+            prepared = self._prepare(arrivals, is_awaited=False)
+        except Exception:  # noqa: BLE001 - it is raised again when these events come themselves
+            return
+        with self._preparing:
+            self._ahead = prepared
+
+    def _prepare(self, arrivals: Sequence[Arrival], *, is_awaited: bool) -> _Prepared:
+        """Read the events and begin to embed their texts. Stores nothing."""
+        reads = [self._read(arrival) for arrival in arrivals]
+        texts = self._unknown_texts(read.outcome for read in reads)
+        return _Prepared(arrivals, reads, PendingTexts(texts, self._embedder, is_awaited=is_awaited))
+
+    def _commit(self, prepared: _Prepared) -> IngestReport:
+        fresh, handled = self._divided(prepared.reads)
         tally = _Tally()
         if fresh:
-            vectors = self.embed(self._unknown_texts(read.outcome for read in fresh), is_awaited=is_awaited)
+            vectors = prepared.vectors.result()
             with self._archive.batch() as batch:
                 tally = self._settle(batch, fresh, vectors)
         self._pass_over(handled, tally)
@@ -190,17 +276,7 @@ class Intake:
 
         With `is_awaited` they take precedence over bulk work, and are empty after 4 s.
         """
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
-            return Vectors()
-        try:
-            embedder = self._embedder.get()
-            if is_awaited:
-                vectors = [embedder.embed_query(text, _EMBED_TIMEOUT_S) for text in distinct]
-                return Vectors(dict(zip(distinct, vectors, strict=True)), embedder.info.stamp)
-            return Vectors(dict(zip(distinct, embedder.embed_texts(distinct), strict=True)), embedder.info.stamp)
-        except ModelError:
-            return Vectors()
+        return PendingTexts(texts, self._embedder, is_awaited=is_awaited).result()
 
     def remember(self, record: MemoryRecord) -> None:
         """Store one memory without an event. Durable on return."""

@@ -5,7 +5,8 @@ DATA/token                  the key `local`, for clients on this machine (0600)
 DATA/keys.json curve.json   the other keys, and the key pair that identifies the daemon to remote clients (0600)
 DATA/encryption             the id of the key of `system`, which identifies the key folder
 DATA/journal/ owners/ users/
-DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock; absent-users/
+DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
+                            of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/
 """
 
 from __future__ import annotations

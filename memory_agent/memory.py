@@ -26,7 +26,7 @@ from memory_agent.embedders import Embedder, check_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError, StoreError
-from memory_agent.ingest import Arrival, Intake, Progress, make_record, masked_record
+from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress, make_record, masked_record
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
@@ -62,7 +62,6 @@ from relay import (
     Masker,
     encode_event,
     event_from_mapping,
-    read_event,
 )
 from relay.disk import Role
 from relay.errors import EventTooLargeError
@@ -71,6 +70,9 @@ from relay.rwlock import ReadWriteLock
 __all__ = ["Memory", "user_folder"]
 
 log = structlog.get_logger()
+
+NumberedEvents = Sequence[tuple[int, bytes]]
+"""Encoded events with their numbers in the journal."""
 
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
@@ -183,10 +185,14 @@ class Memory:
         if isinstance(events, Mapping | Event | str | bytes):
             raise InvalidInputError("events", f"must be a list of events, is {type(events).__name__}")
         moment = check_now(now)
-        return self._ingest([partial(self._checked, event, moment) for event in events], seqs)
+        return self._ingest(_arrivals([partial(self._checked, event, moment) for event in events], seqs))
 
-    def ingest_encoded(self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None) -> IngestReport:
+    def ingest_encoded(
+        self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None, ahead: NumberedEvents = ()
+    ) -> IngestReport:
         """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), which validated them.
+
+        `ahead` are the events of the next call: they are embedded while these are committed, and not stored.
 
         >>> entries = journal.read(after_seq=0, limit=100, user_id="alice")
         >>> memory.ingest_encoded([one.data for one in entries], seqs=[one.seq for one in entries]).kept
@@ -194,7 +200,8 @@ class Memory:
         >>> memory.stats().cursor
         3
         """
-        return self._ingest([partial(read_event, event) for event in events], seqs)
+        later = _arrivals([EncodedEvent(event) for _, event in ahead], [seq for seq, _ in ahead])
+        return self._ingest(_arrivals([EncodedEvent(event) for event in events], seqs), later)
 
     @property
     def usual_deadline_ms(self) -> float:
@@ -423,17 +430,11 @@ class Memory:
         self.close()
 
     def _ingest(
-        self, readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None, *, is_awaited: bool = False
+        self, arrivals: Sequence[Arrival], ahead: Sequence[Arrival] = (), *, is_awaited: bool = False
     ) -> IngestReport:
-        if seqs is not None and len(seqs) != len(readers):
-            raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
-        if seqs is not None and not all(isinstance(seq, int) for seq in seqs):
-            raise InvalidInputError("seqs", "must be whole numbers")
-        numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
-        arrivals = [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
         started_s = time.monotonic()
         with self._call():
-            report = self._intake.take_in(arrivals, is_awaited=is_awaited)
+            report = self._intake.take_in(arrivals, ahead=ahead, is_awaited=is_awaited)
             self._learner.follow()
         self._log(
             "ingest.committed",
@@ -447,7 +448,7 @@ class Memory:
         return report
 
     def _take_in(self, event: Event) -> IngestReport:
-        return self._ingest([lambda: self._masker.event(event)], None, is_awaited=True)
+        return self._ingest(_arrivals([lambda: self._masker.event(event)], None), is_awaited=True)
 
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:
         fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event
@@ -461,6 +462,15 @@ class Memory:
         """Log if an entry point configured logging; otherwise structlog would print to the caller's standard output."""
         if structlog.is_configured():
             log.info(event, user_id=self.user_id, **fields)
+
+
+def _arrivals(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> list[Arrival]:
+    if seqs is not None and len(seqs) != len(readers):
+        raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
+    if seqs is not None and not all(isinstance(seq, int) for seq in seqs):
+        raise InvalidInputError("seqs", "must be whole numbers")
+    numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
+    return [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
 
 
 def check_ids(ids: object) -> list[str]:

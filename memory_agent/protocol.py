@@ -8,6 +8,7 @@ sets an option which an older daemon would ignore carries the version that intro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, Self, TypeVar
 
@@ -107,10 +108,37 @@ class HostAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Journal entries of one user for its host. With `replay`, only event ids tell repeats, not journal order."""
+    """Journal entries of one user for its host. With `replay`, only event ids tell repeats, not journal order.
+
+    `ahead` are those of the next batch, to be embedded meanwhile; not with `replay`.
+    """
 
     events: tuple[tuple[int, bytes], ...]
     replay: bool = False
+    ahead: tuple[tuple[int, bytes], ...] = ()
+
+
+class HostEndpoints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a host process takes requests, and where batches of events."""
+
+    answer: str
+    ingest: str
+
+
+class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the daemon asks a host, in front of a verb's parameters or, for no verb, of an encoded `IngestBatch`.
+
+    `sent_at_s` is wall time, which processes share.
+    """
+
+    user_id: str
+    method: str = ""
+    deadline_ms: float = 0.0
+    sent_at_s: float = 0.0
+
+    def remaining_ms(self, now_s: float) -> float:
+        """Return the rest of the deadline; the time since sending has passed of it."""
+        return self.deadline_ms - max(0.0, now_s - self.sent_at_s) * 1000
 
 
 class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,7 +152,7 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of the daemon."""
+    """The state of the daemon. `limits`: what it starts and runs at most (`daemon.capacity`)."""
 
     version: str
     uptime_s: float
@@ -135,10 +163,12 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     dispatched: dict[str, int]
     recalls: dict[str, float]
     model: str | None
+    limits: dict[str, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(Request)
+_host_request_decoder = msgspec.msgpack.Decoder(HostRequest)
 _reply_decoder = msgspec.msgpack.Decoder(Reply)
 _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
@@ -179,6 +209,16 @@ def decode_request(data: bytes) -> Request:
         return request
     bounded_ms = 0.0 if request.deadline_ms < 0.0 else LONGEST_DEADLINE_MS  # also for NaN
     return msgspec.structs.replace(request, deadline_ms=bounded_ms)
+
+
+def decode_host_request(frames: Sequence[bytes]) -> tuple[HostRequest, bytes]:
+    """Return a request to a host and what follows it. Raises `ProtocolError`."""
+    if len(frames) != 2:
+        raise errors.ProtocolError(f"a request to a host has 2 frames, not {len(frames)}")
+    try:
+        return _host_request_decoder.decode(frames[0]), frames[1]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.ProtocolError(f"not a request to a host: {error}") from error
 
 
 def encode_result(value: object) -> bytes:

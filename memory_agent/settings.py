@@ -26,6 +26,8 @@ Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+Auto = Literal["auto"]
+"""What suits the machine."""
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,15 +140,15 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     `listen` adds endpoints to the socket file; beyond loopback only with CURVE. At most `dedicated_hosts` users at a
     time have a process of their own, the others share `shared_hosts`; `spare_hosts` idle processes are kept for the
-    next user. At most `most_awake` users are awake at a time. `owner_claims` decides which keys may assign a run or
-    session, and with it the events of `system`, to a user: `vouched`, only keys for all users; `any`, users' own keys
-    too, which could claim another user's run first.
+    next user. `auto` follows the cores and the memory (`daemon.capacity`). At most `most_awake` users are awake at a
+    time. `owner_claims` decides which keys may assign a run or session, and with it the events of `system`, to a user:
+    `vouched`, only keys for all users; `any`, users' own keys too, which could claim another user's run first.
     """
 
     listen: tuple[str, ...] = ()
-    dedicated_hosts: NonNegative = 8
-    shared_hosts: Count = 2
-    spare_hosts: NonNegative = 1
+    dedicated_hosts: NonNegative | Auto = "auto"
+    shared_hosts: Count | Auto = "auto"
+    spare_hosts: NonNegative | Auto = "auto"
     most_awake: Count = 1_000
     idle_sleep_s: Positive = 900.0
     batch_events: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
@@ -157,7 +159,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     parked_events: Count = 10_000
     ingest_timeout_s: Positive = 120.0
     crashes_before_quarantine: Count = 3
-    requests_in_flight: Count = 512
+    requests_in_flight: Count | Auto = "auto"
     requests_bytes: Count = 256 << 20
     upkeep_interval_s: Positive = 15.0
 

@@ -195,7 +195,6 @@ __all__ = [
     "rewind",
     "rotate_key",
     "server_pair",
-    "show_curve",
     "validate_id",
     "validate_object",
     "validate_timestamp",

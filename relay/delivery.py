@@ -12,6 +12,7 @@ import msgspec
 from relay.wire import Ack, Receipt
 
 _MAX_REJECTIONS = 10_000
+_PARTS = 4  # of a window in a message: with fewer the relay waits for the publisher, with more it commits small groups
 
 
 @dataclass
@@ -52,6 +53,12 @@ class Window:
 
     def add(self, outgoing: Outgoing) -> None:
         self._waiting.append(outgoing)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to send now: nothing else is on its way, or a part of the window is ready."""
+        ready = len(self._waiting) - self._sent
+        return ready > 0 and (not self._sent or ready >= self._capacity // _PARTS)
 
     def unsent(self, max_bytes: int) -> tuple[int, list[bytes]]:
         """Return the number of the next event to send, and events up to `max_bytes`, at least one if there is any."""

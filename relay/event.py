@@ -102,7 +102,7 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
     """
     if not isinstance(mapping, Mapping):
         raise MalformedEventError("event", f"expected an object, got {type(mapping).__name__}")
-    ids = {field: validate_id(field, mapping.get(field), limits.max_id_bytes) for field in _IDS}
+    ids = {field: validate_id(field, mapping[field], limits.max_id_bytes) for field in _IDS if field in mapping}
     sent_at = mapping.get("timestamp")
     event = Event(
         event_id=validate_id("event_id", mapping.get("event_id"), limits.max_id_bytes) or "",
@@ -139,9 +139,9 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
 
 def _extra(mapping: Mapping[Any, Any], limits: EventLimits) -> dict[str, Any]:
     """Collect unknown fields; the `extra` object of the canonical form is merged with them."""
-    others = {field: value for field, value in mapping.items() if field not in _OWN_FIELDS}
-    if not others:
+    if mapping.keys() <= _OWN_FIELDS:
         return {}
+    others = {field: value for field, value in mapping.items() if field not in _OWN_FIELDS}
     nested = others.get("extra")
     if isinstance(nested, dict):
         del others["extra"]

@@ -21,7 +21,7 @@ import msgspec
 from relay.access import Origin
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
-from relay.disk import Environment, Transaction, keep_reserve
+from relay.disk import Environment, Pair, Transaction, keep_reserve
 from relay.entries import (
     StoredEvent,
     add_to_counter,
@@ -466,33 +466,35 @@ class Journal:
     def _append(
         self, transaction: Transaction, events: Sequence[Event], origins: Sequence[Origin], received_ms: int
     ) -> list[Appended]:
-        before = seq = counter(transaction, "last_seq")
-        size_bytes = 0
-        appended = []
+        seq = counter(transaction, "last_seq")
         sealing = self._sealing.at_once()
+        appended: list[Appended] = []
+        ids: dict[bytes, bytes] = {}
+        entries: list[Pair] = []
+        users: list[Pair] = []
+        size_bytes = 0
         for event, origin in zip_longest(events, origins):
-            key = sealing.id_key(event.user_id, event.event_id)
-            known = transaction.get("ids", key)
+            event_key = sealing.id_key(event.user_id, event.event_id)
+            known = ids.get(event_key) or transaction.get("ids", event_key)
             if known is not None:
                 appended.append(Appended(number(known), duplicate=True))
                 continue
             seq += 1
+            key = ids[event_key] = number_key(seq)
             data = encode_event(event)
             stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data, origin)
-            size_bytes += self._put(transaction, seq, key, stored, sealing)
+            kept = sealing.event(key, stored, event_key)
+            entries.append((key, dump_entry(key, kept)))
+            users.append((user_key(event.user_id, seq), b""))
+            size_bytes += kept.size_bytes
             appended.append(Appended(seq, duplicate=False))
-        if seq > before:
+        if entries:
+            transaction.append_all("events", entries)
+            transaction.put_all("users", users)
+            transaction.put_all("ids", ids.items())
             set_counter(transaction, "last_seq", seq)
             add_to_counter(transaction, "event_bytes", size_bytes)
         return appended
-
-    def _put(self, transaction: Transaction, seq: int, event_key: bytes, stored: StoredEvent, sealing: Sealing) -> int:
-        key = number_key(seq)
-        kept = sealing.event(key, stored, event_key)
-        transaction.append("events", key, dump_entry(key, kept))
-        transaction.put("users", user_key(stored.user_id, seq), b"")
-        transaction.put("ids", event_key, key)
-        return kept.size_bytes
 
     def _first_seq(self, transaction: Transaction, last_seq: int) -> int:
         first = transaction.first_key("events")

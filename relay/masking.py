@@ -18,7 +18,7 @@ import msgspec
 from relay.config import MaskingSettings
 from relay.errors import RelaySettingsError
 from relay.event import Event
-from relay.secret_patterns import FORMATS, SECRET_FIELDS, SecretFormat
+from relay.secret_patterns import FORMATS, SECRET_FIELDS, SecretFormat, fold_case
 
 COUNTED = "masked_"
 OTHER_KIND = "other"
@@ -41,8 +41,11 @@ _CODECS = (
 _TRAILING = ".,;:!?)]}\\"
 _NO_PART = ".,;:)]}\\"
 _RARE_SIGNS = "_=/-:.JKPASGxkw"
-_ANY = ""  # the mark of a pattern that is tried on every text
-_SHORT = 1_000
+_ANY = ""  # in every text
+
+
+Marked = Mapping[int, Sequence[str]]
+"""The rows of the table to try on a text, each with its marks that may occur there."""
 
 
 class Masker:
@@ -56,8 +59,7 @@ class Masker:
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
         self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()
-        self._exact = _Marks(self._formats, ignoring_case=False)
-        self._any_case = _Marks(self._formats, ignoring_case=True)
+        self._marks = _Marks(self._formats)
         self._allowed = tuple(_compiled("allow", pattern) for pattern in settings.allow)
 
     @property
@@ -74,13 +76,7 @@ class Masker:
         >>> masker.counts
         {'url_password': 1}
         """
-        if not self._formats:
-            return text
-        places = self._exact.rows(text) + self._any_case.rows(text.lower())
-        for place in sorted(set(places)) if places else ():
-            one = self._formats[place]
-            text = one.pattern.sub(partial(self._masked, one), text)
-        return text
+        return self._text(text, self._marks.rows(text))
 
     def data(self, data: bytes) -> bytes:
         """Mask bytes: as `value` if they are JSON or MessagePack, else as `text`; bytes that are not UTF-8 are kept.
@@ -107,15 +103,7 @@ class Masker:
         >>> masker.value({"user": "ann", "password": word})
         {'user': 'ann', 'password': '[masked:password]'}
         """
-        if not self._formats:
-            return value
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, Mapping):
-            return self._fields(value)
-        if isinstance(value, list | tuple):
-            return [self.value(one) for one in value]
-        return value
+        return self._value(value, self._marks.rows(repr(value))) if self._formats else value
 
     def event(self, event: Event) -> Event:
         """Return the event with payload and unknown fields masked. Its ids are kept, so a repeat is recognised.
@@ -126,20 +114,43 @@ class Masker:
         """
         if not self._formats:
             return event
-        payload, extra = self.value(event.payload), self.value(event.extra)
+        marked = self._marks.rows(msgspec.json.encode((event.payload, event.extra)).decode())
+        payload, extra = self._value(event.payload, marked), self._value(event.extra, marked)
         if payload == event.payload and extra == event.extra:
             return event
         return msgspec.structs.replace(event, payload=payload, extra=extra)
 
-    def _fields(self, fields: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _text(self, text: str, marked: Marked) -> str:
+        """Apply the rows in order; after a find, those of the text as it is then."""
+        for row, marks in marked.items():
+            one = self._formats[row]
+            if not one.is_in(text, marks):
+                continue
+            masked = one.pattern.sub(partial(self._masked, one), text)
+            if masked != text:
+                return self._text(
+                    masked, {later: found for later, found in self._marks.rows(masked).items() if later > row}
+                )
+        return text
+
+    def _value(self, value: Any, marked: Marked) -> Any:
+        if isinstance(value, str):
+            return self._text(value, marked)
+        if isinstance(value, Mapping):
+            return self._fields(value, marked)
+        if isinstance(value, list | tuple):
+            return [self._value(one, marked) for one in value]
+        return value
+
+    def _fields(self, fields: Mapping[Any, Any], marked: Marked) -> dict[Any, Any]:
         masked: dict[Any, Any] = {}
         numbers: dict[Any, int] = {}
         for name, value in fields.items():
-            kept = said = self.text(name) if isinstance(name, str) else name
+            kept = said = self._text(name, marked) if isinstance(name, str) else name
             while kept in masked:  # two masked names stay two fields; counting on keeps many of them linear
                 numbers[said] = numbers.get(said, 1) + 1
                 kept = f"{said}#{numbers[said]}"
-            masked[kept] = self._hidden(value) if _is_secret_field(name) else self.value(value)
+            masked[kept] = self._hidden(value) if _is_secret_field(name) else self._value(value, marked)
         return masked
 
     def _hidden(self, value: Any) -> Any:
@@ -249,24 +260,29 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
 class _Marks:
     """Finds the rows of the table whose marks occur in a text, before any pattern is tried.
 
-    Looks for one rare character of each mark first: that is a hundred times as fast as finding a word, and most texts
-    lack most of them.
+    Looks for one rare character of each mark first: that is ten times as fast as finding a word, and most texts lack
+    most of them.
     """
 
-    def __init__(self, formats: Sequence[SecretFormat], *, ignoring_case: bool) -> None:
-        self._by_sign: dict[str, list[tuple[str, int]]] = {}
-        for place, one in enumerate(formats):
-            if bool(one.pattern.flags & re.IGNORECASE) == ignoring_case:
-                for mark in one.marks:
-                    self._by_sign.setdefault(_sign(mark), []).append((mark, place))
-        self._everywhere = [place for _, place in self._by_sign.pop(_ANY, ())]
-        self._signs = frozenset(self._by_sign)
+    def __init__(self, formats: Sequence[SecretFormat]) -> None:
+        self._exact: dict[str, dict[str, list[int]]] = {}
+        self._any_case: dict[str, dict[str, list[int]]] = {}
+        for row, one in enumerate(formats):
+            by_sign = self._any_case if one.ignores_case else self._exact
+            for mark in one.marks:
+                by_sign.setdefault(_sign(mark), {}).setdefault(mark, []).append(row)
 
-    def rows(self, text: str) -> list[int]:
-        """Return the rows whose marks occur in `text`."""
-        signs = self._signs.intersection(text) if len(text) < _SHORT else [one for one in self._signs if one in text]
-        found = [place for sign in signs for mark, place in self._by_sign[sign] if mark in text]
-        return found + self._everywhere
+    def rows(self, text: str) -> Marked:
+        """Return the rows whose marks occur in `text`, in order, each with these marks."""
+        marked: dict[int, list[str]] = {}
+        for searched, by_sign in ((text, self._exact), (fold_case(text), self._any_case)):
+            for sign, marks in by_sign.items():
+                if sign in searched:
+                    for mark in marks:
+                        if mark in searched:
+                            for row in marks[mark]:
+                                marked.setdefault(row, []).append(mark)
+        return dict(sorted(marked.items()))
 
 
 def _sign(mark: str) -> str:
@@ -278,7 +294,7 @@ def _extra_format(item: tuple[str, str]) -> SecretFormat:
     kind, pattern = item
     if not _EXTRA_KIND.fullmatch(kind):
         raise RelaySettingsError("masking.patterns", f"{kind!r} is not a valid name (a-z, 0-9 and _)")
-    return SecretFormat(kind, ("",), _compiled(f"patterns.{kind}", pattern))
+    return SecretFormat(kind, (_ANY,), _compiled(f"patterns.{kind}", pattern), begins="anywhere")
 
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:

@@ -1,8 +1,9 @@
 """Publishers: send events to the relay, each exactly once and in order, across crashes of either side.
 
 A background thread sends events and resends them until they are acknowledged; sending inside `publish` would wait for a
-commit at each event (2,000 events/s instead of 90,000, measured). Events are never dropped silently: without room
-`publish` waits, then raises. While the relay is away they go to the spool, if there is one.
+commit at each event (2,000 events/s instead of 90,000, measured). It sends at once when nothing else is on its way, and
+parts of the window otherwise (`Window.is_due`). Events are never dropped silently: without room `publish` waits, then
+raises. While the relay is away they go to the spool, if there is one.
 """
 
 from __future__ import annotations
@@ -111,7 +112,9 @@ class Publisher:
             while not self._take(checked, data):
                 if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
                     raise RelayUnavailableError(f"{len(self._window)} events wait for an ack after {wait_s:.3g} s")
-        self._socket.wake()
+            is_due = self._window.is_due or self._is_spooling
+        if is_due:
+            self._socket.wake()
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
@@ -126,7 +129,9 @@ class Publisher:
             if self._is_spooling or not self._window.room:
                 return None
             self._take(checked, data)
-        self._socket.wake()
+            is_due = self._window.is_due
+        if is_due:
+            self._socket.wake()
         return checked.event_id
 
     def flush(self, timeout_s: float = 30.0) -> FlushReport:
@@ -309,7 +314,8 @@ class Publisher:
             self._changed.notify_all()
 
     def _send(self) -> None:
-        while time.monotonic() >= self._pause_until_s:
+        """Send everything, if it is due: one message for each event would make as many small groups in the relay."""
+        while self._window.is_due and time.monotonic() >= self._pause_until_s:
             first_seq, events = self._window.unsent(self._settings.message_bytes)
             if not events:
                 return

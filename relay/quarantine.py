@@ -67,7 +67,7 @@ class Quarantine:
         key = number_key(entry_id)
         plain = StoredQuarantine(*suspect[:4], milliseconds(now), suspect.seq, digest)
         stored = self._sealing.quarantine(key, user_id, plain)
-        transaction.append("quarantine", key, dump_entry(key, stored))
+        transaction.append_all("quarantine", [(key, dump_entry(key, stored))])
         transaction.put("unread", digest, key)
         add_to_counter(transaction, "quarantine_bytes", stored.size_bytes)
         return entry_id

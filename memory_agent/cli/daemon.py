@@ -91,6 +91,7 @@ def _print_status(status: DaemonStatus) -> None:
         "users awake": status.active_users,
         "dispatcher": status.dispatched,
         "recalls": status.recalls,
+        "limits": status.limits,
         **{name: endpoint for name, endpoint in status.endpoints.items() if endpoint},
     }
     print_figures(f"daemon {status.version}", figures)

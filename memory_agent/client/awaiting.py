@@ -46,7 +46,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
     async def close(self) -> None:
         """Close the connection."""
         if self._socket is not None:
-            await self._socket.close()
+            self._socket.close()
             self._socket = None
 
     async def __aenter__(self) -> Self:

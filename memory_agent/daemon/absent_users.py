@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
 from memory_agent.errors import ModelMissingError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.params import FeedbackParams, Params, RecallParams
@@ -139,8 +139,8 @@ class _NoModel(Embedder):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         return SettledVector(_missing())
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        raise _missing()
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        return SettledVector(_missing())
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         raise _missing()

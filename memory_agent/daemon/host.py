@@ -136,7 +136,7 @@ class MemoryHost:
     def _ingest(self, memory: Memory, batch: IngestBatch) -> IngestReport:
         events = [data for _, data in batch.events]
         seqs = [seq for seq, _ in batch.events]
-        return memory.ingest_encoded(events, seqs=None if batch.replay else seqs)
+        return memory.ingest_encoded(events, seqs=None if batch.replay else seqs, ahead=batch.ahead)
 
     def _fill_vectors(self, memory: Memory) -> int:
         try:

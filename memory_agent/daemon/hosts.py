@@ -1,10 +1,10 @@
 """Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
 Callers name a user and never see which process answers. A request to a host that died is repeated once Ray has
-restarted it, if the verb allows that and the deadline lasts. At most `daemon.most_awake` users are awake; another one
-waits until the least recently used idle user sleeps. A process whose users all sleep is kept as a spare, up to
-`daemon.spare_hosts` of them: starting one takes a second of processor time, on a busy machine longer than a caller
-waits.
+restarted it, if the deadline lasts, and if it was not sent yet or the verb allows repeats. At most `daemon.most_awake`
+users are awake; another one waits until the least recently used idle user sleeps. A process whose users all sleep is
+kept as a spare, up to `daemon.spare_hosts` of them: starting one takes a second of processor time, on a busy machine
+longer than a caller waits.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
 
 from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
+from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.placement import Directory
-from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.params import NoParams
 from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
@@ -44,10 +45,11 @@ class _UserLock:
 class Hosts:
     """The processes that host memories, and the users awake in them. Lives in one event loop."""
 
-    def __init__(self, cluster: Cluster, settings: DaemonSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: DaemonSettings, capacity: Capacity) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._directory = Directory(settings.dedicated_hosts, settings.shared_hosts)
+        self._spares_kept = capacity.spare_hosts
+        self._directory = Directory(capacity.dedicated_hosts, capacity.shared_hosts)
         self._hosts: dict[str, Host] = {}
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
@@ -59,34 +61,33 @@ class Hosts:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
         verb, deadline_s = BY_NAME[method], time.monotonic() + deadline_ms / 1000
         try:
-            async with asyncio.timeout(deadline_ms / 1000):
-                await self._enter(user_id)
+            if self._is_settled(user_id):
+                self._busy[user_id] += 1
+            else:
+                async with asyncio.timeout(deadline_ms / 1000):
+                    await self._enter(user_id)
         except TimeoutError as error:
             raise DeadlineExceededError(f"{user_id} did not wake within {deadline_ms:.0f} ms") from error
         try:
-            while (remaining_ms := (deadline_s - time.monotonic()) * 1000) > 0:
-                host = self._host_of(user_id)
-                try:
-                    return await host.call(user_id, method, params, remaining_ms)
-                except HostDiedError:
-                    self._forget_if_gone(user_id, host)
-                    if not verb.is_repeatable:
-                        raise
-                    await asyncio.sleep(_RETRY_PAUSE_S)
-            raise DeadlineExceededError(f"{method} of {user_id} did not finish within {deadline_ms:.0f} ms")
+            return await self._asked(
+                user_id,
+                lambda host, left_s: host.call(user_id, method, params, left_s * 1000),
+                deadline_s,
+                is_repeatable=verb.is_repeatable,
+            )
+        except DeadlineExceededError as error:
+            raise DeadlineExceededError(f"{method} of {user_id}: {error}") from error
         finally:
             self._leave(user_id)
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         """Ingest journal entries into the user's memory. Durable on return. Raises what the memory raises."""
+        encoded, deadline_s = encode(batch), time.monotonic() + self._settings.ingest_timeout_s
         await self._enter(user_id)
         try:
-            host = self._host_of(user_id)
-            try:
-                reply = await host.ingest(user_id, encode(batch), self._settings.ingest_timeout_s)
-            except HostDiedError:
-                self._forget_if_gone(user_id, host)
-                raise
+            reply = await self._asked(
+                user_id, lambda host, left_s: host.ingest(user_id, encoded, left_s), deadline_s, is_repeatable=False
+            )
         finally:
             self._leave(user_id)
         return decode_reply(reply, IngestReport)
@@ -116,6 +117,16 @@ class Hosts:
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self._sleep(user_id)
 
+    async def balance(self) -> None:
+        """Move one busy user off a host that it shares with others while another host idles, if there is one.
+
+        Its running requests end first; later ones wait until it has woken again, at the host with the least load.
+        """
+        user_id = self._directory.misplaced(time.monotonic())
+        if user_id is not None:
+            async with self.kept_asleep(user_id):
+                log.info("user.moved", user_id=user_id)
+
     async def fill_vectors(self) -> int:
         """Have every host embed what was stored without a model; return how many vectors were added."""
         filled = 0
@@ -136,14 +147,12 @@ class Hosts:
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
-        found = {}
-        spares = {f"spare-{number}": host for number, host in enumerate(self._spares)}
-        for name, host in (self._hosts | spares).items():
-            try:
-                found[name] = await host.pid(1.0)
-            except MemoryAgentError:
-                log.warning("host.silent", host=name)
-        return found
+        hosts = self._hosts | {f"spare-{number}": host for number, host in enumerate(self._spares)}
+        found = await asyncio.gather(*(host.pid(1.0) for host in hosts.values()), return_exceptions=True)
+        silent = [name for name, pid in zip(hosts, found, strict=True) if not isinstance(pid, int)]
+        if silent:
+            log.warning("hosts.silent", hosts=silent)
+        return {name: pid for name, pid in zip(hosts, found, strict=True) if isinstance(pid, int)}
 
     def awake(self) -> tuple[str, ...]:
         """Return the users that are awake."""
@@ -159,6 +168,21 @@ class Hosts:
         while self._spares:
             self._spares.pop().end()
 
+    async def _asked(
+        self, user_id: str, ask: Callable[[Host, float], Awaitable[bytes]], deadline_s: float, *, is_repeatable: bool
+    ) -> bytes:
+        """Ask the user's host, and its successor if it was not up or, for a repeatable request, if it died."""
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            host = self._host_of(user_id)
+            try:
+                return await ask(host, left_s)
+            except UnavailableError as error:
+                self._forget_if_gone(user_id, host)
+                if isinstance(error, HostDiedError) and not is_repeatable:
+                    raise
+                await asyncio.sleep(_RETRY_PAUSE_S)
+        raise DeadlineExceededError("its host did not come up in time")
+
     @asynccontextmanager
     async def _locked(self, user_id: str) -> AsyncIterator[None]:
         user_lock = self._user_locks[user_id]
@@ -171,6 +195,10 @@ class Hosts:
             if not user_lock.holders:
                 del self._user_locks[user_id]
                 self._changed.set()
+
+    def _is_settled(self, user_id: str) -> bool:
+        """Whether the user is awake, and nothing that changes this has begun."""
+        return user_id in self._directory and user_id not in self._user_locks
 
     async def _enter(self, user_id: str) -> None:
         async with self._locked(user_id):
@@ -238,7 +266,7 @@ class Hosts:
 
     def _retire(self, host: Host, *, sound: bool) -> None:
         """Keep an empty process as a spare, or end it."""
-        if sound and len(self._spares) < self._settings.spare_hosts:
+        if sound and len(self._spares) < self._spares_kept:
             self._spares.append(host)
         else:
             host.end()

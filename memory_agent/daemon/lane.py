@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from typing import Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from memory_agent.errors import (
@@ -210,14 +212,18 @@ class Lane:
             self._late.extend(Pending(seq, b"", late=True) for seq in next_ones)
             del self._late_numbers[: len(next_ones)]
         elif self._queue:
+            if self._behind and len(self._queue) < 2 * self._settings.batch_events:  # a batch, and one to announce
+                with suppress(MemoryAgentError):  # read again once the queue is empty
+                    await self._refill()
             await self._handle_all(self._queue)
         else:
             await self._persist(self._refill)
 
     async def _refill(self) -> None:
+        """Read on in the journal as far as the lane has room; an empty lane has room for one event."""
         goal = self._skipped_through  # what is skipped meanwhile is left for the next time
         events = await self._around.backlog(self._user_id, self._held_through)
-        for event in events:
+        for event in takewhile(self._fits, events):
             self._hold(event)
         if not events:
             self._held_through = goal
@@ -228,7 +234,7 @@ class Lane:
             loaded = [event if event.data else await self._loaded(event) for event in batch]
             wanted = [event for event in loaded if event is not None and not self._around.is_erased(event.seq)]
             if wanted:
-                await self._handle(wanted)
+                await self._handle(wanted, self._full_batch_after(batch))
             for event in batch:
                 queue.popleft()
                 self._budget.give(len(event.data))
@@ -240,7 +246,7 @@ class Lane:
 
         return await self._persist(load)
 
-    def _first_of(self, queue: deque[Pending]) -> list[Pending]:
+    def _first_of(self, queue: Iterable[Pending]) -> list[Pending]:
         batch: list[Pending] = []
         size_bytes = 0
         for event in queue:
@@ -251,9 +257,19 @@ class Lane:
             batch.append(event)
         return batch
 
-    async def _handle(self, batch: list[Pending]) -> None:
+    def _full_batch_after(self, batch: list[Pending]) -> list[Pending]:
+        """Return the batch that will follow if it cannot grow any more, for the host to prepare; else nothing."""
+        if batch[0].late:
+            return []
+        following = list(islice(self._queue, len(batch), len(batch) + self._settings.batch_events + 1))
+        ahead = self._first_of(following)
+        is_full = len(ahead) < len(following) or len(ahead) == self._settings.batch_events
+        is_usable = all(event.data and not self._around.is_erased(event.seq) for event in ahead)
+        return ahead if is_full and is_usable else []
+
+    async def _handle(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> None:
         """Deliver the batch; bisect one that cannot be delivered until the offending event is alone."""
-        fault = await self._deliver(batch)
+        fault = await self._deliver(batch, ahead)
         if fault is None:
             return
         if isinstance(fault, EncryptionKeyMissingError):
@@ -277,17 +293,21 @@ class Lane:
             if told is not None and (again := await self._deliver([told])) is not None:
                 await self._quarantine(told, again.code, str(again))
 
-    async def _deliver(self, batch: list[Pending]) -> MemoryAgentError | None:
-        """Deliver the batch and return None, or the permanent error that prevents it."""
-        events = tuple((event.seq, event.data) for event in batch)
-        message = IngestBatch(events=events, replay=batch[0].late)
+    async def _deliver(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> MemoryAgentError | None:
+        """Deliver the batch and return None, or the permanent error that prevents it.
+
+        `ahead` goes along once, and a crash with it does not count, since those events may have caused it.
+        """
+        plain = IngestBatch(events=_numbered(batch), replay=batch[0].late)
+        message = msgspec.structs.replace(plain, ahead=_numbered(ahead))
         crashes = 0
         pauses = _pauses()
         while True:
             try:
                 report = await self._around.ingest(self._user_id, message)
             except HostDiedError as error:
-                crashes += 1
+                crashes += not message.ahead
+                message = plain
                 if crashes >= self._settings.crashes_before_quarantine:
                     return error
                 await self._persist(lambda: self._around.ready(self._user_id))
@@ -296,6 +316,7 @@ class Lane:
                     return error
                 if not error.retryable and not isinstance(error, StoreError):
                     return error
+                message = plain
                 await self._pause(next(pauses), error)
             else:
                 await self._settle(batch, report)
@@ -321,6 +342,10 @@ class Lane:
     async def _pause(self, pause_s: float, error: MemoryAgentError) -> None:
         log.warning("lane.waits", user_id=self._user_id, code=error.code, pause_s=round(pause_s, 2))
         await asyncio.sleep(pause_s)
+
+
+def _numbered(events: Iterable[Pending]) -> tuple[tuple[int, bytes], ...]:
+    return tuple((event.seq, event.data) for event in events)
 
 
 def _pauses() -> Iterator[float]:

@@ -1,16 +1,22 @@
 """Assigns users to host processes. Pure bookkeeping, no Ray.
 
-The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts, chosen
-by rendezvous hashing so that a user returns to the same one. One process per user does not scale: a Ray process costs
-53 MB and half a percent of an idle core (measured).
+The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
+waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing decides between equal
+ones, so that a user tends to return to the same one. While awake a user stays there. Rejected: rendezvous hashing
+alone, which gives two of eight users one host of eight in 99.8 of 100 cases while others idle. One process per user
+does not scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import xxhash
+
+_BUSY_S = 30.0
+"""How long after a request a user counts as busy."""
 
 
 @dataclass
@@ -20,6 +26,10 @@ class Seat:
     host: str
     dedicated: bool
     last_used_s: float
+
+    def is_busy(self, now_s: float) -> bool:
+        """Whether the user had a request recently."""
+        return now_s - self.last_used_s < _BUSY_S
 
 
 class Directory:
@@ -59,6 +69,14 @@ class Directory:
         """Return the users without a request for `idle_s`."""
         return tuple(user for user, seat in self._seats.items() if now_s - seat.last_used_s >= idle_s)
 
+    def misplaced(self, now_s: float) -> str | None:
+        """Return a busy user who shares a host with others while another shared host has none, if there is one."""
+        busy = self._busy(now_s)
+        if all(busy[host] for host in self._shared):
+            return None
+        shared = (user for user, seat in self._seats.items() if not seat.dedicated and busy[seat.host] > 1)
+        return next((user for user in shared if self._seats[user].is_busy(now_s)), None)
+
     def has(self, user_id: str) -> bool:
         """Whether the user is awake."""
         return user_id in self._seats
@@ -75,7 +93,13 @@ class Directory:
         dedicated = sum(seat.dedicated for seat in self._seats.values())
         if dedicated < self._dedicated_limit:
             return Seat(f"user-{user_id}", True, now_s)
-        return Seat(rendezvous(user_id, self._shared), False, now_s)
+        busy, users = self._busy(now_s), Counter(seat.host for seat in self._seats.values())
+        load = {host: (busy[host], users[host]) for host in self._shared}
+        least = min(load.values())
+        return Seat(rendezvous(user_id, tuple(host for host in self._shared if load[host] == least)), False, now_s)
+
+    def _busy(self, now_s: float) -> Counter[str]:
+        return Counter(seat.host for seat in self._seats.values() if seat.is_busy(now_s))
 
 
 def rendezvous(key: str, nodes: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,7 @@ import structlog
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
@@ -84,6 +86,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, layout: Layout) -> None:
         self._settings = settings
+        self._capacity = capacity_here(settings.daemon)
         self._layout = layout
         self._started_s = time.monotonic()
         self._starting = Starting(sys.stderr)
@@ -134,7 +137,9 @@ class Daemon:
         await _all(child.start() for child in self._children)
         self._model: str | None = self._children[1].ready.get("model")
         self._starting.part("Ray, which takes the longest")
-        self._cluster = Cluster(self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder)
+        self._cluster = Cluster(
+            self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder, self._capacity
+        )
         stack.callback(self._cluster.stop)
         self._catch_signals()  # Ray sets handlers of its own
         self._starting.part("dispatcher and gateway")
@@ -143,7 +148,7 @@ class Daemon:
         key = open_user_key(self._settings.encryption, self._layout.data_dir, SYSTEM_USER)
         owners = Owners(self._layout.owners, key=key)
         stack.callback(owners.close)
-        self._hosts = Hosts(self._cluster, self._settings.daemon)
+        self._hosts = Hosts(self._cluster, self._settings.daemon, self._capacity)
         stack.push_async_callback(self._hosts.close)
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon)
         self._eraser = DaemonEraser(
@@ -181,9 +186,9 @@ class Daemon:
             "embedder": self._layout.embedder,
             "ray": self._cluster.address,
         }
-        daemon = self._settings.daemon
-        reception = Reception(self._service, credentials, daemon.requests_in_flight)
-        return Gateway(reception, sockets, daemon.requests_in_flight, daemon.requests_bytes)
+        limit = self._capacity.requests_in_flight
+        reception = Reception(self._service, credentials, limit)
+        return Gateway(reception, sockets, limit, self._settings.daemon.requests_bytes)
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
         """Listen at the socket file and on loopback; CURVE endpoints get a socket of their own."""
@@ -212,11 +217,12 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Put idle users to sleep, do the hosts' upkeep, finish erasures, embed what was stored without a model."""
+        """Put idle users to sleep, balance the hosts, do upkeep, finish erasures, embed what has no vector yet."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
             await self._hosts.sleep_idle()
+            await self._hosts.balance()
             await self._hosts.keep_up()
             await self._eraser.finish(self._hosts.awake())
             with contextlib.suppress(ModelError):
@@ -254,6 +260,7 @@ class Daemon:
             dispatched={**self._dispatcher.counts, "lag": self._dispatcher.lag()},
             recalls=self._service.recall_latency.summary(),
             model=self._model,
+            limits=asdict(self._capacity),
         )
 
     def _catch_signals(self) -> None:

@@ -6,6 +6,7 @@ answers has a method here, `answer_` with its name on the wire.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -109,7 +110,8 @@ class Service:
         except RelayError as error:
             return encode_fault(UnavailableError(f"relay: {error}"))
         if request.method == "recall":
-            self._note_recall(request.user_id, (time.monotonic() - started_s) * 1000)
+            took_ms = (time.monotonic() - started_s) * 1000
+            asyncio.get_running_loop().call_soon(self._note_recall, request.user_id, took_ms)  # after the reply
         return reply
 
     async def _answer(self, request: Request, principal: Principal) -> bytes:
@@ -120,9 +122,10 @@ class Service:
         if verb.answered_by != "memory":
             answer = getattr(self, f"answer_{verb.name}")
             return encode_result(await answer(request, decode(request.params, verb.params)))
-        absent = await self._absent_users.answer(user_id, verb, request)
-        if absent is not None:
-            return absent
+        if verb.repeat != "read" or not self._hosts.is_awake(user_id):
+            absent = await self._absent_users.answer(user_id, verb, request)
+            if absent is not None:
+                return absent
         if verb.name == "recall":
             return await self._recall(user_id, request)
         reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms)

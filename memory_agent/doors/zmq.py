@@ -50,7 +50,7 @@ class Gateway:
             size_bytes = sum(map(len, message.frames))
             if len(self._tasks) >= self._limit or (self._tasks and self._bytes + size_bytes > self._limit_bytes):
                 error = UnavailableError("too many requests under way")
-                await socket.reply(message, [encode_fault(error)])
+                socket.reply(message, [encode_fault(error)])
                 continue
             self._bytes += size_bytes
             task = asyncio.create_task(self._answer(socket, message))
@@ -62,7 +62,7 @@ class Gateway:
         self._bytes -= size_bytes
 
     async def _answer(self, socket: AsyncReplySocket, message: Message) -> None:
-        await socket.reply(message, [await self._reply(message)])
+        socket.reply(message, [await self._reply(message)])
 
     async def _reply(self, message: Message) -> bytes:
         try:

@@ -70,7 +70,7 @@ def check_text(field: str, text: object) -> None:
 
 
 class PendingVector(Protocol):
-    """A query that is being embedded, from `Embedder.begin_query`. For one thread; may be dropped without `result`."""
+    """A query that is being embedded, from `Embedder.begin_query`. For one thread and one `result`, or none."""
 
     def result(self) -> Embedding:
         """Wait for the (d,) vector and return it.
@@ -80,14 +80,22 @@ class PendingVector(Protocol):
         ...
 
 
-class SettledVector:
-    """A `PendingVector` whose outcome is known."""
+class PendingVectors(Protocol):
+    """Texts that are being embedded, from `Embedder.begin_texts`. For one thread and one `result`, or none."""
 
-    def __init__(self, outcome: Embedding | ModelError) -> None:
+    def result(self) -> Embeddings:
+        """Wait for the (n, d) vectors and return them. Raises a `ModelError` if any text fails."""
+        ...
+
+
+class SettledVector:
+    """A `PendingVector`, or `PendingVectors`, whose outcome is known."""
+
+    def __init__(self, outcome: Embeddings | ModelError) -> None:
         self._outcome = outcome
 
-    def result(self) -> Embedding:
-        """Return the vector, or raise the error."""
+    def result(self) -> Embeddings:
+        """Return the vectors, or raise the error."""
         if isinstance(self._outcome, ModelError):
             raise self._outcome
         return self._outcome
@@ -120,9 +128,17 @@ class Embedder(Protocol):
         """
         return self.begin_query(text, timeout_s).result()
 
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """Begin to embed `texts`, at low priority, and return without waiting.
+
+        `progress` is called while the result is waited for. Raises only `InvalidInputError`; other errors come with the
+        result.
+        """
+        ...
+
     def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
         """Return the (n, d) vectors of `texts`, at low priority. Raises if any text fails."""
-        ...
+        return self.begin_texts(texts, progress).result()
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`, without special tokens and without truncation.

@@ -26,12 +26,19 @@ from typing import Protocol
 
 import numpy as np
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, check_text
+from memory_agent.embedders import (
+    Embedder,
+    EmbedderInfo,
+    Embeddings,
+    PendingVector,
+    PendingVectors,
+    Progress,
+    check_text,
+)
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records import Embedding
 
 _BULK_CACHE = 4096  # 1.6 KB each
-_MOST_QUERY_THREADS = 4
 _LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
 _CLOSED = "the embedder was closed"
@@ -40,6 +47,8 @@ _STALLED_S = 0.5
 
 Digest = bytes
 Outcome = Embedding | Exception
+Steps = queue.SimpleQueue[int | None]
+"""Numbers of texts done, and None at the end."""
 
 
 class Model(Protocol):
@@ -165,6 +174,27 @@ class _QueuedVector:
             raise EmbedderUnavailableError(f"no vector within {self._timeout_s:.3g} s") from error
 
 
+class _QueuedTexts:
+    """The `PendingVectors` of a bulk call whose caller follows its progress."""
+
+    def __init__(self, future: Future[Embeddings], total: int, progress: Progress, steps: Steps) -> None:
+        """`steps` receives the number of texts done."""
+        self._future = future
+        self._total = total
+        self._progress = progress
+        self._steps = steps
+        future.add_done_callback(lambda _: steps.put(None))
+
+    def result(self) -> Embeddings:
+        """Return the vectors; same errors as `PendingVectors.result`, and those of the progress function."""
+        try:
+            for done in iter(self._steps.get, None):
+                self._progress(done, self._total)
+            return self._future.result()
+        finally:
+            self._future.cancel()  # if `progress` raised, drop the rest of the task
+
+
 class Pace:
     """Detects when other programs starve the nice threads. Used under the lanes' lock.
 
@@ -206,7 +236,7 @@ class LanedEmbedder(Embedder):
         steady_threads: int | None = None,
         starved_s: float = 0.25,
     ) -> None:
-        """Start the lanes. 0 threads means one per core, at most four for queries.
+        """Start the lanes. 0 threads means one per core.
 
         `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default
         there are as many of them as bulk threads.
@@ -226,7 +256,7 @@ class LanedEmbedder(Embedder):
         self._bulk_vectors = VectorCache(_BULK_CACHE)
         self._closed = False
         self._pace = Pace()
-        lanes = [self._run_queries] * (query_threads or min(cores, _MOST_QUERY_THREADS))
+        lanes = [self._run_queries] * (query_threads or cores)
         lanes += [self._run_bulk] * (bulk_threads or cores)
         if bulk_niceness:
             lanes += [self._run_steady] * ((bulk_threads or cores) if steady_threads is None else steady_threads)
@@ -243,18 +273,12 @@ class LanedEmbedder(Embedder):
         """Queue a query, ahead of all bulk work; same errors as `Embedder.begin_query`."""
         return _QueuedVector(self.submit_query(text, timeout_s), timeout_s)
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`; same errors as `Embedder.embed_texts`."""
-        steps: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        future = self.submit_texts(texts, steps.put if progress else None)
-        future.add_done_callback(lambda _: steps.put(None))
-        try:
-            for done in iter(steps.get, None):
-                if progress is not None:
-                    progress(done, len(texts))
-            return future.result()
-        finally:
-            future.cancel()  # if `progress` raised, drop the rest of the task
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """Queue a bulk call; same errors as `Embedder.begin_texts`."""
+        if progress is None:
+            return self.submit_texts(texts)
+        steps: Steps = queue.SimpleQueue()
+        return _QueuedTexts(self.submit_texts(texts, steps.put), len(texts), progress, steps)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`, not truncated. Does not wait for the lanes."""
@@ -283,7 +307,10 @@ class LanedEmbedder(Embedder):
         return future
 
     def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
-        """Queue a bulk call and return its future. `on_done` receives the number of texts done; it must be quick."""
+        """Queue a bulk call and return its future. `on_done` receives the number of texts done; it must be quick.
+
+        The future fails with `EmbedderUnavailableError` if this embedder is closed. Raises `InvalidInputError`.
+        """
         digests = [_digest(f"texts[{position}]", text) for position, text in enumerate(texts)]
         task = BulkTask(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
         for position, (digest, text) in enumerate(zip(digests, texts, strict=True)):
@@ -291,13 +318,14 @@ class LanedEmbedder(Embedder):
                 task.todo.append((digest, text))
             task.rows[digest].append(position)
         with self._lock:
-            if self._closed:
-                raise EmbedderUnavailableError(_CLOSED)
-            if texts:
+            is_closed = self._closed
+            if texts and not is_closed:
                 self._tasks.append(task)
                 self._bulk_ready.notify_all()
-        if not texts:
-            task.future.set_result(task.vectors)
+        if is_closed:
+            resolve(task.future, EmbedderUnavailableError(_CLOSED))
+        elif not texts:
+            resolve(task.future, task.vectors)
         return task.future
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from memory_agent.embedders import (
     EmbedderInfo,
     Embeddings,
     PendingVector,
+    PendingVectors,
     Progress,
     SettledVector,
     check_text,
@@ -34,6 +35,7 @@ from relay.net import RequestSocket
 _FIRST_WAIT_S = 1.0
 _LEAST_WAIT_S = 0.001  # sockets count milliseconds; too little for a retry
 _CHUNK = 64
+_CHUNKS_SENT = 2
 _SILENT_AFTER_S = 0.4  # four times the time of the longest text
 _SILENT_PATIENCE_S = 0.05
 
@@ -62,24 +64,13 @@ class RemoteEmbedder(Embedder):
         """Send a query and return without waiting for its vector; same errors as `Embedder.begin_query`."""
         check_text("text", text)
         patience_s = self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)
-        try:
-            request = self._begin(wire.QueryQuestion(patience_s, time.monotonic()), [text], patience_s)
-        except EmbedderUnavailableError as error:
-            return SettledVector(error)
-        return _SentQuery(request, self._vectors)
+        return _SentQuery(self._send(wire.QueryQuestion(patience_s, time.monotonic()), [text], patience_s))
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`, requested in chunks; same errors as `Embedder.embed_texts`."""
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """Send the first chunks and return without waiting; same errors as `Embedder.begin_texts`."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
-        chunks = []
-        for start in range(0, len(texts), _CHUNK):
-            chunk = texts[start : start + _CHUNK]
-            answer = self._begin(wire.BulkQuestion(), chunk, self._bulk_timeout_s).answer()
-            chunks.append(self._vectors(answer, len(chunk)))
-            if progress is not None:
-                progress(start + len(chunk), len(texts))
-        return np.concatenate(chunks) if chunks else np.empty((0, self.info.ndim), dtype=np.float32)
+        return _SentTexts(texts, lambda chunk: self._send(wire.BulkQuestion(), chunk, self._bulk_timeout_s), progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`; same errors as `Embedder.count_tokens`."""
@@ -91,25 +82,75 @@ class RemoteEmbedder(Embedder):
         """Close the sockets; requests in progress end with their answer or timeout."""
         self._sockets.close()
 
+    def _send(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> PendingVectors:
+        try:
+            return _SentChunk(self._begin(question, texts, timeout_s), len(texts), self._learn)
+        except EmbedderUnavailableError as error:
+            return SettledVector(error)
+
     def _begin(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> _Request:
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
 
-    def _vectors(self, answer: Sequence[bytes], rows: int) -> Embeddings:
-        self._info, vectors = wire.decode_vectors(answer, rows)
+    def _learn(self, info: EmbedderInfo) -> None:
+        self._info = info
+
+
+class _SentChunk:
+    """Texts sent in one request."""
+
+    def __init__(self, request: _Request, rows: int, learn: Callable[[EmbedderInfo], None]) -> None:
+        """`learn` receives the origin of the vectors."""
+        self._request = request
+        self._rows = rows
+        self._learn = learn
+
+    def result(self) -> Embeddings:
+        """Return the vectors; same errors as `PendingVectors.result`."""
+        info, vectors = wire.decode_vectors(self._request.answer(), self._rows)
+        self._learn(info)
         return vectors
 
 
 class _SentQuery:
     """The `PendingVector` of a query that was sent."""
 
-    def __init__(self, request: _Request, decode: Callable[[Sequence[bytes], int], Embeddings]) -> None:
-        self._request = request
-        self._decode = decode
+    def __init__(self, vectors: PendingVectors) -> None:
+        self._vectors = vectors
 
     def result(self) -> Embedding:
         """Return the vector; same errors as `PendingVector.result`."""
-        vector: Embedding = self._decode(self._request.answer(), 1)[0]
+        vector: Embedding = self._vectors.result()[0]
         return vector
+
+
+class _SentTexts:
+    """The `PendingVectors` of texts sent in chunks, two at a time, so that the bulk lane has one while one returns."""
+
+    def __init__(
+        self, texts: Sequence[str], send: Callable[[Sequence[str]], PendingVectors], progress: Progress | None
+    ) -> None:
+        """Send the first chunks; no texts are one empty chunk, whose answer has the number of dimensions."""
+        chunks = [texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK)] or [texts]
+        self._total = len(texts)
+        self._waiting = deque(chunks)
+        self._send = send
+        self._sent: deque[PendingVectors] = deque()
+        self._progress = progress
+        self._send_next()
+
+    def result(self) -> Embeddings:
+        """Return the vectors; same errors as `PendingVectors.result`, and those of the progress function."""
+        done: list[Embeddings] = []
+        while self._sent:
+            done.append(self._sent.popleft().result())
+            self._send_next()
+            if self._progress is not None and self._total:
+                self._progress(sum(map(len, done)), self._total)
+        return np.concatenate(done)
+
+    def _send_next(self) -> None:
+        while self._waiting and len(self._sent) < _CHUNKS_SENT:
+            self._sent.append(self._send(self._waiting.popleft()))
 
 
 class _Request:

@@ -1,6 +1,6 @@
 """`make bench`: measures every part in one run, and prints one table with the targets of the design.
 
-    python -m ops.bench [--quick] [--json] [--only PART]... [--large]
+    python -m ops.bench [--quick] [--json] [--only PART]...
 
 Progress goes to standard error. A full run also writes `ops/bench/results.md`. The exit code is 0 even if a target is
 missed. Run it on an idle machine: the load during the run is part of the result.
@@ -21,15 +21,41 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ops.bench import embedding, filters, ingest, journal, learning, load, recall, resident, storage
+from ops.bench import (
+    cost,
+    embedding,
+    filters,
+    hosts,
+    ingest,
+    ingesting,
+    journal,
+    learning,
+    load,
+    recall,
+    resident,
+    storage,
+)
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.grown_stores import QUICK_SIZES, SIZES, grown_stores
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.rows import Row, all_rows
 
 RESULTS = Path(__file__).with_name("results.md")
-PARTS = ("embedding", "journal", "ingest", "recall", "load", "resident", "storage", "filters", "learning")
+_ON_STORE = {
+    "recall": recall.measure,
+    "load": load.measure,
+    "hosts": hosts.measure,
+    "resident": resident.measure,
+    "learning": learning.measure,
+}
+_ON_GROWN = {
+    "cost": cost.measure,
+    "ingesting": ingesting.measure,
+    "storage": storage.measure,
+    "filters": filters.measure,
+}
+PARTS = ("embedding", "journal", "ingest", *_ON_STORE, *_ON_GROWN)
 
-_ON_STORE = ("recall", "load", "resident", "learning")
 _QUICK_EVENTS = 1_200
 _PIPE_WIDTH = 160
 _MARKS = {True: "yes", False: "NO", None: ""}
@@ -77,30 +103,24 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
         "embedding": embedding.measure,
         "journal": journal.measure,
         "ingest": lambda: ingest.measure(_QUICK_EVENTS) if options.quick else ingest.measure(),
-        "storage": lambda: storage.measure(storage.LARGE_SIZES if options.large else storage.SIZES),
-        "filters": lambda: filters.measure(filters.LARGE_SIZES if options.large else filters.SIZES),
     }
     parts = {}
     for name, measure in measures.items():
         if name in wanted:
             tell(name)
             parts[name] = measure()
-    on_store = [name for name in _ON_STORE if name in wanted]
-    return parts | (_measure_on_store(on_store, options.quick, tell) if on_store else {})
-
-
-def _measure_on_store(names: list[str], quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
-    measures = {
-        "recall": recall.measure,
-        "load": load.measure,
-        "resident": resident.measure,
-        "learning": learning.measure,
-    }
-    parts = {}
-    with filled_store(QUICK_MEMORIES if quick else MEMORIES, lambda text: tell(f"filling a store: {text}")) as store:
-        for name in names:
-            tell(name)
-            parts[name] = measures[name](store)
+    if on_store := [name for name in _ON_STORE if name in wanted]:
+        memories = QUICK_MEMORIES if options.quick else MEMORIES
+        with filled_store(memories, lambda text: tell(f"filling a store: {text}")) as store:
+            for name in on_store:
+                tell(name)
+                parts[name] = _ON_STORE[name](store)
+    if on_grown := [name for name in _ON_GROWN if name in wanted]:
+        sizes = QUICK_SIZES if options.quick else SIZES
+        with grown_stores(sizes, lambda text: tell(f"growing a store: {text}")) as growth:
+            for name in on_grown:
+                tell(name)
+                parts[name] = _ON_GROWN[name](growth)
     return parts
 
 
@@ -124,9 +144,6 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ops.bench", description="Measures, beside the design's targets.")
     parser.add_argument("--quick", action="store_true", help="fewer memories and events; does not write results.md")
-    parser.add_argument(
-        "--large", action="store_true", help="store and filters also with 100,000 memories (six minutes)"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part; may be repeated")
     return parser.parse_args()

@@ -2,7 +2,8 @@
 
 Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`); the events are findings of 34
 tokens on average, all of one user. Embedding dominates, so the same texts are also embedded in this process by the same
-lane, in turns, so that other load affects both.
+lane, in turns, so that other load affects both. The processor time of each part says what bounds the share: with all
+cores busy it is that of the embedder over that of all.
 
 Run alone: `python -m ops.bench.ingest`.
 """
@@ -13,14 +14,17 @@ import json
 import statistics
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from memory_agent import MemoryClient
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
 from memory_agent.settings import EmbedderSettings, Settings
 from ops.bench.spread import spread
 from ops.bench.texts import events, passages
+from ops.process_memory import process_tree
 
 TARGET_SHARE = 0.85
 
@@ -32,7 +36,7 @@ _TIMEOUT_S = 300.0
 
 
 def measure(count: int = _EVENTS) -> dict[str, Any]:
-    """Return events/s and texts/s of each turn, and their ratio."""
+    """Return events/s and texts/s of each turn, their ratio, and the processor time of each part."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
@@ -48,6 +52,7 @@ def _take_turns(embedder: Embedder, data_dir: Path, file: Path, count: int) -> d
     alone: list[float] = []
     through: list[float] = []
     tokens: list[int] = []
+    before_s = _processor_s(data_dir)
     for turn in range(_TURNS):
         texts = passages(count, seed=turn)
         tokens += [embedder.count_tokens(text) for text in texts]
@@ -60,6 +65,10 @@ def _take_turns(embedder: Embedder, data_dir: Path, file: Path, count: int) -> d
         "events_per_s": spread(through, 0),
         "embedder_alone_per_s": spread(alone, 0),
         "share": spread(shares),
+        "processor_ms": {
+            part: round((used_s - before_s.get(part, 0.0)) * 1000 / (count * _TURNS), 3)
+            for part, used_s in _processor_s(data_dir).items()
+        },
         "target_share": TARGET_SHARE,
     }
 
@@ -68,6 +77,19 @@ def _seconds(embedder: Embedder, texts: list[str]) -> float:
     started_s = time.perf_counter()
     embedder.embed_texts(texts)
     return time.perf_counter() - started_s
+
+
+def _processor_s(data_dir: Path) -> dict[str, float]:
+    """Return the processor time of the daemon's parts so far: embedder, relay, daemon, hosts, Ray."""
+    with MemoryClient(_USER, data_dir=data_dir) as client:
+        names = {part.pid: part.name for part in client.status().parts}
+    daemon = next(pid for pid, name in names.items() if pid is not None and name == "daemon")
+    used: Counter[str] = Counter()
+    for process in process_tree(daemon):
+        name = names.get(process.pid, "Ray")
+        times = process.cpu_times()
+        used[name if name in ("daemon", "relay", "embedder", "Ray") else "hosts"] += times.user + times.system
+    return dict(used)
 
 
 def _publish(texts: list[str], series: str, data_dir: Path, file: Path) -> float:

@@ -1,8 +1,9 @@
-"""Measures recall through the daemon, in process, and by vectors alone, on copies of one store.
+"""Measures recall through the daemon, in process, and by vectors alone, on copies of one store, over embedding alone.
 
-In process is `Memory.recall`: embedding and search. Through RPC adds the client's socket, the gateway, Ray's call to
-the user's actor and the embedder's socket. Vectors alone is the mode `vector` through RPC, which answers like a plain
-vector store. They alternate in blocks; every question is new to all.
+In process is `Memory.recall`: embedding and search. Through RPC adds the client's socket, the gateway, the call to the
+user's host and the embedder's socket. Vectors alone is the mode `vector` through RPC, which answers like a plain vector
+store. They alternate in blocks; every question is new to all. The processor time of a recall through RPC is that of all
+processes, the client included, less what they use when idle.
 
 Run alone: `python -m ops.bench.recall [--quick]`.
 """
@@ -10,17 +11,23 @@ Run alone: `python -m ops.bench.recall [--quick]`.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from memory_agent import Memory, MemoryClient, RecallResult
+import psutil
+
+from memory_agent import Memory, MemoryClient
+from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.records import Mode
 from memory_agent.settings import EmbedderSettings, Settings
@@ -28,37 +35,53 @@ from memory_agent.storage.folders import user_folder
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
+from ops.process_memory import process_tree
 
 TARGET_P50_RATIO = 2.5
 TARGET_P99_RATIO = 5.0
 TARGET_OVER_VECTORS = 1.5
+TARGET_PROCESSOR = 4.0
+TARGET_RPC_LESS = 1.2
+"""Embeddings of the query: processor time of all processes, and what RPC adds."""
 
 _USER = "bench"
 _TURNS = 6
 _QUESTIONS = 100
 _WARM_UP = 30
 _TOP_K = 5
+_IDLE_S = 2.0
 
-Ask = Callable[[str], RecallResult]
+Ask = Callable[[str], object]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return p50 and p99 of each variant on a filled store, which is not changed."""
-    settings = EmbedderSettings(allow_download=False)
-    with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
+    """Return p50 and p99 of each variant on a filled store, which is not changed, and the processor time of one."""
+    settings = EmbedderSettings(allow_download=False, query_cache=0)
+    with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         shutil.copytree(store, user_folder(data_dir, _USER))
         near = Path(shutil.copytree(store, Path(scratch) / "near"))
-        with (
-            Memory.open(near, embedder_settings=settings) as memory,
-            MemoryClient(_USER, data_dir=data_dir) as client,
-        ):
-            ways = {"in_process": _asking(memory), "rpc": _asking(client), "vectors": _asking(client, "vector")}
-            assert client.stats().memories == memory.stats().memories
-            return {"memories": memory.stats().memories} | _take_turns(ways)
+        model = open_embedder(settings)
+        stack.callback(model.close)
+        memory = stack.enter_context(Memory.open(near, embedder=model))
+        client = stack.enter_context(MemoryClient(_USER, data_dir=data_dir))
+        ways = {
+            "embedding": model.embed_query,
+            "in_process": _asking(memory),
+            "rpc": _asking(client),
+            "vectors": _asking(client, "vector"),
+        }
+        assert client.stats().memories == memory.stats().memories
+        figures = {"memories": memory.stats().memories} | _take_turns(ways)
+        return figures | _processor(client, model)
 
 
 def _asking(memory: Memory | MemoryClient, mode: Mode | None = None) -> Ask:
-    return lambda question: memory.recall(question, _TOP_K, mode=mode)
+    def ask(question: str) -> None:
+        result = memory.recall(question, _TOP_K, mode=mode)
+        assert len(result.memories) == _TOP_K
+        assert not result.degraded, result.degraded
+
+    return ask
 
 
 def _take_turns(ways: dict[str, Ask]) -> dict[str, Any]:
@@ -69,19 +92,27 @@ def _take_turns(ways: dict[str, Ask]) -> dict[str, Any]:
             block = [_milliseconds(ask, question) for question in questions]
             if turn >= 0:
                 taken_ms[name].append(block)
-    return _report(taken_ms["in_process"], taken_ms["rpc"], taken_ms["vectors"])
+    return _report(*taken_ms.values())
 
 
-def _report(near: list[list[float]], far: list[list[float]], vectors: list[list[float]]) -> dict[str, Any]:
-    ratios = _ratios(near, far)
+def _report(
+    embedding: list[list[float]], near: list[list[float]], far: list[list[float]], vectors: list[list[float]]
+) -> dict[str, Any]:
     p50, p99 = (percentile(list(chain.from_iterable(far)), percent) for percent in (50, 99))
+    less = [
+        (statistics.median(there) - statistics.median(here)) / statistics.median(alone)
+        for alone, here, there in zip(embedding, near, far, strict=True)
+    ]
     return {
+        "embedding_ms": spread([statistics.median(block) for block in embedding]),
         "in_process_p50_ms": spread([statistics.median(block) for block in near]),
         "in_process_p99_ms": round(percentile(list(chain.from_iterable(near)), 99), 2),
         "rpc_p50_ms": spread([statistics.median(block) for block in far]),
         "rpc_p99_ms": round(p99, 2),
         "vectors_p50_ms": spread([statistics.median(block) for block in vectors]),
-        "p50_ratio": spread(ratios),
+        "rpc_less_in_embeddings": spread(less),
+        "target_rpc_less": TARGET_RPC_LESS,
+        "p50_ratio": spread(_ratios(near, far)),
         "p50_over_vectors": spread(_ratios(vectors, far)),
         "target_over_vectors": TARGET_OVER_VECTORS,
         "p99_over_p50": round(p99 / p50, 2),
@@ -97,11 +128,52 @@ def _ratios(base: list[list[float]], other: list[list[float]]) -> list[float]:
 
 def _milliseconds(ask: Ask, question: str) -> float:
     started_s = time.perf_counter()
-    result = ask(question)
-    took_ms = (time.perf_counter() - started_s) * 1000
-    assert len(result.memories) == _TOP_K
-    assert not result.degraded, result.degraded
-    return took_ms
+    ask(question)
+    return (time.perf_counter() - started_s) * 1000
+
+
+def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
+    """Return the processor time of a recall through RPC, in all processes, and of embedding its query."""
+    daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
+    assert daemon is not None
+    processes = [process for process in process_tree(daemon) if process.pid != os.getpid()]
+    embedded: list[float] = []
+    recalled: list[float] = []
+    idle: list[float] = []
+    for turn in range(_TURNS):
+        began_s = time.process_time()
+        _ask_all(model.embed_query, queries(_QUESTIONS, seed=2_000 + turn))
+        embedded.append((time.process_time() - began_s) * 1000 / _QUESTIONS)
+        idle.append(_used_ms(processes, lambda: time.sleep(_IDLE_S)) / (_IDLE_S * 1000))
+        began_s = time.perf_counter()
+        asked = queries(_QUESTIONS, seed=2_100 + turn)
+        used_ms = _used_ms(processes, partial(_ask_all, _asking(client), asked))
+        took_ms = (time.perf_counter() - began_s) * 1000
+        recalled.append((used_ms - idle[-1] * took_ms) / _QUESTIONS)
+    return {
+        "embedding_processor_ms": spread(embedded),
+        "rpc_processor_ms": spread(recalled),
+        "idle_share_of_a_core": spread(idle, 3),
+        "rpc_processor_in_embeddings": spread([ours / one for one, ours in zip(embedded, recalled, strict=True)]),
+        "target_processor": TARGET_PROCESSOR,
+    }
+
+
+def _ask_all(ask: Ask, questions: list[str]) -> None:
+    for question in questions:
+        ask(question)
+
+
+def _used_ms(processes: list[psutil.Process], action: Callable[[], object]) -> float:
+    """Return the processor time that `action` takes in these processes and in this one."""
+
+    def used_s() -> float:
+        times = [process.cpu_times() for process in processes]
+        return time.process_time() + sum(one.user + one.system for one in times)
+
+    began_s = used_s()
+    action()
+    return (used_s() - began_s) * 1000
 
 
 def main(arguments: list[str]) -> None:

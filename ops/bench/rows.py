@@ -27,7 +27,10 @@ def all_rows(parts: Figures) -> list[Row]:
         "journal": journal_rows,
         "ingest": ingest_rows,
         "recall": recall_rows,
+        "cost": cost_rows,
+        "ingesting": ingesting_rows,
         "load": load_rows,
+        "hosts": hosts_rows,
         "resident": resident_rows,
         "storage": storage_rows,
         "filters": filters_rows,
@@ -79,11 +82,17 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
         f"≥ {target:g}",
         share >= target,
     )
+    parts = figures["processor_ms"]
+    shown = ", ".join(f"{name} {spent_ms:g}" for name, spent_ms in sorted(parts.items()))
+    bound = parts["embedder"] / sum(parts.values())
+    yield Row("ingest, processor time an event", f"{sum(parts.values()):.2f} ms", f"{shown}: {bound:.2f} for embedding")
 
 
 def recall_rows(figures: Figures) -> Iterator[Row]:
-    """Yield recall latency through RPC beside in process."""
+    """Yield recall latency through RPC beside in process, and the processor time of one."""
     ratio, tail = figures["p50_ratio"]["median"], figures["p99_over_p50"]
+    less, target_less = figures["rpc_less_in_embeddings"], figures["target_rpc_less"]
+    whole, target_whole = figures["rpc_processor_in_embeddings"], figures["target_processor"]
     yield Row(
         f"recall through RPC, {figures['memories']:,} memories, p50",
         f"{_spread(figures['rpc_p50_ms'])} ms",
@@ -95,6 +104,20 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         "1.0",
         f"≤ {figures['target_p50_ratio']:g} times",
         ratio <= figures["target_p50_ratio"],
+    )
+    yield Row(
+        "recall through RPC less in process, p50",
+        f"{_spread(less)} embeddings",
+        f"embedding {_spread(figures['embedding_ms'])} ms",
+        f"≤ {target_less:g}",
+        less["median"] <= target_less,
+    )
+    yield Row(
+        "recall through RPC, processor time of all processes",
+        f"{_spread(whole)} embeddings ({figures['rpc_processor_ms']['median']:g} ms)",
+        f"idle {figures['idle_share_of_a_core']['median']:.1%} of a core, not counted",
+        f"≤ {target_whole:g}",
+        whole["median"] <= target_whole,
     )
     over = figures["p50_over_vectors"]
     yield Row(
@@ -128,6 +151,30 @@ def load_rows(figures: Figures) -> Iterator[Row]:
                           f"≤ {target:g}", max(late.values()) <= target)  # fmt: skip
 
 
+def hosts_rows(figures: Figures) -> Iterator[Row]:
+    """Yield what a call to a host and a recall through RPC cost, and recalls and ingest by the number of hosts."""
+    calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
+    yield Row("hosts, empty call at the socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
+    over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]
+    yield Row("recall through RPC less in process, in embeddings", _spread(over),
+              f"{_spread(alone['rpc_ms'])} less {_spread(alone['in_process_ms'])} ms; one embedding "
+              f"{_spread(alone['embedding_ms'])}", f"≤ {limit:g}", over["median"] <= limit)  # fmt: skip
+    whole, most = alone["processor_embeddings"], alone["target_all_embeddings"]
+    parts = ", ".join(f"{name} {spent:g}" for name, spent in alone["processor_ms"].items())
+    yield Row("recall through RPC, processor time in embeddings", _spread(whole), f"{parts} ms",
+              f"≤ {most:g}", whole["median"] <= most)  # fmt: skip
+    for hosts, one in load["by_hosts"].items():
+        yield Row(f"recall, {load['clients']} clients, {hosts} hosts", f"{_spread(one['recalls_per_s'])} a second",
+                  f"p50 {one['p50_ms']:g}, p99 {one['p99_ms']:g} ms", f"p99 ≤ {load['target_p99_over_p50']:g} p50",
+                  one["p99_over_p50"] <= load["target_p99_over_p50"])  # fmt: skip
+    for hosts, one in ingest["by_hosts"].items():
+        yield Row(f"ingest of 4 users, {hosts} hosts", f"{_spread(one['events_per_s'])} events/s")
+    growth = figures["target_growth"]
+    for name, part in (("recalls", load), ("ingest", ingest)):
+        yield Row(f"hosts, {name} with two over one", f"{_spread(part['growth'])} times", "1.0", f"≥ {growth:g} times",
+                  part["growth"]["median"] >= growth)  # fmt: skip
+
+
 def resident_rows(figures: Figures) -> Iterator[Row]:
     """Yield memory of each process, of all, and of a filled store."""
     for name, process in figures["processes"].items():
@@ -142,39 +189,67 @@ def resident_rows(figures: Figures) -> Iterator[Row]:
     yield Row("disk, filled store", f"{disk:g} MB", "", f"≤ {room} MB", disk <= room)
 
 
-def storage_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the figures of the store alone, on synthetic vectors."""
+def cost_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the cost of a recall in process at each size, in embeddings, calls and statements."""
     for size, one in figures.items():
-        what, targets = f"store alone, {int(size):,} memories", one["targets"]
-        yield Row(f"{what}, stored", f"{one['stored_per_s']} a second",
-                  f"{one['stored_cpu_us']:g} us of processor time each")  # fmt: skip
-        if "worst_batch" in targets:
-            yield Row(f"{what}, slowest batch over the median", f"{one['worst_batch']:g}", "batches of 100",
-                      f"≤ {targets['worst_batch']}", one["worst_batch"] <= targets["worst_batch"])  # fmt: skip
-        yield Row(f"{what}, opened", f"{one['open_ms']:g} ms", f"rebuilt in {one['rebuild_s']:g} s")
-        yield Row(f"{what}, vector search p50", f"{one['vector_ms']['p50']} ms", f"p99 {one['vector_ms']['p99']} ms")
-        yield Row(f"{what}, word search p50", f"{one['words_ms']['p50']} ms", f"p99 {one['words_ms']['p99']} ms")
-        for name, unit in (("resident_mb", "MB"), ("disk_mb", "MB")):
-            if name in targets:
-                yield Row(f"{what}, {name.partition('_')[0]}", f"{one[name]:g} {unit}", "",
-                          f"≤ {targets[name]} {unit}", one[name] <= targets[name])  # fmt: skip
-        if "recall" in targets:
-            yield Row(f"{what}, vector recall@10", f"{one['recall_at_10']:g}", "exact search",
-                      f"≥ {targets['recall']:g}", one["recall_at_10"] >= targets["recall"])  # fmt: skip
+        what, over = f"recall in process, {int(size):,} memories", one["in_embeddings"]
+        embedding, processor = _spread(one["embedding_ms"]), _spread(one["in_embeddings_by_processor"])
+        measured = f"{_spread(one['recall_ms'])} ms, p99 {one['recall_p99_ms']:g} ms"
+        yield Row(f"{what}, p50", measured,
+                  f"embedding {embedding} ms, in a row {_spread(one['embedding_in_a_row_ms'])}")  # fmt: skip
+        yield _at_most(f"{what}, over embedding", over["median"], one["target"], "times",
+                       measured=_spread(over), beside=f"{processor} by processor time")  # fmt: skip
+        yield _at_most(f"{what}, calls of Python functions", one["calls"], one["target_calls"])
+        yield _at_most(f"{what}, statements of SQL", one["statements"], 0)
+
+
+def ingesting_rows(figures: Figures) -> Iterator[Row]:
+    """Yield recall latency while memories come in, over idle: with known vectors, then with the model."""
+    targets = {"vectors known": ("known", figures["target_p50"]), "embedded by the model": ("embedded", None)}
+    for name, (way, target) in targets.items():
+        what, one = f"recall while ingesting, {figures['memories']:,} memories, {name}", figures[way]
+        yield Row(f"{what}, p50", f"{_spread(one['loaded_ms'])} ms, p99 {one['loaded_p99_ms']:g} ms",
+                  f"idle {_spread(one['idle_ms'])} ms, p99 {one['idle_p99_ms']:g} ms")  # fmt: skip
+        over, p99 = one["p50_ratio"], _spread(one["p99_ratio"])
+        yield _at_most(f"{what}, p50 over idle", over["median"], target, "times", measured=_spread(over),
+                       beside=f"p99 {p99} times, {_spread(one['memories_per_s'])} memories/s")  # fmt: skip
+
+
+def storage_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the cost of ingest and the bytes at each size, then how ingest grew and its worst batch."""
+    for size, one in figures["sizes"].items():
+        what, targets = f"storage, {int(size):,} memories", one["targets"]
+        yield Row(f"{what}, ingest without embedding", f"{one['processor_ms_a_memory']:g} ms of processor a memory",
+                  f"{one['wall_ms_a_memory']:g} ms in all")  # fmt: skip
+        yield _at_most(f"{what}, resident", one["resident_mb"], targets.get("resident_mb"), "MB",
+                       beside=f"anonymous {one['anonymous_mb']:g} MB")  # fmt: skip
+        yield _at_most(f"{what}, disk", one["disk_mb"], targets.get("disk_mb"), "MB",
+                       beside=f"opened in {one['open_ms']:g} ms")  # fmt: skip
+    least, most = (f"{choose(map(int, figures['sizes'])):,}" for choose in (min, max))
+    yield _at_most(f"storage, ingest at {most} memories over {least}", figures["growth"], figures["target_growth"],
+                   "times")  # fmt: skip
+    worst, processor = figures["worst"], figures["worst_by_processor"]
+    yield _at_most("storage, worst batch over the median", worst["ratio"], figures["target_worst"], "times",
+                   beside=f"{worst['most_ms']:g} ms; {processor['ratio']:g} times by processor time")  # fmt: skip
 
 
 def filters_rows(figures: Figures) -> Iterator[Row]:
-    """Yield what a filter costs, and a vector search under it beside one without."""
+    """Yield the cost of a recall under a filter over one without, and what was missed."""
     for size, one in figures.items():
-        what = f"filters, {int(size):,} memories"
-        yield Row(f"{what}, mask, median and most", f"{_middle_and_most(one['mask_ms'])} ms")
-        unfiltered = f"{_middle_and_most(one['unfiltered_ms'])} ms without"
-        yield Row(f"{what}, vector search under it", f"{_middle_and_most(one['search_ms'])} ms", unfiltered)
-        yield Row(f"{what}, recall", f"{one['recall']:g}", "brute force", "1.0", one["recall"] == 1.0)
+        what, over, target = f"filters, {int(size):,} memories", one["over_none"], one["target_recall"]
+        yield Row(f"{what}, recall over one without", f"{over['median']:g}, at most {over['most']:g} times", "1.0")
+        yield Row(f"{what}, vector recall@10", f"{one['recall']:g}", "brute force", f"{target:g}",
+                  one["recall"] >= target)  # fmt: skip
 
 
-def _middle_and_most(figure: Figures) -> str:
-    return f"{figure['median']:g}, {figure['most']:g}"
+def _at_most(
+    figure: str, value: float, limit: float | None, unit: str = "", *, measured: str = "", beside: str = ""
+) -> Row:
+    """Return the row of a value with an upper limit, or without a target. `measured` shows more than the value."""
+    shown = f"{measured or f'{value:g}'} {unit}".rstrip()
+    if limit is None:
+        return Row(figure, shown, beside)
+    return Row(figure, shown, beside, f"≤ {limit:g} {unit}".rstrip(), value <= limit)
 
 
 def learning_rows(figures: Figures) -> Iterator[Row]:

@@ -89,6 +89,8 @@ def _walk(struct: Any, prefix: str) -> Iterator[Setting]:
 
 
 def _type(kind: Any) -> str:
+    if isinstance(kind, inspect.UnionType):
+        return ", or ".join(_type(one) for one in kind.types)
     if isinstance(kind, inspect.LiteralType):
         return " or ".join(f"`{value}`" for value in kind.values)
     if isinstance(kind, inspect.VarTupleType):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
 from memory_agent.records import Embedding
 from sona.centering import QueryCentering
 from sona.lesson import Array
@@ -80,9 +80,9 @@ class MovedQueries(Embedder):
         self._seen.observe(start)
         return SettledVector(start)
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
         """Return the (n, d) vectors of `texts`, unmoved."""
-        return self._embedder.embed_texts(texts, progress)
+        return self._embedder.begin_texts(texts, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`."""

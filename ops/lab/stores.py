@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, SettledVector
 from memory_agent.embedders import Progress as EmbeddingProgress
 from memory_agent.evaluation.runs import Progress, opener
 from memory_agent.layout import Layout
@@ -84,12 +84,13 @@ class CachingEmbedder(Embedder):
         """Embed a query with the wrapped embedder, which has a cache of its own."""
         return self._embedder.begin_query(text, timeout_s)
 
-    def embed_texts(self, texts: Sequence[str], progress: EmbeddingProgress | None = None) -> Embeddings:
+    def begin_texts(self, texts: Sequence[str], progress: EmbeddingProgress | None = None) -> PendingVectors:
         """Return the (n, d) vectors of `texts`, embedding only new ones."""
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
         if new:
             self._vectors.update(zip(new, self._embedder.embed_texts(new, progress), strict=True))
-        return np.array([self._vectors[text] for text in texts], dtype=np.float32).reshape(len(texts), self.info.ndim)
+        vectors = [self._vectors[text] for text in texts]
+        return SettledVector(np.array(vectors, dtype=np.float32).reshape(len(texts), self.info.ndim))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`."""

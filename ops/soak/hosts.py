@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.capacity import capacity_here
 from memory_agent.settings import Settings
 from ops.process_memory import process_tree, role_of
 from ops.soak.slope import slope_of
@@ -24,7 +25,7 @@ def hosts(count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         run = Path(folder) / "run"
         run.mkdir()
-        cluster = Cluster(Settings(), Path(folder), run, f"ipc://{folder}/none.sock")
+        cluster = Cluster(Settings(), Path(folder), run, f"ipc://{folder}/none.sock", capacity_here(Settings().daemon))
         try:
             for _ in range(count):
                 asyncio.run(_came_and_went(cluster))

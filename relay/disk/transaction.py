@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 Pair = tuple[bytes, bytes]
@@ -64,14 +64,24 @@ class Transaction:
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
 
-    def append(self, database: str, key: bytes, value: bytes) -> None:
-        """Add a pair whose key is greater than every other. Raises the error for damage if it is not."""
+    def put_all(self, database: str, pairs: Collection[Pair]) -> None:
+        """Set each key to its value; half the time of as many `put`."""
+        self._put_many(database, pairs, append=False)
+
+    def append_all(self, database: str, pairs: Collection[Pair]) -> None:
+        """Add pairs in order, whose keys are greater than every other. Raises the error for damage if one is not."""
+        added = self._put_many(database, pairs, append=True)
+        if added < len(pairs):
+            first, _ = next(iter(pairs))
+            raise self._failures.damaged(f"{database} already holds a key from {first.hex()} on")
+
+    def _put_many(self, database: str, pairs: Collection[Pair], *, append: bool) -> int:
         try:
-            is_added = self._transaction.put(key, value, db=self._databases[database], append=True)
+            with self._transaction.cursor(db=self._databases[database]) as cursor:
+                _, added = cursor.putmulti(pairs, append=append)
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
-        if not is_added:
-            raise self._failures.damaged(f"{database} already holds a key from {key.hex()} on")
+        return int(added)
 
     def delete(self, database: str, key: bytes) -> bool:
         """Remove `key`; return whether it was there."""
@@ -166,9 +176,15 @@ class EncryptedTransaction(Transaction):
         stored = self._cipher.key(database, key)
         super().put(database, stored, self._cipher.seal(database, stored, value), append=append)
 
-    def append(self, database: str, key: bytes, value: bytes) -> None:
-        stored = self._cipher.key(database, key)
-        super().append(database, stored, self._cipher.seal(database, stored, value))
+    def put_all(self, database: str, pairs: Collection[Pair]) -> None:
+        super().put_all(database, self._sealed(database, pairs))
+
+    def append_all(self, database: str, pairs: Collection[Pair]) -> None:
+        super().append_all(database, self._sealed(database, pairs))
+
+    def _sealed(self, database: str, pairs: Collection[Pair]) -> list[Pair]:
+        stored = ((self._cipher.key(database, key), value) for key, value in pairs)
+        return [(key, self._cipher.seal(database, key, value)) for key, value in stored]
 
     def delete(self, database: str, key: bytes) -> bool:
         return super().delete(database, self._cipher.key(database, key))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import select
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,11 +74,6 @@ class CurveAuthenticator:
         self._authenticator.start()
         self._authenticator.configure_curve_callback(domain=_ZAP_DOMAIN, credentials_provider=self)
 
-    @property
-    def async_context(self) -> zmq.Context[AsyncSocket]:
-        """The same context, for sockets of an event loop."""
-        return zmq.asyncio.Context(self.context)
-
     def guard(self, socket: zmq.Socket[Any]) -> None:
         """Authenticate every peer of a socket of `context`; call it before binding."""
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._pair.secret.encode())
@@ -112,6 +109,22 @@ class Waker:
             poller.register(source, zmq.POLLIN)
         return poller
 
+    def arrival_at(self, socket: PlainSocket) -> Callable[[int], bool]:
+        """Return a function that waits for milliseconds until something may have arrived, or `wake`; False if nothing.
+
+        It does not use the socket, only its descriptor, so other threads may meanwhile (zmq_getsockopt(3), ZMQ_FD).
+        """
+        poll = select.poll()
+        for source in (_number(socket, zmq.FD), self._read):
+            poll.register(source, select.POLLIN)
+
+        def wait(timeout_ms: int) -> bool:
+            ready = poll.poll(timeout_ms)
+            self.clear_if([source for source, _ in ready])
+            return bool(ready)
+
+        return wait
+
     def clear_if(self, ready: Container[object]) -> bool:
         """Return whether `wake` was called, given what the poller found ready."""
         if self._read not in ready:
@@ -127,6 +140,24 @@ class Waker:
             if descriptor >= 0:
                 os.close(descriptor)
         self._read = self._write = -1  # a later `wake` must not write to a file that got the number
+
+
+class Watch:
+    """Calls a function in the running event loop when something may have arrived at a socket, until `close`.
+
+    Look for messages after each send too: the descriptor of a socket reports a change once, and sending consumes the
+    report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, whose futures cost twice the time of a whole request.
+    """
+
+    def __init__(self, socket: PlainSocket, notify: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = _number(socket, zmq.FD)
+        self._loop.add_reader(self._descriptor, notify)
+        self._loop.call_soon(notify)
+
+    def close(self) -> None:
+        """Stop, before the socket is closed. Idempotent."""
+        self._loop.remove_reader(self._descriptor)
 
 
 def context() -> zmq.Context[PlainSocket]:
@@ -155,6 +186,14 @@ def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_m
 def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
     """Return a DEALER: sends and receives in any order."""
     return _open(context, zmq.DEALER, limits)
+
+
+def connect_once(socket: PlainSocket) -> PlainSocket:
+    """Make a socket that is not connected yet connect only once; return one that receives when that ended or failed."""
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+    monitor.setsockopt(zmq.LINGER, 0)
+    return monitor
 
 
 def open_publisher(context: zmq.Context[Socket], limits: Limits) -> Socket:
@@ -199,6 +238,15 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
         raise failure(f"cannot listen at {endpoint}: {error}") from error
 
 
+def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
+    """Bind to a socket file again that was removed; connections are not affected. Raises `failure`.
+
+    The listener of the removed file stays: unbinding removes whatever file has the name, later and in another thread.
+    """
+    if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
+        bind(socket, endpoint, failure)
+
+
 def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure: type[CodedError]) -> None:
     """Connect, proving the CURVE keys of `identity` where the endpoint needs them; it need not be bound yet.
 
@@ -235,21 +283,21 @@ def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
     return True
 
 
-async def send_now_async(socket: AsyncSocket, frames: Sequence[bytes]) -> bool:
-    """`send_now` for an event loop."""
-    try:
-        await socket.send_multipart(frames, zmq.DONTWAIT)
-    except zmq.Again:
-        return False
-    return True
-
-
 def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | None:
     """Return a message without waiting, None when there is none; without `copy` as frames that know their peer."""
     try:
         return socket.recv_multipart(zmq.DONTWAIT, copy=copy)
     except zmq.Again:
         return None
+
+
+def can_receive(socket: PlainSocket) -> bool:
+    """Whether a message waits."""
+    return bool(_number(socket, zmq.EVENTS) & zmq.POLLIN)
+
+
+def _number(socket: PlainSocket, option: zmq.SocketOption) -> int:
+    return int(socket.getsockopt(option))
 
 
 def proven_key(frames: Sequence[Any]) -> str:

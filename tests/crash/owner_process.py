@@ -79,13 +79,19 @@ class Owner:
         for entry in entries:
             by_user[entry.user_id].append((entry.seq, entry.data))
         for user_id, events in by_user.items():
-            batch = encode(IngestBatch(events=tuple(events)))
-            report = self._insist(lambda user_id=user_id, batch=batch: self._host.ingest(user_id, batch), IngestReport)
-            assert not report.rejected, report
-            ids = [read_event(data).event_id for _, data in events]
-            self._note("taken", ids)
-            if report.kept == len(ids):  # all are new: the ids are in the same order
-                self._forget(user_id, dict(zip(ids, report.record_ids, strict=True)))
+            middle = (len(events) + 1) // 2
+            first, second = tuple(events[:middle]), tuple(events[middle:])
+            self._ingest(user_id, IngestBatch(events=first, ahead=second))
+            if second:
+                self._ingest(user_id, IngestBatch(events=second))
+
+    def _ingest(self, user_id: str, batch: IngestBatch) -> None:
+        report = self._insist(lambda: self._host.ingest(user_id, encode(batch)), IngestReport)
+        assert not report.rejected, report
+        ids = [read_event(data).event_id for _, data in batch.events]
+        self._note("taken", ids)
+        if report.kept == len(ids):  # all are new: the ids are in the same order
+            self._forget(user_id, dict(zip(ids, report.record_ids, strict=True)))
 
     def _forget(self, user_id: str, memories: dict[str, str]) -> None:
         chosen = {event_id: memory for event_id, memory in memories.items() if is_to_be_forgotten(event_id)}

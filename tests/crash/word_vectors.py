@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
 from memory_agent.records import Embedding
 
 NDIM = 32
@@ -28,8 +28,8 @@ class WordVectors(Embedder):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         return SettledVector(_vector(text))
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        return np.stack([_vector(text) for text in texts])
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        return SettledVector(np.stack([_vector(text) for text in texts]))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         return len(text.split())

@@ -176,7 +176,7 @@ def test_recalls_outlive_the_embedder_under_load(rough_daemon: DaemonProcess) ->
         await_fact(lambda: client.stats().without_vector == 0)
 
 
-@pytest.mark.parametrize("deadline_ms", [0.0, 0.001, 1.0])
+@pytest.mark.parametrize("deadline_ms", [0.0, 0.001, 0.1])
 def test_through_the_daemon_an_impossible_deadline_gives_an_empty_answer_and_no_error(
     daemon: DaemonProcess, deadline_ms: float
 ) -> None:

@@ -25,9 +25,11 @@ from memory_agent.params import (
 )
 from memory_agent.protocol import (
     DaemonStatus,
+    HostRequest,
     IngestBatch,
     Request,
     decode,
+    decode_host_request,
     decode_reply,
     decode_request,
     encode,
@@ -114,6 +116,10 @@ REQUESTS = tuple(
         ("recall", "remember", "run_begin", "run_end", "run_list", "feedback", "wait"), ENCODED, strict=False
     )
 )
+HOST_REQUESTS = (
+    encode(HostRequest(user_id="alice", method="recall", deadline_ms=5.0, sent_at_s=1.0)),
+    encode(HostRequest(user_id="alice")),
+)
 STATUS = DaemonStatus(
     version="1",
     uptime_s=1.0,
@@ -164,6 +170,11 @@ def _request(data: bytes) -> None:
             assert permitted(request, ALICE).user_id == "alice" or request.method == "wait"
         if request.method in BY_NAME:
             refused(decode, request.params, BY_NAME[request.method].params)
+
+
+def _host_request(data: bytes) -> None:
+    """A host answers bytes or refuses them."""
+    refused(decode_host_request, [data, data])
 
 
 def _filter(data: bytes) -> None:
@@ -238,6 +249,7 @@ _vectors = embedder_wire.encode_answer(embedder_wire.Answer(info=INFO, rows=1), 
 
 TARGETS = (
     Target("rpc-requests", _request, REQUESTS, "msgpack"),
+    Target("host-requests", _host_request, HOST_REQUESTS, "msgpack"),
     Target("rpc-params", _params, ENCODED, "msgpack"),
     Target("rpc-replies", _replies, REPLIES, "msgpack"),
     Target("filters", _filter, (encode(FILTER), encode(MemoryFilter(tags=("t",), since=NOW))), "msgpack"),

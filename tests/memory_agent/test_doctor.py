@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from memory_agent.daemon.capacity import capacity_here
 from memory_agent.doctor import Check, examine
 from memory_agent.layout import Layout
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
@@ -19,6 +20,7 @@ from relay import EncryptionSettings
 NAMES = [
     "versions",
     "processor",
+    "capacity",
     "model",
     "embedding",
     "recall",
@@ -55,6 +57,8 @@ def test_a_healthy_machine_passes_every_check(data_dir: Path) -> None:
     assert list(made) == NAMES
     assert {name: check.detail for name, check in made.items() if check.state == "failed"} == {}
     assert "memory-agent serve" in made["daemon"].detail
+    chosen = capacity_here(Settings().daemon)
+    assert f"{chosen.dedicated_hosts} hosts of one user, {chosen.shared_hosts} shared" in made["capacity"].detail
 
 
 def test_the_check_creates_no_keys_beside_those_of_users(data_dir: Path, tmp_path: Path) -> None:

@@ -14,15 +14,23 @@ import psutil
 import pytest
 
 from memory_agent.daemon.actors import Cluster, Host
+from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import HostDiedError, MemoryAgentError
 from memory_agent.params import NoParams, RunBeginParams, RunListParams
 from memory_agent.protocol import decode_reply, encode
 from memory_agent.records import MemoryStats
-from memory_agent.settings import Settings
+from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.trajectory import Trajectory
 
 pytestmark = pytest.mark.ray
+
+CAPACITY = capacity_of(Settings().daemon, cores=2, memory_bytes=8 << 30)
+
+
+def hosts_of(cluster: Cluster, settings: DaemonSettings | None = None) -> Hosts:
+    settings = settings or DaemonSettings()
+    return Hosts(cluster, settings, capacity_of(settings, cores=2, memory_bytes=8 << 30))
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +38,22 @@ def cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         data_dir = Path(folder)
         (data_dir / "run").mkdir()
-        cluster = Cluster(Settings(), data_dir, data_dir / "run", f"ipc://{folder}/none.sock")
+        cluster = Cluster(Settings(), data_dir, data_dir / "run", f"ipc://{folder}/none.sock", CAPACITY)
         yield cluster
         cluster.stop()
 
 
 def test_ray_listens_on_loopback_alone(cluster: Cluster) -> None:
     assert cluster.address.startswith("127.0.0.1:")
-    asyncio.run(_woken(cluster, "alice"))
+    listening = asyncio.run(_listening_beside_a_user(cluster))
+    assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
+    assert {address for _, address in listening} == {"127.0.0.1"}
+
+
+async def _listening_beside_a_user(cluster: Cluster) -> set[tuple[str, str]]:
+    """Return the processes of this test and Ray that listen on a network while a user is awake, and where."""
+    hosts = hosts_of(cluster)
+    await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = {
         (process.name(), connection.laddr.ip.removeprefix("::ffff:"))
@@ -45,23 +61,22 @@ def test_ray_listens_on_loopback_alone(cluster: Cluster) -> None:
         for connection in process.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     }
-    assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
-    assert {address for _, address in listening} == {"127.0.0.1"}
-
-
-async def _woken(cluster: Cluster, user_id: str) -> None:
-    await Hosts(cluster, Settings().daemon).call(user_id, "stats", encode(NoParams()), 60_000.0)
+    await hosts.close()
+    return listening
 
 
 def test_a_user_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
+    run = cluster._run_folder
+
     async def go() -> list[int]:
-        hosts = Hosts(cluster, Settings().daemon)
+        hosts = hosts_of(cluster)
         pids = []
         for _ in range(4):
             reply = await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
             assert decode_reply(reply, MemoryStats).user_id == "alice"
             pids += (await hosts.pids()).values()
             await hosts.close()
+            assert [*run.glob("*.sock")] == [], "an ended host leaves no socket file"
         return pids
 
     pids = asyncio.run(go())
@@ -73,7 +88,7 @@ def test_a_request_during_falling_asleep_is_answered(cluster: Cluster) -> None:
     settings = msgspec.structs.replace(Settings().daemon, idle_sleep_s=1e-9, spare_hosts=0)
 
     async def go() -> None:
-        hosts = Hosts(cluster, settings)
+        hosts = hosts_of(cluster, settings)
         for turn in range(4):
             await hosts.call("dora", "stats", encode(NoParams()), 60_000.0)
             sleeping = asyncio.create_task(hosts.sleep_idle())
@@ -147,7 +162,7 @@ def test_a_run_is_begun_once_although_its_host_is_killed(cluster: Cluster) -> No
     params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
 
     async def go() -> list[Trajectory]:
-        hosts = Hosts(cluster, Settings().daemon)
+        hosts = hosts_of(cluster)
         first = decode_reply(await hosts.call("carol", "run_begin", params, 60_000.0), Trajectory)
         (pid,) = (await hosts.pids()).values()
         os.kill(pid, signal.SIGKILL)
@@ -168,7 +183,7 @@ def test_an_unexpected_error_is_reported_and_not_retried(cluster: Cluster) -> No
         host = cluster.start_host()
         await host.pid(60.0)
         with pytest.raises(MemoryAgentError, match="TypeError") as caught:
-            await host.call(["no user id"], "stats", encode(NoParams()), 60_000.0)  # type: ignore[arg-type]
+            await host.sleep(["no user id"], 60.0)  # type: ignore[arg-type]
         await host.pid(60.0)
         host.end()
         return caught.value

@@ -11,10 +11,13 @@ from typing import Any, cast
 import pytest
 
 from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import DeadlineExceededError, HostDiedError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
+from memory_agent.protocol import IngestBatch, encode_result
+from memory_agent.records import IngestReport
 from memory_agent.settings import DaemonSettings, Settings
 
 USERS = [f"user-{number}" for number in range(5_000)]
@@ -27,9 +30,20 @@ class Host:
         self.name = name
         self.is_gone = False
         self._world = world
+        self.is_starting = 0
         self._is_ended = False
 
+    async def ingest(self, user_id: str, batch: bytes, timeout_s: float) -> bytes:
+        self._check_up()
+        return encode_result(IngestReport(kept=3))
+
+    def _check_up(self) -> None:
+        if self.is_starting:
+            self.is_starting -= 1
+            raise UnavailableError(f"{self.name} is not up")
+
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+        self._check_up()
         self._world.awake.add(user_id)
         self._world.most = max(self._world.most, len(self._world.awake))
         await asyncio.sleep(0)
@@ -66,7 +80,8 @@ class Processes:
 
 
 def hosts_of(world: Processes, **settings: Any) -> Hosts:
-    return Hosts(cast(Cluster, world), DaemonSettings(**settings))
+    daemon = DaemonSettings(**settings)
+    return Hosts(cast(Cluster, world), daemon, capacity_of(daemon, cores=2, memory_bytes=8 << 30))
 
 
 async def ask(hosts: Hosts, user_id: str, deadline_ms: float = 60_000.0) -> bytes:
@@ -164,6 +179,58 @@ def test_a_process_that_is_gone_for_good_is_replaced() -> None:
         assert len(world.hosts) == 2
 
     asyncio.run(go())
+
+
+def test_what_was_not_sent_because_no_process_was_up_is_sent_again_whatever_it_is() -> None:
+    async def go() -> None:
+        world = Processes()
+        hosts = hosts_of(world)
+        await ask(hosts, "a")
+        world.hosts[0].is_starting = 2
+        assert await hosts.call("a", "remember", b"", 60_000.0) == b"a"
+        world.hosts[0].is_starting = 2
+        assert (await hosts.ingest("a", IngestBatch(events=()))).kept == 3
+        world.hosts[0].end()
+        with pytest.raises(HostDiedError):
+            await hosts.call("a", "remember", b"", 60_000.0)
+
+    asyncio.run(go())
+
+
+def test_a_busy_user_moves_to_a_host_that_idles_and_waits_for_its_running_request() -> None:
+    async def go() -> None:
+        world = Processes()
+        hosts = hosts_of(world, dedicated_hosts=0, shared_hosts=2)
+        users = ("a", "b", "c")
+        for user_id in users:
+            await ask(hosts, user_id)
+        alone = next(user_id for user_id in users if len(sharing(hosts, user_id)) == 1)
+        await hosts.balance()
+        assert world.slept == []
+        await hosts.sleep(alone)
+        first, second = sorted(set(users) - {alone})
+        world.stuck = {first, second}
+        busy = [asyncio.create_task(ask(hosts, user_id)) for user_id in (first, second)]
+        await asyncio.sleep(0)
+        moving = asyncio.create_task(hosts.balance())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert world.slept == [alone], "running requests are waited for"
+        world.go_on.set()
+        await asyncio.gather(moving, *busy)
+        moved = world.slept[-1]
+        assert moved in (first, second)
+        await ask(hosts, moved)
+        assert sharing(hosts, first) == {first}
+        assert sharing(hosts, second) == {second}
+
+    asyncio.run(go())
+
+
+def sharing(hosts: Hosts, user_id: str) -> set[str]:
+    """The awake users of one host."""
+    seats = hosts._directory._seats
+    return {other for other, seat in seats.items() if seat.host == seats[user_id].host}
 
 
 def test_a_host_keeps_no_lock_of_users_that_sleep(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +28,55 @@ def test_a_user_keeps_its_host_while_awake(names: list[str]) -> None:
     first = {}
     for name in names:
         assert directory.seat(name, 1.0) == first.setdefault(name, directory.seat(name, 0.0))
+
+
+@given(users, st.integers(1, 5))
+def test_users_spread_evenly(names: list[str], shared: int) -> None:
+    directory = Directory(0, shared)
+    for name in names:
+        directory.seat(name, 0.0)
+    loads = Counter({f"shared-{number}": 0 for number in range(shared)})
+    loads.update(directory.seat(name, 0.0) for name in set(names))
+    assert max(loads.values()) - min(loads.values()) <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefghijkl"), st.booleans()), max_size=60), st.integers(2, 5))
+def test_a_waking_user_never_joins_a_busy_one_while_a_host_idles(events: list[tuple[str, bool]], shared: int) -> None:
+    directory, now_s, last_s = Directory(1, shared), 0.0, {}
+    for name, sleeps in events:
+        now_s += 7.0
+        if sleeps:
+            directory.leave(name)
+            last_s.pop(name, None)
+            continue
+        was_awake = name in directory
+        before = {user: seat.host for user, seat in directory._seats.items() if now_s - last_s[user] < 30.0}
+        host = directory.seat(name, now_s)
+        last_s[name] = now_s
+        if not was_awake and host.startswith("shared-") and host in before.values():
+            assert {f"shared-{number}" for number in range(shared)} <= set(before.values())
+
+
+def test_a_user_returns_to_its_host_when_loads_are_equal() -> None:
+    directory = Directory(0, 4)
+    first = directory.seat("a", 0.0)
+    directory.leave("a")
+    assert directory.seat("a", 9.0) == first
+
+
+def test_of_two_busy_users_at_one_host_one_moves_when_another_host_idles() -> None:
+    directory = Directory(0, 2)
+    names = [f"user-{number}" for number in range(4)]
+    hosts = {name: directory.seat(name, 0.0) for name in names}
+    together = [name for name in names if hosts[name] == "shared-0"]
+    assert directory.misplaced(0.0) is None, "both hosts have busy users"
+    for name in together:
+        directory.seat(name, 100.0)
+    moved = directory.misplaced(100.0)
+    assert moved in together
+    directory.leave(moved)
+    assert directory.seat(moved, 101.0) == "shared-1"
+    assert directory.misplaced(101.0) is None
 
 
 def test_a_host_is_released_when_its_last_user_sleeps() -> None:

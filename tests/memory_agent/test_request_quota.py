@@ -65,8 +65,8 @@ async def flood(served: Served, tokens: list[str], left: int, others: list[str])
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    await socket.close()
-    await other.close()
+    socket.close()
+    other.close()
 
 
 def made(served: Served, name: str, user_id: str | None) -> str:
@@ -107,7 +107,7 @@ def test_a_slot_is_released_when_its_request_is_answered(served: Served) -> None
             assert await fault_of(socket, request(bob, "stats", {})) is None
             unknown = await fault_of(socket, request(bob, "stats", {"user": 1}, 0.0))
             assert unknown is None or unknown["code"] != "unavailable"
-        await socket.close()
+        socket.close()
 
     asyncio.run(ask())
 
@@ -137,7 +137,7 @@ async def crowd(served: Served) -> None:
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    await socket.close()
+    socket.close()
 
 
 @pytest.mark.parametrize(

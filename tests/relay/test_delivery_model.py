@@ -23,7 +23,7 @@ from relay.delivery import Outgoing, Window
 from relay.intake import Intake, Submission
 from relay.wire import Ack, Publish, Refusal
 
-CAPACITY = 6
+CAPACITY = 12  # parts of 3 events
 MESSAGE_BYTES = 250  # about two events
 
 places = st.integers(0, 5)
@@ -41,7 +41,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.published = 0
         self.acked: list[tuple[str, int]] = []
 
-    @rule(count=st.integers(1, 4))
+    @rule(count=st.integers(1, 8))
     def publish(self, count: int) -> None:
         for _ in range(min(count, self.window.room)):
             one = event(self.published, user_id=f"user-{self.published % 2}")
@@ -50,10 +50,8 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule()
     def send(self) -> None:
-        while True:
+        while self.window.is_due:
             first_seq, events = self.window.unsent(MESSAGE_BYTES)
-            if not events:
-                return
             self.window.mark_sent(len(events))
             self.under_way.append(
                 Publish(
@@ -65,6 +63,15 @@ class DeliveryMachine(RuleBasedStateMachine):
                     events=events,
                 )
             )
+
+    @invariant()
+    def something_is_due_whenever_nothing_is_on_its_way(self) -> None:
+        if (
+            hasattr(self, "window")
+            and len(self.window)
+            and self.window.unsent(MESSAGE_BYTES)[0] == self.window.base_seq
+        ):
+            assert self.window.is_due
 
     @rule(count=st.integers(1, 4))
     def relay_takes(self, count: int) -> None:

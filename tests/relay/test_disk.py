@@ -48,8 +48,7 @@ def key(number: int) -> bytes:
 
 def fill(environment: Environment, count: int) -> None:
     with environment.write() as transaction:
-        for number in range(count):
-            transaction.append("one", key(number), b"value %d" % number)
+        transaction.append_all("one", [(key(number), b"value %d" % number) for number in range(count)])
 
 
 def numbers(environment: Environment) -> list[int]:
@@ -63,7 +62,8 @@ def test_a_key_that_is_not_the_greatest_is_not_appended_and_replaces_nothing(
 ) -> None:
     fill(environment, 3)
     with pytest.raises(DamagedError, match="one already holds"), environment.write() as transaction:
-        transaction.append("one", key(number), b"another")
+        transaction.append_all("one", [(key(9), b"greater"), (key(number), b"another")])
+    assert numbers(environment) == [0, 1, 2]
     with environment.read() as transaction:
         assert transaction.get("one", key(number)) == b"value %d" % number
 
@@ -104,7 +104,7 @@ def test_no_write_is_lost_while_a_file_is_compacted(environment: Environment) ->
         while not done.is_set():
             number = 50 + len(written)
             with environment.write() as transaction:
-                transaction.append("one", key(number), b"meanwhile")
+                transaction.append_all("one", [(key(number), b"meanwhile")])
             written.append(number)
 
     thread = threading.Thread(target=write)

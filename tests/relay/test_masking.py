@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from datetime import UTC, datetime
 from itertools import chain, product
 from pathlib import Path
+from string import ascii_lowercase
 from subprocess import run
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_up import MadeUp, made_up_secrets
 
 from relay import (
     Broker,
+    Event,
     Journal,
     MaskingSettings,
     Publisher,
     RelaySettingsError,
     Subscriber,
     event_from_mapping,
+    masking,
     read_event,
+    secret_patterns,
 )
 from relay.access import publisher_for_all
 from relay.admission import Admission
 from relay.config import EventLimits
 from relay.intake import Intake, Submission
 from relay.masking import Masker
+from relay.secret_patterns import SecretFormat
 from relay.wire import Publish
 
 ROOT = Path(__file__).parents[2]
@@ -160,6 +166,83 @@ def test_masking_is_idempotent(parts: list[str]) -> None:
     once = Masker()
     again = once.text(text)
     assert Masker().text(again) == again
+
+
+@pytest.fixture(scope="module")
+def every_pattern() -> Masker:
+    """A masker that searches every text for every pattern, whatever its marks say."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            masking, "FORMATS", tuple(one._replace(marks=("",), begins="anywhere") for one in secret_patterns.FORMATS)
+        )
+        return Masker()
+
+
+_FRAGMENTS = (
+    *PIECES,
+    *sorted({mark for one in secret_patterns.FORMATS for mark in one.marks}),
+    *(one.secret for seed in (1, 2) for one in made_up_secrets(seed)),
+    *(one.text for one in made_up_secrets(3)),
+    *(
+        "_",
+        "key",
+        "Secret",
+        "PASSWORD",
+        "client_",
+        "access-",
+        "x-goog-",
+        " is ",
+        ": ",
+        " = ",
+        "--",
+        "\t",
+        "K",
+        "ſ",
+        "ı",
+        "İ",
+        "é",
+    ),
+    *("x" * 40, "Ab1" * 12, "0123456789abcdef" * 4, "hunter2secret!", "123456789"),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.sampled_from(_FRAGMENTS), max_size=10).map("".join) | st.text(max_size=60), st.data())
+def test_looking_for_marks_first_finds_what_every_pattern_finds(
+    every_pattern: Masker, text: str, data: st.DataObject
+) -> None:
+    for old, new in data.draw(st.lists(st.sampled_from(["sſ", "kK", "iı", "iİ", "aA"]), max_size=2)):
+        text = text.replace(old, new)
+    assert Masker().text(text) == every_pattern.text(text)
+    payload = {"text": text, text[:20]: [text[20:], {"nested": (text, 1, None)}]}
+    assert Masker().value(payload) == every_pattern.value(payload)
+    event = Event(event_id="e", event_type="t", timestamp=NOW, user_id="alice", payload=payload, extra={"more": text})
+    assert Masker().event(event) == every_pattern.event(event)
+
+
+@pytest.mark.parametrize("one", secret_patterns.FORMATS, ids=lambda one: f"{one.kind} {one.marks[0]}")
+def test_every_match_of_a_pattern_is_found_by_a_mark(one: SecretFormat) -> None:
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.from_regex(one.pattern))
+    def check(text: str) -> None:
+        searched = secret_patterns.fold_case(text) if one.ignores_case else text
+        assert one.is_in(text, [mark for mark in one.marks if mark in searched])
+
+    check()
+
+
+def test_letters_are_folded_as_patterns_that_ignore_case_compare_them() -> None:
+    characters = "".join(chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000)
+    folded = secret_patterns.fold_case(characters)
+    assert len(folded) == len(characters)
+    for letter in ascii_lowercase:
+        found = [match.start() for match in re.finditer(letter, characters, re.IGNORECASE)]
+        assert found == [match.start() for match in re.finditer(letter, folded)], letter
+
+
+@pytest.mark.parametrize("token", ["lin_oauth_" + "Ab1" * 12, "dckr_oat_" + "Ab1" * 12, "bearer\t" + "Ab1" * 12])
+def test_a_token_is_found_without_another_one_of_its_kind(token: str) -> None:
+    assert "Ab1" not in masked(f"it printed {token} there")
 
 
 def test_values_at_any_depth_and_fields_named_as_secrets_are_masked() -> None:

@@ -254,6 +254,25 @@ def test_replies_to_others_are_ignored(data_dir: Path, relay_of_ours: zmq.Socket
         assert isinstance(decode_receipt(right), Ack)
 
 
+def test_small_messages_wait_while_another_is_on_its_way(data_dir: Path, relay_of_ours: zmq.Socket[bytes]) -> None:
+    settings = PublisherSettings(window=16, ack_timeout_s=20.0)
+    with Publisher(relay_endpoints(data_dir).ingest, settings=settings) as publisher:
+        for number in range(16):
+            publisher.publish(mapping(number))
+        messages: list[Publish] = []
+        while sum(len(one.events) for one in messages) < 13:  # the rest is less than a quarter of the window
+            peer, message = received(relay_of_ours)
+            messages.append(message)
+        assert all(len(one.events) >= 4 for one in messages[1:])
+        while (done := sum(len(one.events) for one in messages)) < 16:
+            receipts = [Receipt(number + 1) for number in range(done)]
+            relay_of_ours.send_multipart([peer, b"", encode(Ack(epoch=message.epoch, first_seq=1, receipts=receipts))])
+            messages.append(received(relay_of_ours)[1])
+        receipts = [Receipt(number + 1) for number in range(16)]
+        relay_of_ours.send_multipart([peer, b"", encode(Ack(epoch=message.epoch, first_seq=1, receipts=receipts))])
+        assert publisher.flush().acked_through == {"alice": 16}
+
+
 def test_the_async_publisher_keeps_the_order_of_its_calls(broker: Broker, subscriber: Subscriber) -> None:
     async def publish() -> None:
         async with AsyncPublisher(broker.endpoints.ingest, settings=PublisherSettings(window=4)) as publisher:

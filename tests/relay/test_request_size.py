@@ -19,7 +19,7 @@ def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) 
         async def serve() -> None:
             while True:
                 request = await server.receive()
-                await server.reply(request, [len(request.frames[0]).to_bytes(8, "big")])
+                server.reply(request, [len(request.frames[0]).to_bytes(8, "big")])
 
         serving = asyncio.create_task(serve())
         try:
@@ -33,8 +33,8 @@ def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) 
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            await client.close()
-            await glutton.close()
+            client.close()
+            glutton.close()
             server.close()
 
     assert asyncio.run(go()) == (1 << 20, True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +86,7 @@ def test_many_requests_at_a_time_get_their_own_replies() -> None:
         async def serve() -> None:
             waiting = [await server.receive() for _ in range(50)]
             for request in reversed(waiting):
-                await server.reply(request, request.frames)
+                server.reply(request, request.frames)
 
         task = asyncio.create_task(serve())
         client = AsyncRequestSocket(server.endpoints[1])
@@ -92,11 +94,86 @@ def test_many_requests_at_a_time_get_their_own_replies() -> None:
         await task
         with pytest.raises(DeadlineExceededError):
             await client.request(b"nobody reads this", 0.05)
-        await client.close()
+        client.close()
         server.close()
         return replies
 
     assert asyncio.run(scenario()) == [[str(number).encode()] for number in range(50)]
+
+
+@pytest.mark.parametrize("place", ["tcp", "ipc"])
+def test_requests_under_way_fail_as_soon_as_their_only_connection_is_lost(place: str, tmp_path: Path) -> None:
+    """What was answered before the end is not lost with it, and nothing is sent to a successor at the same place."""
+    endpoint = LOOPBACK if place == "tcp" else ipc_endpoint(tmp_path / "echo.sock")
+    command = [sys.executable, "-c", _ANSWERS_ONE_AND_DIES, endpoint]
+
+    async def scenario() -> None:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            client = AsyncRequestSocket(process.stdout.readline().strip(), once=True)
+            asked = [asyncio.create_task(client.request(str(number).encode(), 600.0)) for number in range(16)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert answers[0] == [b"0"]
+        assert all(isinstance(answer, UnavailableError) for answer in answers[1:])
+        assert client.is_lost
+        successor = ReplySocket(endpoint)
+        with pytest.raises(UnavailableError):
+            await client.request(b"late", 600.0)
+        assert successor.receive(0.0) is None
+        client.close()
+        client.close()
+        successor.close()
+
+    asyncio.run(scenario())
+
+
+_ANSWERS_ONE_AND_DIES = """
+import os, signal, sys, time
+from relay.net import ReplySocket
+socket = ReplySocket(sys.argv[1])
+print(socket.endpoint, flush=True)
+requests = [socket.receive(60.0) for _ in range(16)]
+socket.reply(requests[0], requests[0].frames)
+socket.receive(0.2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_an_only_connection_to_a_socket_file_that_is_gone_is_lost_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        client = AsyncRequestSocket(ipc_endpoint(tmp_path / "gone.sock"), once=True)
+        with pytest.raises(UnavailableError):
+            await client.request(b"x", 600.0)
+        client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_removed_socket_file_is_restored_and_its_connections_live_on(tmp_path: Path) -> None:
+    file = tmp_path / "echo.sock"
+    server, first = ReplySocket(ipc_endpoint(file)), RequestSocket(ipc_endpoint(file))
+    second = RequestSocket(ipc_endpoint(file))
+    answered: list[list[bytes]] = []
+
+    def ask(client: RequestSocket) -> None:
+        thread = threading.Thread(target=lambda: answered.append(client.request(b"x", 60.0)))
+        thread.start()
+        request = server.receive(60.0)
+        assert request is not None
+        server.reply(request, request.frames)
+        server.receive(0.0)
+        thread.join()
+
+    ask(first)
+    file.unlink()
+    server.listen_again()
+    server.listen_again()
+    assert file.stat().st_mode & 0o777 == 0o600
+    ask(first)
+    ask(second)
+    assert answered == [[b"x"]] * 3
+    for socket in (first, second, server):
+        socket.close()
 
 
 def test_a_socket_path_that_is_too_long_is_refused_by_name(tmp_path: Path) -> None:

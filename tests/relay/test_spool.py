@@ -116,7 +116,7 @@ def test_a_full_spool_refuses_events_and_keeps_the_accepted_ones(data_dir: Path,
 
 
 def test_a_repeat_in_the_spool_is_counted_and_sent_once(data_dir: Path, tmp_path: Path) -> None:
-    settings = PublisherSettings(window=1, ack_timeout_s=0.05)
+    settings = PublisherSettings(window=1, ack_timeout_s=0.5)
     with Publisher(relay_endpoints(data_dir).ingest, settings=settings, spool=tmp_path / "spool") as publisher:
         for number in (1, 2, 3, 2, 3, 1):
             publisher.publish(mapping(number))

@@ -54,6 +54,15 @@ def test_a_query_begun_is_embedded_while_the_caller_does_something_else(embedder
         assert np.array_equal(query.result(), int8_model.embed(text))
 
 
+def test_texts_begun_are_embedded_while_the_caller_does_something_else(embedder: Embedder, int8_model: MiniLM) -> None:
+    texts = [f"text {number}" for number in range(200)]
+    pending, other = embedder.begin_texts(texts), embedder.begin_texts(SENTENCES)
+    embedder.begin_texts(["dropped"])
+    assert embedder.embed_query("meanwhile").shape == (384,)
+    assert np.array_equal(other.result(), np.array([int8_model.embed(text) for text in SENTENCES]))
+    assert np.array_equal(pending.result()[::40], np.array([int8_model.embed(text) for text in texts[::40]]))
+
+
 def test_queries_begun_may_be_dropped(embedder: Embedder, int8_model: MiniLM) -> None:
     for number in range(20):
         embedder.begin_query(f"dropped {number}")
@@ -135,9 +144,10 @@ def test_a_closed_embedder_is_unavailable(embedder: Embedder) -> None:
         embedder.embed_query("too late")
     with pytest.raises(EmbedderUnavailableError):
         embedder.embed_texts(["too late"])
-    pending = embedder.begin_query("too late")  # every error but that of the text comes with the result
-    with pytest.raises(EmbedderUnavailableError):
-        pending.result()
+    # every error but that of the text comes with the result
+    for pending in (embedder.begin_query("too late"), embedder.begin_texts(["too late"]), embedder.begin_texts([])):
+        with pytest.raises(EmbedderUnavailableError):
+            pending.result()
 
 
 def test_the_bits_are_the_same_in_another_process(int8_model: MiniLM, model_cache: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from witness import WAIT_S, Witness
 
-from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
+from memory_agent.embedders import lanes as lanes_module
+from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.errors import EmbedderUnavailableError
 
@@ -222,7 +223,10 @@ def test_closing_fails_waiting_callers(witness: Witness, lanes: Lanes) -> None:
             future.result(0)
 
 
-def test_there_is_a_bulk_thread_for_each_core(lanes: Lanes) -> None:
+def test_each_lane_has_a_thread_for_each_core(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "usable_cores", lambda: 7)
     before = threading.active_count()
     lanes(query_threads=1)
-    assert threading.active_count() == before + 1 + usable_cores()
+    assert threading.active_count() == before + 1 + 7
+    lanes(bulk_threads=1)
+    assert threading.active_count() == before + 1 + 7 + 7 + 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from run_samples import SMALL, at, begin, end, event, failure, step
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, open_embedder
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, open_embedder
 from memory_agent.learning import pattern_store, patterns
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord, Utility
@@ -35,9 +35,9 @@ class CountingEmbedder(Embedder):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         return self._embedder.begin_query(text, timeout_s)
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
         self.texts += texts
-        return self._embedder.embed_texts(texts, progress)
+        return self._embedder.begin_texts(texts, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         return self._embedder.count_tokens(text, timeout_s)
@@ -328,14 +328,14 @@ def test_runs_forgotten_while_patterns_are_computed_are_in_none(
 ) -> None:
     ingest(memory, *(run(number) for number in range(1, 5)))
 
-    def forget_meanwhile(texts: Sequence[str]) -> Embeddings:
+    def forget_meanwhile(texts: Sequence[str]) -> PendingVectors:
         memory.forget([id_of(memory, "run-4-end")])
-        return real.embed_texts(texts)
+        return real.begin_texts(texts)
 
-    embedder.embed_texts = forget_meanwhile  # type: ignore[method-assign, assignment]
+    embedder.begin_texts = forget_meanwhile  # type: ignore[method-assign, assignment]
     memory.sona.consolidate(LATER)
     assert stored(memory) == []
-    del embedder.embed_texts
+    del embedder.begin_texts
     memory.sona.consolidate(LATER)
     assert only(memory).metadata["runs"] == 4
     assert "Exported 4 invoices" not in only(memory).text

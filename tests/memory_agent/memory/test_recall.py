@@ -17,7 +17,7 @@ from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
 from ulid import ULID
 
 from memory_agent import MemoryProvider
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress, SettledVector
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
@@ -48,8 +48,8 @@ class OtherModel(Embedder):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         return SettledVector(-self._embedder.embed_query(text, timeout_s))
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        return -self._embedder.embed_texts(texts, progress)
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        return SettledVector(-self._embedder.embed_texts(texts, progress))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         return self._embedder.count_tokens(text)

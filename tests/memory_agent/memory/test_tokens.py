@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, open_without_model
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, Progress
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.memory import Memory
@@ -111,8 +112,8 @@ class Failing(Embedder):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         return self._embedder.begin_query(text, timeout_s)
 
-    def embed_texts(self, texts: list[str], progress: Progress | None = None) -> Embeddings:
-        return self._embedder.embed_texts(texts, progress)
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        return self._embedder.begin_texts(texts, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         self.asked += 1

@@ -41,9 +41,11 @@ def opened(folder: Path, *, is_encrypted: bool = True, readonly: bool = False) -
 
 def fill(environment: Environment) -> None:
     with environment.write() as transaction:
-        for number in range(3):
-            transaction.put("rows", number.to_bytes(8, "big"), b"MARKED text %d" % number, append=True)
-            transaction.put("places", b"b" + number.to_bytes(8, "big") + b"MARKED run %d" % number, b"")
+        transaction.put("rows", bytes(8), b"MARKED text 0", append=True)
+        transaction.append_all("rows", [(number.to_bytes(8, "big"), b"MARKED text %d" % number) for number in (1, 2)])
+        transaction.put_all(
+            "places", [(b"b" + bytes([*bytes(7), number]) + b"MARKED run %d" % number, b"") for number in range(3)]
+        )
         transaction.put("names", b"MARKED name", b"MARKED value")
         transaction.put("names", ULID, b"MARKED note")
         transaction.put("known", b"MARKED event", b"\x07")

@@ -1,0 +1,147 @@
+"""Measures what a recall in process costs over embedding its query, at several sizes of one user's memory.
+
+Each question is embedded alone and recalled, in turns and in both orders, by the same model without its cache of
+queries. After a recall the processor's caches hold little of the model, in a recall too; questions embedded one after
+another take less time, which is shown beside. Processor time is that of all threads of this process. Calls are counted
+in the calling thread: those of Python functions, without those of C; statements are those of SQLite, by any connection.
+
+Run alone: `python -m ops.bench --only cost [--quick]`.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from memory_agent import Memory
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.settings import EmbedderSettings
+from ops.bench.grown_stores import Growth
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import queries
+
+TARGETS = {10_000: 2.5, 100_000: 4.5}
+"""The most embeddings that a recall may take, by memories."""
+TARGET_CALLS = 3_000
+
+_TURNS = 6
+_QUESTIONS = 50
+_WARM_UP = 40
+_COUNTED = 20
+_DEADLINE_MS = 60_000.0  # a late answer is measured, not cut short
+_TOP_K = 10
+
+
+class Cost(NamedTuple):
+    """What one action took."""
+
+    wall_ms: float
+    processor_ms: float
+
+
+def measure(growth: Growth) -> dict[str, Any]:
+    """Return the figures of each size; the folders are not changed."""
+    model = open_embedder(EmbedderSettings(allow_download=False, query_cache=0))
+    try:
+        return {str(size): _measure_one(folder, model, size) for size, folder in growth.folders.items()}
+    finally:
+        model.close()
+
+
+def _measure_one(folder: Path, model: Embedder, size: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = shutil.copytree(folder, Path(scratch) / "user")
+        with Memory.open(copy, embedder=model) as memory:
+            return _take_turns(memory, model) | {"target": TARGETS.get(size), "target_calls": TARGET_CALLS}
+
+
+def _take_turns(memory: Memory, model: Embedder) -> dict[str, Any]:
+    for question in queries(_WARM_UP, seed=500):
+        _recall(memory, question)
+    in_a_row: list[list[Cost]] = []
+    embedded: list[list[Cost]] = []
+    recalled: list[list[Cost]] = []
+    for turn in range(_TURNS):
+        in_a_row.append([_timed(model.embed_query, question) for question in queries(_QUESTIONS, seed=551 + turn)])
+        embedded.append([])
+        recalled.append([])
+        for place, question in enumerate(queries(_QUESTIONS, seed=501 + turn)):
+            actions: list[tuple[Callable[[str], object], list[list[Cost]]]]
+            actions = [(model.embed_query, embedded), (partial(_recall, memory), recalled)]
+            for action, costs in actions if place % 2 else reversed(actions):
+                costs[-1].append(_timed(action, question))
+    counted = queries(_COUNTED, seed=600)
+    return {
+        "embedding_ms": spread([_median(block, 0) for block in embedded]),
+        "embedding_in_a_row_ms": spread([_median(block, 0) for block in in_a_row]),
+        "recall_ms": spread([_median(block, 0) for block in recalled]),
+        "recall_p99_ms": round(percentile([cost.wall_ms for cost in chain.from_iterable(recalled)], 99), 2),
+        "recall_processor_ms": spread([_median(block, 1) for block in recalled]),
+        "in_embeddings": spread(_ratios(embedded, recalled, 0)),
+        "in_embeddings_by_processor": spread(_ratios(embedded, recalled, 1)),
+        "calls": round(statistics.median(python_calls(partial(_recall, memory, text)) for text in counted)),
+        "statements": round(statistics.median(_statements(memory, text) for text in counted)),
+    }
+
+
+def python_calls(action: Callable[[], object]) -> int:
+    """Return how many Python functions `action` calls in this thread, itself included."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def _statements(memory: Memory, question: str) -> int:
+    """Return how many statements of SQL all open connections run for a recall."""
+    seen: list[str] = []
+    connections = [found for found in gc.get_objects() if isinstance(found, sqlite3.Connection)]
+    for connection in connections:
+        connection.set_trace_callback(seen.append)
+    try:
+        _recall(memory, question)
+    finally:
+        for connection in connections:
+            connection.set_trace_callback(None)
+    return sum(not statement.startswith("--") for statement in seen)  # those are steps of another
+
+
+def _recall(memory: Memory, question: str) -> None:
+    result = memory.recall(question, _TOP_K, deadline_ms=_DEADLINE_MS)
+    assert len(result.memories) == _TOP_K
+    assert not result.degraded, result.degraded
+
+
+def _timed(action: Callable[[str], object], question: str) -> Cost:
+    wall_s, processor_s = time.perf_counter(), time.process_time()
+    action(question)
+    return Cost((time.perf_counter() - wall_s) * 1000, (time.process_time() - processor_s) * 1000)
+
+
+def _ratios(base: list[list[Cost]], other: list[list[Cost]], place: int) -> list[float]:
+    """Return the ratio of the medians of `other` and `base`, per turn."""
+    return [_median(theirs, place) / _median(ours, place) for ours, theirs in zip(base, other, strict=True)]
+
+
+def _median(block: list[Cost], place: int) -> float:
+    return statistics.median(cost[place] for cost in block)

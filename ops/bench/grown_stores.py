@@ -1,0 +1,173 @@
+"""One user's memory as it grows: what each batch cost, and copies of the folder at several sizes.
+
+Batches are those of a daemon, 64 events. Vectors are mixed of those that the model makes of 2,000 passages: embedding
+110,000 texts would take minutes, and is measured elsewhere. A query is embedded by the model, or mixed in the same way.
+
+Shapes: n texts, d dimensions of an embedding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory_agent import Memory
+from memory_agent.embedders import Embedder, Embeddings, Progress, open_embedder
+from memory_agent.records import Embedding
+from memory_agent.settings import EmbedderSettings
+from ops.bench.texts import events, passages
+
+SIZES = (10_000, 100_000)
+QUICK_SIZES = (1_000, 10_000)
+WINDOW = 0.1
+"""Figures at a size are those of the batches from 10 % before it to 10 % after it."""
+SHARES = (0.01, 0.1, 0.6)
+"""The shares of the memories that carry the tags `share S`."""
+
+_USER = "grown"
+_BATCH = 64
+_SEED, _BASIS_SEED = 11, 12
+_BASIS = 2_000
+_NOISE = 0.35
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class KnownVector:
+    """A query's vector that needs no waiting."""
+
+    vector: Embedding
+
+    def result(self) -> Embedding:
+        """Return the vector."""
+        return self.vector
+
+
+class MixedVectors:
+    """An `Embedder` that mixes vectors: two of the model's, weighted .6 and .4, and noise. Same text, same bits."""
+
+    def __init__(self, model: Embedder) -> None:
+        """Embed the passages to mix; `model` stays the caller's."""
+        self.info = model.info
+        self.count_tokens = model.count_tokens
+        self._basis = model.embed_texts(passages(_BASIS, _BASIS_SEED))
+        self._prepared: dict[str, Embedding] = {}
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Mix the vectors of the next texts, instead of those prepared before."""
+        self._prepared = {text: self._mix(text) for text in texts}
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> KnownVector:
+        """Return the (d,) vector of `text`, at once."""
+        return KnownVector(self.embed_query(text))
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        """Return the (d,) vector of `text`."""
+        return self._vector(text)
+
+    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
+        """Return the (n, d) vectors of `texts`."""
+        return np.stack([self._vector(text) for text in texts])
+
+    def close(self) -> None:
+        """Drop the prepared vectors."""
+        self._prepared = {}
+
+    def _vector(self, text: str) -> Embedding:
+        vector = self._prepared.get(text)
+        return self._mix(text) if vector is None else vector
+
+    def _mix(self, text: str) -> Embedding:
+        random = np.random.default_rng(zlib.crc32(text.encode()))
+        one, other = self._basis[random.integers(_BASIS, size=2)]
+        vector = 0.6 * one + 0.4 * other + random.normal(scale=_NOISE / np.sqrt(self.info.ndim), size=self.info.ndim)
+        unit: Embedding = (vector / np.linalg.norm(vector)).astype(np.float32)
+        return unit
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch of ingest cost: `memories` were there before it. Processor time is that of all threads."""
+
+    memories: int
+    count: int
+    wall_ms: float
+    processor_ms: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The closed folders by their number of memories, the batches in order, and the embedder that made the vectors."""
+
+    folders: dict[int, Path]
+    batches: list[Batch]
+    vectors: MixedVectors
+
+
+@contextmanager
+def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iterator[Growth]:
+    """Grow a memory to 10 % more than the last of `sizes`, and yield its folders at each size; removed afterwards."""
+    model = open_embedder(EmbedderSettings(allow_download=False, bulk_niceness=0))
+    try:
+        with tempfile.TemporaryDirectory(prefix="bench-grown-") as folder:
+            growing, growth = Path(folder) / "growing", Growth({}, [], MixedVectors(model))
+            most = round(sizes[-1] * (1 + WINDOW))
+            for begin, end in itertools.pairwise((0, *sizes, most)):
+                if tell is not None:
+                    tell(f"{begin:,} of {most:,} memories")
+                _grow(growing, begin, end, growth)
+                if end in sizes:
+                    growth.folders[end] = Path(shutil.copytree(growing, Path(folder) / str(end)))
+            shutil.rmtree(growing)
+            yield growth
+    finally:
+        model.close()
+
+
+def grown_events(begin: int, end: int) -> list[dict[str, Any]]:
+    """Return the events that make a memory grow from `begin` to `end` memories.
+
+    They are findings in sessions of 30, with tags by `SHARES` and qualities spread evenly from 0 to 1.
+    """
+    made = events(passages(end, _SEED), _USER, "grow")[begin:]
+    for place, event in enumerate(made, begin):
+        event["event_type"] = "worker.report.received"
+        payload = event["payload"]
+        payload["summary"] = payload.pop("claim")
+        payload["quality"] = _chance(place, 1)
+        payload["tags"] = [f"share {share:g}" for share in SHARES if _chance(place, 2) < share]
+    return made
+
+
+def _chance(place: int, salt: int) -> float:
+    """Return a number from 0 to 1 that looks random."""
+    return zlib.crc32(f"{salt} {place}".encode()) / 2**32
+
+
+def _grow(folder: Path, begin: int, end: int, growth: Growth) -> None:
+    made = grown_events(begin, end)
+    with Memory.open(folder, user_id=_USER, embedder=growth.vectors) as memory:
+        for start in range(0, len(made), _BATCH):
+            batch = made[start : start + _BATCH]
+            growth.vectors.prepare([event["payload"]["summary"] for event in batch])
+            growth.batches.append(_timed(memory, batch, begin + start))
+        assert memory.stats().memories == end
+        assert memory.stats().without_vector == 0
+
+
+def _timed(memory: Memory, batch: list[dict[str, Any]], memories: int) -> Batch:
+    wall_s, processor_s = time.perf_counter(), time.process_time()
+    memory.ingest(batch)
+    taken = (time.perf_counter() - wall_s) * 1000, (time.process_time() - processor_s) * 1000
+    return Batch(memories, len(batch), *taken)

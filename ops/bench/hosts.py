@@ -1,0 +1,263 @@
+"""Measures what the processes between a caller and a memory cost, and how recall and ingest grow with hosts.
+
+An empty call through a Ray actor beside one through the host's socket; a recall through RPC beside one in process, in
+embeddings of a query; the processor time of a recall in each process; and many clients of several users at a daemon
+with one host and at one with two, in turns. Every question is new to all.
+
+Run alone: `python -m ops.bench.hosts [--quick]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from memory_agent import AsyncMemoryClient, Memory, MemoryClient
+from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.capacity import capacity_here
+from memory_agent.embedders import open_embedder
+from memory_agent.embedders.lanes import usable_cores
+from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
+from memory_agent.params import GetParams
+from memory_agent.protocol import encode
+from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import events, passages, queries
+
+TARGET_RPC_EMBEDDINGS = 1.2
+TARGET_ALL_EMBEDDINGS = 4.0
+TARGET_P99_RATIO = 5.0
+TARGET_GROWTH = 1.0
+
+_USERS = tuple(f"bench-{number}" for number in range(4))
+_HOSTS = (1, 2)
+_CLIENTS_PER_CORE = 4
+_CALLS = 400
+_CALL_TURNS = 5
+_QUESTIONS = 60
+_TURNS = 5
+_RECALLS = 60  # of each client in a turn
+_LOAD_TURNS = 4
+_EVENTS = 150  # of each user in a turn
+_WARM_UP = 20
+_TOP_K = 5
+_DEADLINE_MS = 30_000.0
+_TIMEOUT_S = 300.0
+
+Block = list[float]
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return all figures; the filled store is not changed."""
+    calls = asyncio.run(_measure_calls())
+    with ExitStack() as stack:
+        folders = {hosts: stack.enter_context(temporary_daemon(_settings(hosts))) for hosts in _HOSTS}
+        for folder in folders.values():
+            for user in _USERS:
+                shutil.copytree(store, user_folder(folder, user))
+        alone = _measure_alone(store, folders[_HOSTS[-1]])
+        load, ingest = _measure_load(folders), _measure_ingest(folders)
+    return {
+        "calls": calls,
+        "alone": alone,
+        "load": load | {"clients": _clients(), "target_p99_over_p50": TARGET_P99_RATIO},
+        "ingest": ingest,
+        "target_growth": TARGET_GROWTH,
+    }
+
+
+def _settings(hosts: int) -> Settings:
+    return Settings(daemon=DaemonSettings(dedicated_hosts=0, shared_hosts=hosts))
+
+
+def _clients() -> int:
+    return _CLIENTS_PER_CORE * usable_cores()
+
+
+async def _measure_calls() -> dict[str, Any]:
+    """Time an empty request to one host: its process id through Ray, no records through its socket."""
+    with tempfile.TemporaryDirectory(prefix="hosts-") as folder, ExitStack() as stack:
+        run = Path(folder) / "run"
+        run.mkdir(mode=0o700)
+        cluster = Cluster(Settings(), Path(folder), run, f"ipc://{run}/none.sock", capacity_here(DaemonSettings()))
+        stack.callback(cluster.stop)
+        host = cluster.start_host()
+        stack.callback(host.end)
+        params = encode(GetParams(ids=()))
+        ways: dict[str, Callable[[], Awaitable[object]]] = {
+            "ray": lambda: host.pid(_TIMEOUT_S),
+            "socket": lambda: host.call("bench", "get", params, _DEADLINE_MS),
+        }
+        taken_ms: dict[str, list[Block]] = {name: [] for name in ways}
+        for turn in range(-1, _CALL_TURNS):
+            for name, call in ways.items():
+                block = [await _awaited_ms(call) for _ in range(_CALLS)]
+                if turn >= 0:
+                    taken_ms[name].append(block)
+    return {f"{name}_ms": spread([statistics.median(block) for block in blocks]) for name, blocks in taken_ms.items()}
+
+
+def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
+    """Time one caller: the query's embedding, the recall in process, the recall through RPC; and its processor time."""
+    settings = EmbedderSettings(allow_download=False)
+    taken_ms: dict[str, list[Block]] = {"embedding": [], "in_process": [], "rpc": []}
+    spent: list[dict[str, float]] = []
+    with ExitStack() as stack:
+        near = Path(shutil.copytree(store, Path(stack.enter_context(tempfile.TemporaryDirectory())) / "near"))
+        memory = stack.enter_context(Memory.open(near, embedder_settings=settings))
+        client = stack.enter_context(MemoryClient(_USERS[0], data_dir=data_dir))
+        embedder = open_embedder(settings)
+        stack.callback(embedder.close)
+        ways: dict[str, Callable[[str], object]] = {
+            "embedding": embedder.embed_query,
+            "in_process": lambda question: memory.recall(question, _TOP_K),
+            "rpc": lambda question: client.recall(question, _TOP_K, deadline_ms=_DEADLINE_MS),
+        }
+        for turn in range(-1, _TURNS):
+            for place, (name, ask) in enumerate(ways.items()):
+                questions = queries(_WARM_UP if turn < 0 else _QUESTIONS, seed=5_000 + 10 * turn + place)
+                before = _processor_s(client)
+                block = [_milliseconds(ask, question) for question in questions]
+                if turn < 0:
+                    continue
+                taken_ms[name].append(block)
+                if name == "rpc":
+                    spent.append(_spent_ms(before, _processor_s(client), len(questions)))
+    return _report_alone(taken_ms, spent)
+
+
+def _report_alone(taken_ms: dict[str, list[Block]], spent: list[dict[str, float]]) -> dict[str, Any]:
+    medians = {name: [statistics.median(block) for block in blocks] for name, blocks in taken_ms.items()}
+    turns = list(zip(medians["embedding"], medians["in_process"], medians["rpc"], strict=True))
+    parts = {name: round(statistics.median(turn.get(name, 0.0) for turn in spent), 2) for name in spent[0]}
+    all_ms = [sum(turn.values()) for turn in spent]
+    return {
+        **{f"{name}_ms": spread(values) for name, values in medians.items()},
+        "over_in_process_embeddings": spread([(rpc - near) / one for one, near, rpc in turns]),
+        "target_rpc_embeddings": TARGET_RPC_EMBEDDINGS,
+        "processor_ms": parts,
+        "processor_embeddings": spread([sum_ms / one for sum_ms, (one, _, _) in zip(all_ms, turns, strict=True)]),
+        "target_all_embeddings": TARGET_ALL_EMBEDDINGS,
+    }
+
+
+def _processor_s(client: MemoryClient) -> dict[str, float]:
+    """Return the processor seconds of each process that a recall passes, hosts together, and of this one."""
+    spent = {"client": sum(psutil.Process(os.getpid()).cpu_times()[:2])}
+    for part in client.status().parts:
+        name = "hosts" if part.name.startswith(("shared-", "user-", "spare-")) else part.name
+        if part.pid is not None and name != "relay":
+            spent[name] = spent.get(name, 0.0) + sum(psutil.Process(part.pid).cpu_times()[:2])
+    return spent
+
+
+def _spent_ms(before: dict[str, float], after: dict[str, float], recalls: int) -> dict[str, float]:
+    return {name: (after[name] - before.get(name, 0.0)) * 1000 / recalls for name in after}
+
+
+def _measure_load(folders: dict[int, Path]) -> dict[str, Any]:
+    """Recall with all clients at once at each daemon, in turns."""
+    rates: dict[int, Block] = {hosts: [] for hosts in folders}
+    blocks: dict[int, list[Block]] = {hosts: [] for hosts in folders}
+    for turn in range(-1, _LOAD_TURNS):
+        for hosts, folder in _in_turn(folders, turn):
+            count = _RECALLS if turn >= 0 else _WARM_UP
+            block, took_s = asyncio.run(_load(folder, count, seed=7_000 + 1_000 * turn + 100_000 * hosts))
+            if turn >= 0:
+                rates[hosts].append(len(block) / took_s)
+                blocks[hosts].append(block)
+    figures = {str(hosts): _load_figures(rates[hosts], blocks[hosts]) for hosts in folders}
+    return {"by_hosts": figures, "growth": _growth(rates)}
+
+
+def _load_figures(rates: Block, blocks: list[Block]) -> dict[str, Any]:
+    pooled = list(chain.from_iterable(blocks))
+    p50, p99 = percentile(pooled, 50), percentile(pooled, 99)
+    return {
+        "recalls_per_s": spread(rates, 1),
+        "p50_ms": round(p50, 1),
+        "p99_ms": round(p99, 1),
+        "p99_over_p50": round(p99 / p50, 2),
+    }
+
+
+async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
+    """Have all clients recall `count` times each; return the milliseconds of each recall, and the seconds of all."""
+
+    async def ask(number: int) -> Block:
+        async with AsyncMemoryClient(_USERS[number % len(_USERS)], data_dir=data_dir) as client:
+            recall = partial(client.recall, top_k=_TOP_K, deadline_ms=_DEADLINE_MS)
+            return [await _awaited_ms(partial(recall, question)) for question in queries(count, seed + number)]
+
+    started_s = time.perf_counter()
+    blocks = await asyncio.gather(*(ask(number) for number in range(_clients())))
+    return list(chain.from_iterable(blocks)), time.perf_counter() - started_s
+
+
+def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
+    """Publish events of all users at once to each daemon, in turns, until all are recallable."""
+    rates: dict[int, Block] = {hosts: [] for hosts in folders}
+    with tempfile.TemporaryDirectory() as scratch:
+        for turn in range(_LOAD_TURNS):
+            for hosts, folder in _in_turn(folders, turn):
+                texts = passages(_EVENTS * len(_USERS), seed=9_000 + 10 * turn + hosts)
+                made = [
+                    events(texts[place :: len(_USERS)], user, f"{user}-{turn}") for place, user in enumerate(_USERS)
+                ]
+                mixed = list(chain.from_iterable(zip(*made, strict=True)))
+                summary = publish_events(mixed, Path(scratch) / "events.jsonl", folder, _TIMEOUT_S)
+                assert summary.recallable_s is not None
+                rates[hosts].append(len(mixed) / summary.recallable_s)
+    return {
+        "by_hosts": {str(hosts): {"events_per_s": spread(rates[hosts], 0)} for hosts in folders},
+        "growth": _growth(rates),
+    }
+
+
+def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
+    """Return the daemons, every other turn in reverse: upkeep of the one may fall into the measurement of the next."""
+    return list(folders.items())[:: -1 if turn % 2 else 1]
+
+
+def _growth(rates: dict[int, Block]) -> dict[str, float]:
+    """Return the rate with the most hosts over that with the fewest, of each turn."""
+    few, many = rates[_HOSTS[0]], rates[_HOSTS[-1]]
+    return spread([more / less for less, more in zip(few, many, strict=True)])
+
+
+async def _awaited_ms(call: Callable[[], Awaitable[object]]) -> float:
+    started_s = time.perf_counter()
+    await call()
+    return (time.perf_counter() - started_s) * 1000
+
+
+def _milliseconds(ask: Callable[[str], object], question: str) -> float:
+    started_s = time.perf_counter()
+    ask(question)
+    return (time.perf_counter() - started_s) * 1000
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,56 @@
+"""What a daemon may start, from cores and memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_agent.daemon.capacity import Capacity, capacity_of
+from memory_agent.settings import DaemonSettings, load_settings
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_gib", "dedicated", "shared", "spare", "requests"),
+    [
+        (1, 8, 8, 1, 1, 512),
+        (2, 24, 8, 2, 1, 512),
+        (4, 16, 8, 2, 1, 512),
+        (16, 128, 16, 14, 2, 512),
+        (64, 256, 64, 32, 8, 2_048),
+        (2, 2, 3, 2, 1, 512),
+        (64, 16, 10, 32, 8, 2_048),
+    ],
+)
+def test_defaults_follow_the_machine(
+    cores: int, memory_gib: int, dedicated: int, shared: int, spare: int, requests: int
+) -> None:
+    chosen = capacity_of(DaemonSettings(), cores, memory_gib * GIB)
+    assert chosen == Capacity(dedicated, shared, spare, requests, answer_threads=8, ingest_threads=4)
+
+
+@given(st.integers(1, 256), st.integers(1 << 28, 1 << 40))
+def test_hosts_fit_in_memory_and_never_outnumber_what_is_useful(cores: int, memory_bytes: int) -> None:
+    chosen = capacity_of(DaemonSettings(), cores, memory_bytes)
+    assert 1 <= chosen.shared_hosts <= cores
+    hosts = chosen.dedicated_hosts + chosen.shared_hosts
+    assert hosts <= 2 or hosts * 100_000_000 <= memory_bytes / 4
+    more = capacity_of(DaemonSettings(), cores + 1, memory_bytes)
+    assert more.shared_hosts >= chosen.shared_hosts
+
+
+@given(st.integers(1, 256), st.integers(0, 9), st.integers(1, 9), st.integers(0, 9), st.integers(1, 9))
+def test_what_is_set_is_taken(cores: int, dedicated: int, shared: int, spare: int, requests: int) -> None:
+    settings = DaemonSettings(
+        dedicated_hosts=dedicated, shared_hosts=shared, spare_hosts=spare, requests_in_flight=requests
+    )
+    chosen = capacity_of(settings, cores, 8 * GIB)
+    assert chosen == Capacity(dedicated, shared, spare, requests, answer_threads=8, ingest_threads=4)
+
+
+def test_a_number_or_auto_may_be_set() -> None:
+    overrides = {"daemon.shared_hosts": "auto", "daemon.dedicated_hosts": "0", "daemon.spare_hosts": 3}
+    settings = load_settings(environment={}, overrides=overrides).daemon
+    assert (settings.shared_hosts, settings.dedicated_hosts, settings.spare_hosts) == ("auto", 0, 3)

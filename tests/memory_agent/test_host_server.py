@@ -1,0 +1,215 @@
+"""A host's sockets: recalls beside ingestion, one user beside others, junk, bugs, and the death of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from served_host import absent_embedder
+
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.daemon.host_connection import HostConnection
+from memory_agent.daemon.host_server import HostServer
+from memory_agent.daemon.workers import Workers
+from memory_agent.embedders import Embedder
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, ProtocolError, UnavailableError
+from memory_agent.params import NoParams, RememberParams
+from memory_agent.protocol import HostEndpoints, HostRequest, decode_reply, encode
+from memory_agent.records import MemoryStats
+from memory_agent.settings import Settings
+from relay.access import ipc_endpoint
+from relay.net import Message, ReplySocket, RequestSocket
+
+STATS = [encode(HostRequest(user_id="alice", method="stats", deadline_ms=60_000.0, sent_at_s=0.0)), encode(NoParams())]
+PROCESS = """
+import sys
+from pathlib import Path
+from memory_agent.daemon.host import MemoryHost
+from memory_agent.daemon.host_server import HostServer
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.protocol import HostEndpoints
+from memory_agent.settings import Settings
+from relay.access import ipc_endpoint
+
+folder = Path(sys.argv[1])
+host = MemoryHost(folder, Settings(), RemoteEmbedder(f"ipc://{folder}/none.sock"))
+endpoints = HostEndpoints(answer=ipc_endpoint(folder / "a.sock"), ingest=ipc_endpoint(folder / "i.sock"))
+server = HostServer(host, endpoints, 8, 4)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def endpoints_in(folder: Path) -> HostEndpoints:
+    return HostEndpoints(answer=ipc_endpoint(folder / "a.sock"), ingest=ipc_endpoint(folder / "i.sock"))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[HostEndpoints]:
+    with absent_embedder(tmp_path) as embedder:
+        host = MemoryHost(tmp_path, Settings(), embedder)
+        server = HostServer(host, endpoints_in(tmp_path), 4, 2)
+        yield server.endpoints
+        server.close()
+        host.close()
+
+
+def test_junk_is_refused_and_does_no_harm(served: HostEndpoints) -> None:
+    client = RequestSocket(served.answer)
+    for junk in (
+        [b""],
+        [b"\xc1"],
+        [b"\xc1", b""],
+        [encode({"user_id": 7}), b""],
+        [b"a", b"b", b"c"],
+        [b"\x91" * 4096] * 2,
+    ):
+        with pytest.raises(ProtocolError):
+            decode_reply(client.request(junk, 60.0)[0], MemoryStats)
+    assert decode_reply(client.request(STATS, 60.0)[0], MemoryStats).user_id == "alice"
+    client.close()
+
+
+def test_a_bug_is_reported_with_its_place_and_without_its_text(tmp_path: Path) -> None:
+    host = MemoryHost(cast(Path, None), Settings(), cast(Embedder, None))
+    server = HostServer(host, endpoints_in(tmp_path), 2, 1)
+    client = RequestSocket(server.endpoints.answer)
+    params = encode(RememberParams(text="The launch code is a secret."))
+    asked = [encode(HostRequest(user_id="alice", method="remember", deadline_ms=60_000.0)), params]
+    reply, trace = client.request(asked, 60.0)
+    with pytest.raises(MemoryAgentError, match="internal error"):
+        decode_reply(reply, MemoryStats)
+    assert b"in _wake" in trace
+    assert b"secret" not in trace
+    client.close()
+    server.close()
+    host.close()
+
+
+def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> None:
+    """Half of the threads answer one user at a time; the others' requests pass those that wait."""
+    socket = ReplySocket(ipc_endpoint(tmp_path / "w.sock"))
+    go_on = threading.Event()
+    counts = {"running": 0, "most": 0}
+    guard = threading.Lock()
+
+    def read(message: Message) -> tuple[str, object]:
+        user_id = message.frames[0].decode()
+
+        def answer() -> None:
+            if user_id == "glutton":
+                with guard:
+                    counts["running"] += 1
+                    counts["most"] = max(counts["most"], counts["running"])
+                go_on.wait(60.0)
+                with guard:
+                    counts["running"] -= 1
+            socket.reply(message, message.frames)
+
+        return user_id, answer
+
+    workers = Workers("test", socket, 4, read)  # type: ignore[arg-type]
+    gluttons = [RequestSocket(socket.endpoint) for _ in range(12)]
+    answered: list[list[bytes]] = []
+    asking = [
+        threading.Thread(target=lambda one=one: answered.append(one.request(b"glutton", 60.0))) for one in gluttons
+    ]
+    for thread in asking:
+        thread.start()
+    other = RequestSocket(socket.endpoint)
+    for _ in range(20):
+        assert other.request(b"other", 60.0) == [b"other"]
+    assert answered == []
+    go_on.set()
+    for thread in asking:
+        thread.join()
+    assert answered == [[b"glutton"]] * 12
+    assert counts == {"running": 0, "most": 2}
+    for one in (*gluttons, other):
+        one.close()
+    workers.close()
+
+
+class Process:
+    """A host process that can be killed and started again; a connection asks it where it listens."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", PROCESS, str(self._folder)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def kill(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        self._process = None
+
+    def stop_answering(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    async def locate(self) -> str:
+        if self._process is None:
+            raise HostDiedError("host-1")
+        return endpoints_in(self._folder).answer
+
+
+def test_requests_fail_when_the_process_dies_and_the_next_ones_find_its_successor(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+
+    async def scenario() -> None:
+        connection = HostConnection("host-1", process.locate)
+        with pytest.raises(UnavailableError) as caught:
+            await connection.request(STATS, 60.0)
+        assert not isinstance(caught.value, HostDiedError), "it was never sent, so it may be sent again"
+        process.start()
+        assert decode_reply(await connection.request(STATS, 60.0), MemoryStats).memories == 0
+        process.stop_answering()
+        asked = [asyncio.create_task(connection.request(STATS, 600.0)) for _ in range(16)]
+        with pytest.raises(DeadlineExceededError):
+            await connection.request(STATS, 0.05)
+        process.kill()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {HostDiedError}
+        process.start()
+        assert decode_reply(await connection.request(STATS, 60.0), MemoryStats).memories == 0
+        connection.close()
+        connection.close()
+
+    asyncio.run(scenario())
+    process.kill()
+
+
+def test_a_process_whose_socket_file_is_removed_still_answers_and_can_be_found(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.start()
+
+    async def scenario() -> None:
+        first, second = HostConnection("host-1", process.locate), HostConnection("host-1", process.locate)
+        assert await first.request(STATS, 60.0)
+        (tmp_path / "a.sock").unlink()
+        assert await first.request(STATS, 60.0)
+        while True:
+            try:
+                assert await second.request(STATS, 60.0)
+                break
+            except UnavailableError:
+                await asyncio.sleep(0.05)
+        first.close()
+        second.close()
+
+    asyncio.run(scenario())
+    process.kill()
