@@ -38,6 +38,9 @@ class Archive:
         self._settings = settings
         self._columns = columns
         self._saved = columns.applied  # the last change in the file
+        self._has_file = columns.applied > 0  # from which these columns can be continued
+        self._saving = threading.Lock()  # the files, taken after `_writing`
+        self._save_thread: threading.Thread | None = None
         self._writing = threading.RLock()
         self._noting = threading.Lock()
         self._notes: dict[str, bytes] = {}
@@ -138,22 +141,22 @@ class Archive:
     def close(self) -> None:
         """Write kept blobs, save the columns and close. Idempotent. Waits for a rebuild."""
         self._is_closing = True
-        self._wait_for_rebuild()
+        self._wait()
         with self._writing:
             # Blobs and caches only: a store that is fenced, full or failed must still close.
             with suppress(MemoryAgentError, OSError):
                 if self._notes:
                     with self.batch():
                         pass
-                unsaved = self._columns.applied - self._saved
-                if not self._is_behind and unsaved > (_UNSAVED_AT_CLOSE if self._saved else 0):
+                is_due = self._columns.applied - self._saved > _UNSAVED_AT_CLOSE or not self._has_file
+                if is_due and self._columns.applied and not self._is_behind:
                     self._save()
             self.abandon()
 
     def abandon(self) -> None:
         """Close without writing, since another owner has the files by now."""
         self._is_closing = True
-        self._wait_for_rebuild()
+        self._wait()
         with self._writing:
             self._columns.close()
             self.store.close()
@@ -169,8 +172,8 @@ class Archive:
             self._start_rebuild(from_records=True)
             raise
         if self.store.log_length >= max(_SAVED_AT_LEAST_EVERY, int(_SAVED_SHARE * self.view.live)):
-            with suppress(MemoryAgentError, OSError):  # a cache; on a full disk the next batch stops the intake
-                self._save()
+            with suppress(*_FAILURES):
+                self._start_save()
 
     def _recover(self) -> None:
         """Rebuild columns that hold half of a batch: those of a small store now, of others in the background."""
@@ -182,8 +185,34 @@ class Archive:
         self._start_rebuild(from_records=True)
 
     def _save(self) -> None:
-        derived.save(self.store, self._columns)
-        self._saved = self._columns.applied
+        """Save the columns with writing paused. An `OSError` leaves the old files and the whole change log."""
+        self._write(derived.capture(self.store, self._columns), is_newest=True)
+        self._forget_changes()
+
+    def _start_save(self) -> None:
+        """Save the columns while batches go on: 100,000 memories take .2 s of a sound disk."""
+        if self._is_closing or (self._save_thread is not None and self._save_thread.is_alive()):
+            return
+        saving = derived.capture(self.store, self._columns)
+        self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
+        self._save_thread.start()
+
+    def _save_beside(self, saving: derived.Saving) -> None:
+        with suppress(MemoryAgentError, OSError):  # a cache; on a full disk the next batch stops the intake
+            self._write(saving)
+            with self._writing:
+                self._forget_changes()
+
+    def _write(self, saving: derived.Saving, *, is_newest: bool = False) -> None:
+        """Write the files, unless newer ones were written, from which something may have been erased since."""
+        with self._saving:
+            if is_newest or saving.header.applied > self._saved:
+                derived.write(self.store, saving)
+                self._saved, self._has_file = saving.header.applied, True
+
+    def _forget_changes(self) -> None:
+        if self._saved > self.store.last_change - self.store.log_length:
+            self.store.forget_changes_through(self._saved)
 
     @contextmanager
     def _writing_columns(self) -> Iterator[None]:
@@ -229,13 +258,18 @@ class Archive:
             if not former.view.live:
                 self._columns = built  # so that what is read is found
             built.apply(snapshot.contents())
-            self._columns, self._saved = built, 0
+            self._columns, self._has_file = built, False
             former.close()
 
     def _wait_for_rebuild(self) -> None:
         with self._starting:
             thread = self._rebuild_thread
         if thread is not None:
+            thread.join()
+
+    def _wait(self) -> None:
+        self._wait_for_rebuild()
+        if (thread := self._save_thread) is not None:
             thread.join()
 
     @contextmanager

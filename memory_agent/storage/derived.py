@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +17,7 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.columns import Columns, section
+from memory_agent.storage.indexes import Arrays, GraphWriter
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
@@ -40,6 +42,14 @@ class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
     lineage: str
     stamp: str
     applied: int
+
+
+class Saving(NamedTuple):
+    """The content of the files at one moment."""
+
+    header: ColumnsHeader
+    arrays: Arrays
+    write_graph: GraphWriter
 
 
 def columns_cipher(key: UserKey | None) -> Cipher | None:
@@ -97,17 +107,17 @@ def follow(snapshot: Snapshot, columns: Columns) -> bool:
     return True
 
 
-def save(store: Store, columns: Columns) -> None:
-    """Save the columns, and drop the change log as far as they have followed.
-
-    An `OSError` leaves the old file and the whole change log.
-    """
-    cipher = columns_cipher(store.key)
+def capture(store: Store, columns: Columns) -> Saving:
+    """Return the columns as of now, to be written while they change further."""
     header = ColumnsHeader(version=_VERSION, lineage=store.lineage, stamp=store.stamp or "", applied=columns.applied)
-    write_arrays(store.folder / COLUMNS_FILE, header, columns.arrays(), cipher)
-    columns.vectors.save_graph(store.folder / GRAPH_FILE, cipher)
-    if columns.applied > store.last_change - store.log_length:
-        store.forget_changes_through(columns.applied)
+    return Saving(header, columns.arrays(), columns.vectors.graph_writer())
+
+
+def write(store: Store, saving: Saving) -> None:
+    """Replace the files. An `OSError` leaves the old ones."""
+    cipher = columns_cipher(store.key)
+    write_arrays(store.folder / COLUMNS_FILE, saving.header, saving.arrays, cipher)
+    saving.write_graph(store.folder / GRAPH_FILE, cipher)
 
 
 def remove_files(folder: Path) -> None:

@@ -9,7 +9,7 @@ n = number of slots, k and m = number of slots given, d = dimensions, w = number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -26,6 +26,8 @@ Arrays = Mapping[str, npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
 """The content of an index as named arrays, to be saved; a sequence is one array in parts, along its first axis."""
 LoadedArrays = Mapping[str, npt.NDArray[Any]]
 """The same, as read from a file; writable, and possibly mapped."""
+GraphWriter = Callable[[Path, Cipher | None], None]
+"""Writes a file. Raises `OSError`; the old file is then kept, and is still valid."""
 
 
 class Cosines(NamedTuple):
@@ -110,15 +112,15 @@ class VectorIndex(Protocol):
         """Return the content, to be saved."""
         ...
 
-    def save_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Write what `arrays` leaves out, such as a graph, in a file of its own; without any, remove the file.
-
-        Save `arrays` before. Raises `OSError`; the old file is then kept, and is still valid.
-        """
+    def graph_writer(self) -> GraphWriter:
+        """Return what writes all that `arrays` leaves out as of now, such as a graph; without any, removes the file."""
         ...
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load what `save_graph` wrote. What is missing, damaged or of other vectors is built in the background."""
+        """Load what a `graph_writer` wrote after the `arrays` of the same moment.
+
+        What is missing, damaged or of other vectors is built in the background.
+        """
         ...
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -82,7 +83,7 @@ class VectorGraph:
     def load(
         cls, path: Path, ndim: int, generation: str, count: int, expansion_search: int, cipher: Cipher | None = None
     ) -> Self:
-        """Return the graph that `save` wrote for a table of this `generation` with `count` slots or fewer.
+        """Return the graph that a `writer` wrote for a table of this `generation` with `count` slots or fewer.
 
         Raises `IndexDamagedError` when it is missing, damaged, or of another table or version of usearch.
         """
@@ -99,14 +100,16 @@ class VectorGraph:
         graph._held = held
         return graph
 
-    def save(self, path: Path, generation: str, cipher: Cipher | None = None) -> None:
-        """Write the graph as far as it is built, as `write_arrays` does. Save the table first: slots it does not know
-        would be taken by others. Raises `OSError`.
+    def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
+        """Return what writes the graph as far as it is built by now, as `write_arrays` does.
+
+        Write the table as of now before: slots it does not know would be taken by others.
         """
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
         header = _Header(engine=_ENGINE, ndim=self._ndim, generation=generation)
-        write_arrays(path, header, {"graph": np.frombuffer(content, dtype=np.uint8), "held": held}, cipher)
+        arrays = {"graph": np.frombuffer(content, dtype=np.uint8), "held": held}
+        return lambda path, cipher: write_arrays(path, header, arrays, cipher)
 
     def follow(self, vectors: Vectors) -> None:
         """Add the vectors that are new, in the background; returns at once."""

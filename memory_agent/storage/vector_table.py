@@ -29,7 +29,7 @@ from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import Embedding
 from memory_agent.storage.codec import unit_vector
 from memory_agent.storage.column import Column
-from memory_agent.storage.indexes import Arrays, Cosines, LoadedArrays, Mask, Scores, Slots
+from memory_agent.storage.indexes import Arrays, Cosines, GraphWriter, LoadedArrays, Mask, Scores, Slots
 from memory_agent.storage.vector_graph import VectorGraph
 from relay.crypto import Cipher
 
@@ -319,15 +319,11 @@ class VectorTable:
             "generation": np.frombuffer(self._generation, dtype=np.uint8),
         }
 
-    def save_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Write the graph, as far as it is built; without one, remove the file. Save `arrays` before.
-
-        Raises `OSError`; the old file is then kept, and is still valid.
-        """
+    def graph_writer(self) -> GraphWriter:
+        """Return what writes the graph, as `VectorIndex.graph_writer` does."""
         if self._graph is None:
-            path.unlink(missing_ok=True)
-        else:
-            self._graph.save(path, self._generation.hex(), cipher)
+            return lambda path, _: path.unlink(missing_ok=True)
+        return self._graph.writer(self._generation.hex())
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
         """Load the graph that was saved after these `arrays`. One that is missing, damaged or of others is rebuilt."""

@@ -188,7 +188,7 @@ def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
     place: dict[str, tuple[object, str]] = {
         "write_intent": (eraser, "write_intent"),
         "forget": (Forgetting, "memories"),
-        "save": (archive.derived, "save"),
+        "save": (archive.derived, "write"),
         "remove_set_aside": (archive.derived, "remove_set_aside"),
         "compact": (Store, "compact"),
         "close_intent": (eraser, "close_intent"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def assert_right(archive: Archive) -> None:
 
 def was_loaded(archive: Archive) -> bool:
     """Whether the columns come from their file."""
-    return archive._saved > 0
+    return archive._has_file
 
 
 @pytest.fixture
@@ -166,7 +167,60 @@ def test_the_columns_are_saved_when_the_change_log_is_long(
     add(archive, 29, seed=2)
     assert archive.store.log_length == 29
     add(archive, 1, seed=3)
+    archive._wait()
     assert archive.store.log_length == 0
+    archive.abandon()
+    again = archives(closed)
+    assert was_loaded(again)
+    assert_right(again)
+
+
+def test_a_save_that_was_overtaken_brings_nothing_back(
+    closed: Path, archives: Callable[[Path], Archive], key: UserKey | None
+) -> None:
+    archive = archives(closed)
+    with archive.batch() as batch:
+        row = batch.put(memory("secretword race"), None)
+    late = derived.capture(archive.store, archive._columns)
+    with archive.batch() as batch:
+        batch.delete(row)
+    archive.purge()
+    archive._save_beside(late)
+    assert b"secret" not in content(closed)
+    archive.close()
+    again = archives(closed)
+    assert was_loaded(again)
+    assert_right(again)
+
+
+def test_batches_go_on_while_the_columns_are_saved(
+    closed: Path, archives: Callable[[Path], Archive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    write = derived.write
+
+    def held(store: Store, saving: derived.Saving) -> None:
+        reached.set()
+        assert go_on.wait(60)
+        write(store, saving)
+
+    monkeypatch.setattr(derived, "write", held)
+    monkeypatch.setattr("memory_agent.storage.archive._SAVED_AT_LEAST_EVERY", 20)
+    archive = archives(closed)
+    add(archive, 20, seed=2)
+    assert reached.wait(60)
+    add(archive, 10, seed=3, word="later")
+    with archive.batch() as batch:
+        batch.delete(3)
+        batch.set_vector(4, unit_vectors(1, seed=9)[0])
+    go_on.set()
+    archive._wait()
+    assert archive.store.log_length == 12
+    assert_right(archive)
+    archive.abandon()
+    again = archives(closed)
+    assert was_loaded(again)
+    assert_right(again)
 
 
 def test_changes_made_without_the_columns_are_caught_up_from_the_log(

@@ -235,7 +235,7 @@ def test_the_file_goes_with_the_graph(tmp_path: Path) -> None:
 
 def save(table: VectorTable, folder: Path, cipher: Cipher | None) -> None:
     write_arrays(folder / "vectors", {}, table.arrays(), cipher)
-    table.save_graph(folder / "graph", cipher)
+    table.graph_writer()(folder / "graph", cipher)
 
 
 def load(folder: Path, cipher: Cipher | None, limit: int = LIMIT) -> VectorTable:
