@@ -38,7 +38,8 @@ class LazyEmbedder:
         """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
         self._settings = settings
         self._given = embedder is not None
-        self._embedder = embedder if embedder is None or isinstance(embedder, Embedder) else _Waiting(embedder)
+        is_former = embedder is not None and not hasattr(embedder, "begin_query")
+        self._embedder = _Waiting(embedder) if is_former else embedder
         self._failure: ModelError | None = None
         self._failed_at_s = 0.0
         self._opening: threading.Thread | None = None
