@@ -25,7 +25,6 @@ from memory_agent.recall.duplicates import ECHO_COSINE
 from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import highlights
 from memory_agent.recall.interleaving import Pick
-from memory_agent.recall.query import Query
 from memory_agent.recall.search import Search
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
 from memory_agent.storage.codec import time_of
@@ -117,7 +116,7 @@ class Answering:
             "like": None if like is None else "".join(self._ids([int(found.rows[like])])) or None,
             "repeats": self._repeats(pick),
             "filter": "none" if search.mask is None else "exact",
-            "filters": _conditions(query),
+            "filters": _conditions(search),
             "dates": [msgspec.to_builtins(date) for date in search.dates],
             "dates_mode": query.dates,
             "matching": None if search.mask is None else int(np.count_nonzero(search.mask)),
@@ -166,11 +165,14 @@ def _retrieval(pick: Pick) -> Retrieval:
 _NO_CONDITIONS: tuple[object, ...] = (None, ())
 
 
-def _conditions(query: Query) -> dict[str, Any]:
-    """Return the conditions of the query's filter, by field."""
+def _conditions(search: Search) -> dict[str, Any]:
+    """Return the conditions of the query's filter, by field; `spans` are the times of the query, where they filter."""
+    query = search.query
     conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
     if query.floor is not None:
         conditions["min_score"] = query.floor
+    if query.dates == "filter":
+        conditions["spans"] = msgspec.to_builtins([(date.since, date.until) for date in search.dates])
     return {field: value for field, value in conditions.items() if value not in ([], *_NO_CONDITIONS)}
 
 

@@ -22,7 +22,6 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _VARIES = (
     "consolidated_at",  # by upkeep, whenever a host gets to it
     "took_ms",
-    "filter_ms",
     "disk_bytes",
     "bytes_before",
     "bytes_after",
