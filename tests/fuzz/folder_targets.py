@@ -78,7 +78,7 @@ def _store(is_encrypted: bool) -> Store:
         batch.put(RECORD, np.asarray([1, 0, 0, 0], np.float32))
     columns = derived.empty_columns(STORE)
     columns.apply(batch.changes)
-    derived.save(store, columns)
+    derived.write(store, derived.capture(store, columns))
     return store
 
 

@@ -130,7 +130,7 @@ def test_columns_that_lack_rows_or_hold_others_are_found(filled: Path) -> None:
     strange = Change(10_000, "put", msgspec.structs.replace(record, id="strange"), None, False)
     missing = Change(row, "delete", None, None, False)
     applied = archive.view.applied
-    archive._columns.apply(Changes(applied, applied + 1, [strange, missing]))
+    archive._columns.apply(Changes(applied, applied + 1, [strange, missing], archive.view.stamp))
     archive._columns.applied = applied
     archive._save()
     archive.close()

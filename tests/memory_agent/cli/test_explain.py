@@ -56,7 +56,6 @@ def test_the_table_shows_parts_dates_filters_and_neighbours(run: Run) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "dates understood last week = 2026-02-16 … 2026-02-22" in lines
     assert "filters kinds episode" in lines
-    assert "filter worked filter first" in lines
     assert "memories that pass 4" in lines
     assert "# score cosine words fused date context lent alike when what" in lines
     assert "words: the match of words, as a share of the best one's" in lines
