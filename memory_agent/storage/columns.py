@@ -242,6 +242,7 @@ class Columns:
         try:
             columns._take(arrays)
         except (KeyError, ValueError, IndexError, msgspec.DecodeError) as error:
+            columns.close()
             raise IndexDamagedError(f"columns: {error}") from error
         columns.applied = applied
         columns._publish()
