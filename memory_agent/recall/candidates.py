@@ -66,12 +66,12 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     others = _without_cosine(search, limit)
     if others.size or slots.size != found.slots.size:
         found = _scored(search, np.union1d(slots, others), weight, best_bm25)
-    return msgspec.structs.replace(found, is_all=found.slots.size >= np.count_nonzero(scores > -np.inf) + others.size)
+    return msgspec.structs.replace(found, is_all=found.slots.size >= _answering(search, scores))
 
 
 def add(found: Candidates, slots: Slots, search: Search) -> Candidates:
     """Return the candidates with `slots`, none of them a candidate yet, scored like them."""
-    new = _scored(search, slots, found.weight, found.best_bm25)
+    new = _unsummed(search, slots, found.weight, found.best_bm25)
     order = np.argsort(np.concatenate((found.slots, slots)))
     parts = {part: np.concatenate((getattr(found, part), getattr(new, part)))[order] for part in _PARTS}
     return _with_sums(search, msgspec.structs.replace(found, **parts))
@@ -102,6 +102,13 @@ def _approximate(search: Search, weight: float, best_bm25: float) -> AnyScores:
     return scores
 
 
+def _answering(search: Search, scores: AnyScores) -> float:
+    """Return how many memories can answer; infinity while the vector index has not looked at all."""
+    if search.cosines is not None and search.cosines.unseen > -np.inf:
+        return np.inf
+    return float(np.count_nonzero((scores > -np.inf) | (search.bm25 > 0)))
+
+
 def _without_cosine(search: Search, limit: int) -> Slots:
     """Return the best `limit` by words among memories without a vector, or beyond what the vector index looked at."""
     view, cosines = search.view, search.cosines
@@ -111,26 +118,28 @@ def _without_cosine(search: Search, limit: int) -> Slots:
 
 
 def _scored(search: Search, slots: Slots, weight: float, best_bm25: float) -> Candidates:
+    return _with_sums(search, _unsummed(search, slots, weight, best_bm25))
+
+
+def _unsummed(search: Search, slots: Slots, weight: float, best_bm25: float) -> Candidates:
+    """Return candidates without rows, fused scores and dates."""
     nothing = np.zeros(slots.shape)
     cosines = np.full(slots.shape, np.nan)
     if search.cosines is not None and search.vector is not None:
         cosines = search.view.vectors.cosines(search.vector.centred, slots)
-    return _with_sums(
-        search,
-        Candidates(
-            slots=slots,
-            rows=slots,
-            cosines=cosines,
-            bm25=search.bm25[slots],
-            weight=weight,
-            best_bm25=best_bm25,
-            fused=nothing,
-            dates=nothing,
-            context=nothing,
-            lent=nothing,
-            lenders=np.full(slots.shape, -1, dtype=np.int64),
-            association=nothing,
-        ),
+    return Candidates(
+        slots=slots,
+        rows=slots,
+        cosines=cosines,
+        bm25=search.bm25[slots],
+        weight=weight,
+        best_bm25=best_bm25,
+        fused=nothing,
+        dates=nothing,
+        context=nothing,
+        lent=nothing,
+        lenders=np.full(slots.shape, -1, dtype=np.int64),
+        association=nothing,
     )
 
 

@@ -33,7 +33,7 @@ from memory_agent.recall.neighbours import LENDERS, with_neighbours
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVectors
-from memory_agent.recall.search import Search, search
+from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import mmr
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate
@@ -109,7 +109,7 @@ class RecallPipeline:
             leaders = leaders_of(found, searched)
             if found.is_all or echoes.leave_enough(found, leaders, top_k) or searched.deadline.expired():
                 return found, leaders
-            limit *= _FURTHER
+            limit, searched = limit * _FURTHER, looking_at_all(searched)
 
     def _baseline(self, searched: Search, found: Candidates, leaders: list[Leader], echoes: QueryEchoes) -> list[Pick]:
         leaders = self._folded(searched, found, leaders, echoes)

@@ -110,10 +110,20 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
         time = getattr(chosen, field)
         if time is not None and time.tzinfo is None:
             raise InvalidInputError(f"filter.{field}", "has no time zone")
+    for field in (*_NAMES, *_LISTS):
+        _check_unicode(field, getattr(chosen, field))
     _check_floor("min_quality", chosen.min_quality, least=0.0)
     _check_floor("min_score", chosen.min_score, least=-1.0)
     lists = {field: _distinct(field, getattr(chosen, field)) for field in _LISTS}
     return msgspec.structs.replace(chosen, **lists, **{name: getattr(chosen, name) or None for name in _NAMES})
+
+
+def _check_unicode(field: str, value: str | tuple[str, ...] | None) -> None:
+    """Raise `InvalidInputError` for a lone surrogate: the note of the recall could not be stored."""
+    try:
+        "".join(value or ()).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"filter.{field}", "is not valid Unicode") from error
 
 
 def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -75,6 +75,14 @@ def search(
     )
 
 
+def looking_at_all(search: Search) -> Search:
+    """Return the search with the cosines of all memories, where a graph looked at a part of them."""
+    if search.vector is None or search.cosines is None or search.cosines.unseen == -np.inf:
+        return search
+    cosines = search.view.vectors.scan(search.vector.centred, search.view.count, search.view.alive)
+    return msgspec.structs.replace(search, cosines=cosines)
+
+
 def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View) -> Mask | None:
     mask = view.mask(query.filter)
     if query.dates != "filter" or not dates:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -57,17 +57,17 @@ class Archive:
         Raises as `Store.open` does.
         """
         store = Store.open(folder, settings, role, key)
-        try:
+        with ExitStack() as undo:
+            undo.callback(store.close)
             with suppress(OSError):
                 derived.remove_obsolete(folder)
             archive = cls(store, settings, derived.load_columns(store, settings))
+            undo.callback(lambda: archive._columns.close())
             with store.snapshot() as snapshot:
                 is_short = derived.is_short(snapshot, archive._columns)
                 if is_short:
                     archive._bring_up(snapshot, from_records=False)
-        except BaseException:
-            store.close()
-            raise
+            undo.pop_all()
         if not is_short:
             archive._start_rebuild(from_records=False)
         return archive
@@ -194,8 +194,10 @@ class Archive:
         if self._is_closing or (self._save_thread is not None and self._save_thread.is_alive()):
             return
         saving = derived.capture(self.store, self._columns)
-        self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
-        self._save_thread.start()
+        with self._starting:
+            if not self._is_closing:  # else `close` has waited already, and holds what the thread waits for
+                self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
+                self._save_thread.start()
 
     def _save_beside(self, saving: derived.Saving) -> None:
         with suppress(MemoryAgentError, OSError):  # a cache; on a full disk the next batch stops the intake
@@ -257,7 +259,11 @@ class Archive:
             former, built = self._columns, derived.empty_columns(self._settings)
             if not former.view.live:
                 self._columns = built  # so that what is read is found
-            built.apply(snapshot.contents())
+            try:
+                built.apply(snapshot.contents())
+            except BaseException:
+                built.close()
+                raise
             self._columns, self._has_file = built, False
             former.close()
 
@@ -269,7 +275,9 @@ class Archive:
 
     def _wait(self) -> None:
         self._wait_for_rebuild()
-        if (thread := self._save_thread) is not None:
+        with self._starting:
+            thread = self._save_thread
+        if thread is not None:
             thread.join()
 
     @contextmanager

@@ -248,6 +248,7 @@ class Columns:
         try:
             columns._take(arrays)
         except (KeyError, ValueError, IndexError, msgspec.DecodeError) as error:
+            columns.close()
             raise IndexDamagedError(f"columns: {error}") from error
         columns.applied, columns.stamp = applied, stamp
         columns._publish()
@@ -415,6 +416,7 @@ class Columns:
             now, column = np.array(values, dtype=type_), self._columns[name]
             if not np.array_equal(column.view()[slots], now):
                 column.set(slots, now)
+        self._link(slots[self._columns["sessions"].view()[slots] == _NO_NAME])
         return sessions | set(self._columns["sessions"].view()[slots].tolist())
 
     def _set_vectors(self, vectored: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
@@ -505,11 +507,13 @@ class Columns:
         self._link(slots[self._alive.view()[slots]])
 
     def _link(self, slots: Slots) -> None:
-        """Link `slots` (m,), all live ones of some sessions."""
+        """Link `slots` (m,), all live ones of some sessions, or ones of no session, which have no neighbours."""
+        if not len(slots):
+            return
         rows, times, sessions = (self._columns[name].view()[slots] for name in ("rows", "times_us", "sessions"))
         order = np.lexsort((rows, times, sessions))
         slots, sessions = slots[order], sessions[order]
-        is_next = sessions[1:] == sessions[:-1]
+        is_next = (sessions[1:] == sessions[:-1]) & (sessions[1:] != _NO_NAME)
         for name, step in zip(_LINKS, (1, -1), strict=True):
             beside = np.full(len(slots), -1, dtype=np.int32)
             to, of = (beside[1:], slots[:-1]) if step > 0 else (beside[:-1], slots[1:])

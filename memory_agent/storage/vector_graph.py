@@ -114,8 +114,10 @@ class VectorGraph:
     def follow(self, vectors: Vectors) -> None:
         """Add the vectors that are new, in the background; returns at once."""
         with self._starting:
+            if self._closing.is_set():
+                return
             self._source = vectors
-            if self._thread is None and not self._closing.is_set() and self._is_due(vectors):
+            if self._thread is None and self._is_due(vectors):
                 self._thread = threading.Thread(target=self._build, name="vector-graph")
                 self._thread.start()
 
@@ -142,6 +144,8 @@ class VectorGraph:
             thread = self._thread
         if thread is not None:
             thread.join()
+        with self._starting:
+            self._source = None  # a view holds its graph: this cycle would keep all vectors until the next collection
 
     def _is_due(self, vectors: Vectors) -> bool:
         """Whether so many vectors are new that adding them pays; the graph is ready where they are not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_samples import NOW, START, message, texts
+from memory_samples import NOW, START, SUBJECTS, message, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.recall.duplicates import Leader, fold
 from memory_agent.recall.selection import LIKE_COSINE, mmr
-from memory_agent.settings import RecallSettings
+from memory_agent.records import MemoryRecord
+from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
 from memory_agent.storage.terms import fingerprint
 
 FIX = "Restarted the billing worker and the queue drained"
@@ -185,3 +187,34 @@ def test_forgetting_one_of_them_leaves_the_others(memory: Memory) -> None:
     memory.forget([best.record.id, best.origins[0].id])
     left = memory.recall("billing worker").memories
     assert [(found.count, found.record.id) for found in left] == [(1, best.origins[1].id)]
+
+
+def test_memories_without_a_vector_are_found_behind_hundreds_of_duplicates_without_one(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    others = [f"{FIX} as step {number} of many" for number in range(4)]
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        memory.ingest([message(0, "Sourdough")], now=NOW)
+        with memory._archive.batch() as batch:
+            for number, text in enumerate([FIX] * 300 + others):
+                record = MemoryRecord(
+                    id=f"m-{number}", text=text, source="worker_result", kind="episode", timestamp=START
+                )
+                batch.put(record, None)
+        result = memory.recall(FIX, top_k=5, now=NOW)
+    assert sorted(texts(result)) == sorted([FIX, *others])
+
+
+def test_an_answer_is_filled_behind_more_duplicates_than_a_graph_returns(tmp_path: Path, embedder: Embedder) -> None:
+    others = [f"{FIX}, step {number}" for number in range(4)]
+    filler = [f"{SUBJECTS[number % len(SUBJECTS)]}, part {number}" for number in range(60)]
+    settings = Settings(embedder=EmbedderSettings(allow_download=False), store=StoreSettings(exact_search_limit=100))
+    with Memory.open(tmp_path / "alice", embedder=embedder, settings=settings) as memory:
+        said = enumerate([*others, *[FIX] * 600, *filler])
+        memory.ingest([message(number, text) for number, text in said], now=NOW)
+        deadline = time.monotonic() + 60
+        while memory.stats().index != "approximate":
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        result = memory.recall(FIX, top_k=5, mode="vector", now=NOW)
+    assert sorted(texts(result)) == sorted([FIX, *others])

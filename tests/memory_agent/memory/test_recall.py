@@ -337,3 +337,14 @@ def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(fi
     assert isinstance(filled, MemoryProvider)
     by_model = {"no_model", "embedder_timeout", "vectors_pending", "model_changed"}
     assert by_model | {"index_rebuilding", "deadline", "waking"} == set(REASONS)
+
+
+@pytest.mark.parametrize("field", ["session_id", "run_id", "channel_id", "agent_id", "tags"])
+def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
+    tmp_path: Path, embedder: Embedder, field: str
+) -> None:
+    """Its note could not be stored, and every batch takes the notes along."""
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        with pytest.raises(InvalidInputError, match=f"filter.{field}"):
+            memory.recall("login", filter={field: ["\ud800"] if field == "tags" else "\ud800"}, now=NOW)
+        assert memory.ingest([message(1)], now=NOW).kept == 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -13,11 +14,11 @@ from filter_worlds import NDIM, START, World, open_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memory_agent.recall.candidates import Candidates, shortlist
+from memory_agent.recall.candidates import Candidates, add, shortlist
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.query import make_query
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.search import Search, search
+from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, Mode, UnderstoodDate
 from memory_agent.settings import RecallSettings
 
@@ -244,6 +245,36 @@ def test_without_a_vector_a_floor_that_was_asked_for_lets_nothing_through(world:
 
 def test_without_a_vector_the_mode_vector_falls_back_to_words(world: World) -> None:
     assert shortlist(searched(world, seed=None, mode="vector"), 50, sure=10).bm25.min() > 0
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("text", ["alpha word5", "all", "nothing of it"])
+def test_a_shortlist_is_all_exactly_when_it_holds_everything_that_can_answer(
+    world: World, weight: float, text: str
+) -> None:
+    """Else a recall would leave out what could fill its answer, or search for it until the deadline."""
+    given = msgspec.structs.replace(searched(world, text=text), settings=RecallSettings(vector_weight=weight))
+    found = looking_at_all(given)
+    view = found.view
+    can_answer = view.alive & (found.bm25 > 0)
+    if weight > 0 or not can_answer.any():
+        can_answer |= np.isfinite(view.vectors.scan(vector_of(1), view.count, view.alive).values)
+    limit, is_all = 10, False
+    while not is_all:
+        assert limit < 100 * view.count, "it is found out"
+        short = shortlist(found, limit, sure=1)
+        is_all = set(np.flatnonzero(can_answer).tolist()) <= set(short.slots.tolist())
+        assert short.is_all == is_all
+        limit *= 8
+    assert shortlist(given, view.count, sure=1).is_all == (found is given)
+
+
+def test_candidates_without_a_vector_join_those_with_one(world: World) -> None:
+    found = searched(world, seed=1, mode="vector")
+    lacking = found.view.slots([row for row in world.records if np.isnan(world.vectors[row, 0])][:2])
+    short = shortlist(found, 5, sure=5)
+    joined = add(short, lacking, found)
+    assert np.allclose(joined.fused[np.isin(joined.slots, lacking)], np.nanmean(joined.cosines))
 
 
 @pytest.mark.slow

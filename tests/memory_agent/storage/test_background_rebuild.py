@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from samples import NDIM, SMALL, memory, unit_vectors
 
-from memory_agent.errors import StoreDamagedError
+from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.storage import columns, derived
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Change, Changes
 from memory_agent.storage.codec import row_key
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.snapshot import RECORDS, Snapshot
+from memory_agent.storage.vector_graph import VectorGraph
 
 COUNT = 200
 
@@ -210,3 +211,30 @@ def test_a_rebuild_from_damaged_records_fails_by_name_and_batches_go_on(closed: 
     add(archive, COUNT, 10)
     assert archive.store.count == COUNT + 10
     archive.close()
+
+
+def test_what_fails_to_open_or_to_be_rebuilt_builds_no_graph_in_the_background(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = msgspec.structs.replace(SMALL, exact_search_limit=1)
+    archive = Archive.open(closed, limited, "library")
+    archive.rebuild()
+    archive.close()
+
+    def slowly(graph: VectorGraph, *_: object) -> None:
+        assert graph._closing.wait(60)
+
+    def damaged(*_: object) -> bool:
+        raise StoreDamagedError("damaged")
+
+    monkeypatch.setattr(VectorGraph, "_add", slowly)
+    (closed / derived.GRAPH_FILE).unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(derived, "is_short", damaged)
+        with pytest.raises(StoreDamagedError):
+            Archive.open(closed, limited, "library")
+    with monkeypatch.context() as patched:
+        patched.setattr(Columns, "_take", lambda *_: [][0])
+        with pytest.raises(IndexDamagedError):
+            derived.read_columns(closed, limited, None)
+    assert not [thread for thread in threading.enumerate() if thread.name == "vector-graph"]

@@ -304,6 +304,18 @@ def test_sessions_that_arrive_backwards_are_ordered() -> None:
     assert_holds(columns.view, records, {})
 
 
+def test_a_memory_that_leaves_its_session_has_no_neighbours() -> None:
+    records = {row: memory(text=f"turn {row}", session_id="s-1") for row in range(1, 6)}
+    columns = built(records, {})
+    records[3] = msgspec.structs.replace(records[3], session_id=None)
+    columns.apply(Changes(1, 2, [Change(3, "update", records[3], None, False)]))
+    assert_holds(columns.view, records, {})
+    for row in (2, 4):
+        records[row] = msgspec.structs.replace(records[row], session_id=None)
+    columns.apply(Changes(2, 3, [Change(row, "update", records[row], None, False) for row in (2, 4)]))
+    assert_holds(columns.view, records, {})
+
+
 def test_equal_texts_are_found_before_and_after_they_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "_MOST_UNSORTED", 10)
     records = {row: memory(f"text {row % 5}") for row in range(1, 60)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -12,10 +13,11 @@ import pytest
 from brute_force import assert_holds, assert_searches
 from samples import NDIM, SMALL, memory, unit_vectors
 
-from memory_agent.errors import IndexDamagedError
+from memory_agent.errors import IndexDamagedError, StoreError
 from memory_agent.records import MemoryFilter
 from memory_agent.storage import derived
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.columns import Columns
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
@@ -221,6 +223,33 @@ def test_batches_go_on_while_the_columns_are_saved(
     again = archives(closed)
     assert was_loaded(again)
     assert_right(again)
+
+
+def test_a_store_that_is_closed_while_a_save_begins_closes(
+    closed: Path, archives: Callable[[Path], Archive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = archives(closed)
+    capture, wait, waited = derived.capture, archive._wait, threading.Event()
+    closing = threading.Thread(target=archive.close, daemon=True)
+
+    def waiting() -> None:
+        wait()
+        waited.set()
+
+    def slow(store: Store, columns: Columns) -> derived.Saving:
+        saving = capture(store, columns)
+        if not archive._is_closing:
+            closing.start()
+            assert waited.wait(60)
+        return saving
+
+    monkeypatch.setattr(archive, "_wait", waiting)
+    monkeypatch.setattr(derived, "capture", slow)
+    monkeypatch.setattr("memory_agent.storage.archive._SAVED_AT_LEAST_EVERY", 20)
+    with suppress(StoreError):  # of the batches that come too late
+        add(archive, 20, seed=2)
+    closing.join(30)
+    assert not closing.is_alive()
 
 
 def test_changes_made_without_the_columns_are_caught_up_from_the_log(

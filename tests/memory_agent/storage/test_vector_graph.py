@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from math import inf
 from pathlib import Path
 
@@ -167,6 +169,20 @@ def test_closing_stops_a_build_and_views_answer_exactly() -> None:
     assert looks_at_all(view)
     table.append(VECTORS[:1])
     assert looks_at_all(table.view())
+
+
+def test_a_closed_table_is_freed_at_once() -> None:
+    """Compaction replaces it, and it may hold hundreds of megabytes."""
+    table = filled()
+    built(table)
+    table.close()
+    left = weakref.ref(table._coarse.chunks[0][1])
+    gc.disable()
+    try:
+        del table
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("cipher", [None, Cipher(bytes(32), "index")], ids=["plain", "encrypted"])
