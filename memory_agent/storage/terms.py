@@ -112,11 +112,6 @@ def query_words(text: str) -> list[str]:
     return (telling or list(words))[:_MOST_WORDS]
 
 
-def match_expression(words: list[str]) -> str:
-    """Return the FTS5 expression that matches any of `words`."""
-    return " OR ".join(f'"{word}"' for word in words)
-
-
 def said_words(text: str) -> list[str]:
     """Return the words of `text` in order, without case, surrounding punctuation, articles and courtesies.
 
