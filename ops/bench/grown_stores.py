@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from memory_agent import Memory
-from memory_agent.embedders import Embedder, Embeddings, Progress, open_embedder
+from memory_agent.embedders import Embedder, EmbedderInfo, Progress, SettledVector, open_embedder
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 from ops.bench.texts import events, passages
@@ -43,42 +43,35 @@ _NOISE = 0.35
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class KnownVector:
-    """A query's vector that needs no waiting."""
-
-    vector: Embedding
-
-    def result(self) -> Embedding:
-        """Return the vector."""
-        return self.vector
-
-
-class MixedVectors:
-    """An `Embedder` that mixes vectors: two of the model's, weighted .6 and .4, and noise. Same text, same bits."""
+class MixedVectors(Embedder):
+    """Mixes vectors: two of a model's, weighted .6 and .4, and noise. Same text, same bits."""
 
     def __init__(self, model: Embedder) -> None:
         """Embed the passages to mix; `model` stays the caller's."""
-        self.info = model.info
-        self.count_tokens = model.count_tokens
+        self._model = model
         self._basis = model.embed_texts(passages(_BASIS, _BASIS_SEED))
         self._prepared: dict[str, Embedding] = {}
+
+    @property
+    def info(self) -> EmbedderInfo:
+        """The origin of the passages' vectors."""
+        return self._model.info
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Mix the vectors of the next texts, instead of those prepared before."""
         self._prepared = {text: self._mix(text) for text in texts}
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> KnownVector:
+    def begin_query(self, text: str, timeout_s: float | None = None) -> SettledVector:
         """Return the (d,) vector of `text`, at once."""
-        return KnownVector(self.embed_query(text))
+        return SettledVector(self._vector(text))
 
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`."""
-        return self._vector(text)
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> SettledVector:
+        """Return the (n, d) vectors of `texts`, at once."""
+        return SettledVector(np.stack([self._vector(text) for text in texts]))
 
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`."""
-        return np.stack([self._vector(text) for text in texts])
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """Return the number of tokens of `text`."""
+        return self._model.count_tokens(text, timeout_s)
 
     def close(self) -> None:
         """Drop the prepared vectors."""
