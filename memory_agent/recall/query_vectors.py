@@ -54,8 +54,11 @@ class QueryVectors:
         deadline.degrade("deadline")
         return None
 
-    def finish(self, pending: PendingVector, deadline: Deadline) -> QueryVector | None:
-        """Wait for the vector of a query and return it, or None with a reason noted in `deadline`."""
+    def finish(self, pending: PendingVector, stored: str, deadline: Deadline) -> QueryVector | None:
+        """Wait for the vector of a query and return it, or None with a reason noted in `deadline`.
+
+        `stored` names the embedder of the vectors that are searched, "" without any.
+        """
         try:
             vector = pending.result()
             stamp = self._embedder.get(0).info.stamp
@@ -65,7 +68,7 @@ class QueryVectors:
         except ModelError:
             deadline.degrade("no_model")
             return None
-        if not comparable(self._archive.store.stamp or stamp, stamp):
+        if not comparable(stored or self._archive.store.stamp or stamp, stamp):
             deadline.degrade("model_changed")
             return None
         if self._archive.store.pending_count:

@@ -54,7 +54,7 @@ def search(
     words = query_words(query.text)
     mask = _filtered(query, dates, view)
     bm25 = _by_words(query, words, view, deadline)
-    vector = None if pending is None else vectors.finish(pending, deadline)
+    vector = None if pending is None else vectors.finish(pending, view.stamp, deadline)
     if vector is None and query.mode == "vector":  # words rather than nothing
         bm25 = view.words.scores(words)
     mask = _above_floor(query, vector, view, mask)

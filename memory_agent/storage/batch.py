@@ -301,7 +301,8 @@ class Batch(Snapshot):
         """Write the state and settle the changes; called by the store before the commit."""
         self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
         after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
-        self.changes = Changes(after, self.state.last_change, tuple(self.resolve(self._entries)))
+        rows = tuple(self.resolve(self._entries))
+        self.changes = Changes(after, self.state.last_change, rows, self.state.stamp or "")
 
     def _index_run(self, old: StoredTrajectory | None, new: StoredTrajectory | None) -> None:
         before = {} if old is None else index_entries(old)

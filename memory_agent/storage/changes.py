@@ -54,12 +54,13 @@ class Change(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     """A range of the change log: from `after` (exclusive) through `through` (inclusive).
 
-    `rows` holds each row at most once. It may be lazy: iterate it once.
+    `rows` holds each row at most once. It may be lazy: iterate it once. `stamp` names the embedder of the vectors then.
     """
 
     after: int
     through: int
     rows: Iterable[Change]
+    stamp: str = ""
 
 
 def texts_of(record: MemoryRecord) -> tuple[str, ...]:

@@ -77,7 +77,8 @@ class View:
     """The columns at one moment: arrays (n,) by slot, `vectors` and `words`. Immutable and thread-safe.
 
     `qualities` are NaN where there is none; `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`.
-    Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it.
+    Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
+    `stamp` names the embedder of the vectors.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class View:
         equal: Sorted,
         indexes: tuple[VectorView, WordView],
         counts: tuple[int, int],
+        stamp: str,
     ) -> None:
         self.rows: Rows = arrays["rows"]
         self.alive: Mask = arrays["alive"]
@@ -98,6 +100,7 @@ class View:
         self.sources: npt.NDArray[np.uint8] = arrays["sources"]
         self.vectors, self.words = indexes
         self.live, self.applied = counts
+        self.stamp = stamp
         self._arrays = arrays
         self._names = names
         self._first_row, self._slot_of = slot_of
@@ -218,6 +221,7 @@ class Columns:
     def __init__(self, vectors: VectorIndex, words: WordIndex) -> None:
         """Begin without memories, with empty indexes."""
         self.applied = 0
+        self.stamp = ""
         self.vectors = vectors
         self._words = words
         self._columns: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _TYPES.items()}
@@ -233,7 +237,9 @@ class Columns:
         self._publish()
 
     @classmethod
-    def from_arrays(cls, arrays: LoadedArrays, vectors: VectorIndex, words: WordIndex, applied: int) -> Columns:
+    def from_arrays(
+        cls, arrays: LoadedArrays, vectors: VectorIndex, words: WordIndex, applied: int, stamp: str
+    ) -> Columns:
         """Continue from what `arrays` returned after change `applied`, with the indexes of its sections.
 
         The arrays may be mapped. Raises `IndexDamagedError` where they do not fit together.
@@ -243,7 +249,7 @@ class Columns:
             columns._take(arrays)
         except (KeyError, ValueError, IndexError, msgspec.DecodeError) as error:
             raise IndexDamagedError(f"columns: {error}") from error
-        columns.applied = applied
+        columns.applied, columns.stamp = applied, stamp
         columns._publish()
         return columns
 
@@ -267,13 +273,16 @@ class Columns:
     def apply(self, changes: Changes) -> None:
         """Apply a range of the change log and publish the view, that of a long range every 1,000 memories; idempotent.
 
-        Raises `IndexDamagedError` when the range does not continue
-        what was applied, or a change does not fit its row; the columns must then be rebuilt.
+        Raises `IndexDamagedError` when the range does not continue what was applied, a change does not fit its row, or
+        the vectors are of another embedder now; the columns must then be rebuilt.
         """
         if changes.through <= self.applied:
             return
         if changes.after != self.applied:
             raise IndexDamagedError(f"changes follow {changes.after}, the columns are at {self.applied}")
+        if self.stamp != changes.stamp and self.view.vectors.count:
+            raise IndexDamagedError("the vectors are of another embedder")
+        self.stamp = changes.stamp
         rows = iter(changes.rows)
         try:
             part = list(islice(rows, _STEP))
@@ -525,6 +534,7 @@ class Columns:
             self._equal,
             (self.vectors.view(), self._words.view()),
             (len(self._alive) - self._dead, self.applied),
+            self.stamp,
         )
 
 

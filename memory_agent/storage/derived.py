@@ -75,7 +75,7 @@ def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -
     )
     vectors.load_graph(folder / GRAPH_FILE, cipher)
     words = Postings.from_arrays(section(arrays, "words"))
-    return header, Columns.from_arrays(arrays, vectors, words, header.applied)
+    return header, Columns.from_arrays(arrays, vectors, words, header.applied, header.stamp)
 
 
 def load_columns(store: Store, settings: StoreSettings) -> Columns:
@@ -109,7 +109,7 @@ def follow(snapshot: Snapshot, columns: Columns) -> bool:
 
 def capture(store: Store, columns: Columns) -> Saving:
     """Return the columns as of now, to be written while they change further."""
-    header = ColumnsHeader(version=_VERSION, lineage=store.lineage, stamp=store.stamp or "", applied=columns.applied)
+    header = ColumnsHeader(version=_VERSION, lineage=store.lineage, stamp=columns.stamp, applied=columns.applied)
     return Saving(header, columns.arrays(), columns.vectors.graph_writer())
 
 

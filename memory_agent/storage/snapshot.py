@@ -218,12 +218,12 @@ class Snapshot:
         if not state.forgotten_through <= seq <= state.last_change:
             return None
         entries = (decode_entry(row_number(k), v) for k, v in self._transaction.scan(CHANGES, row_key(seq + 1)))
-        return Changes(seq, state.last_change, self.resolve(entries))
+        return Changes(seq, state.last_change, self.resolve(entries), state.stamp or "")
 
     def contents(self) -> Changes:
         """Return all memories as if they were new, for columns that begin empty. Lazy as `changes_after`."""
         rows = (Change(row, "put", record, self.vector(row), True) for row, record in self.scan())
-        return Changes(0, self.state.last_change, rows)
+        return Changes(0, self.state.last_change, rows, self.state.stamp or "")
 
     def resolve(self, entries: Iterable[LogEntry]) -> Iterator[Change]:
         """Settle log entries, with the current state of each row."""

@@ -62,7 +62,7 @@ class GivenVector:
     def begin(self, text: str, deadline: Deadline) -> GivenVector:
         return self
 
-    def finish(self, pending: GivenVector, deadline: Deadline) -> QueryVector | None:
+    def finish(self, pending: GivenVector, stored: str, deadline: Deadline) -> QueryVector | None:
         return self._vector
 
 

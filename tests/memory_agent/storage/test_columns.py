@@ -156,7 +156,7 @@ class ColumnsModel(RuleBasedStateMachine):
         arrays = {name: _whole(array) for name, array in self.columns.arrays().items()}
         vectors = VectorTable.from_arrays(section(arrays, "vectors"))
         self.columns = Columns.from_arrays(
-            arrays, vectors, Postings.from_arrays(section(arrays, "words")), self.columns.applied
+            arrays, vectors, Postings.from_arrays(section(arrays, "words")), self.columns.applied, ""
         )
 
     @rule()
@@ -325,7 +325,7 @@ def test_arrays_that_do_not_fit_together_are_damage() -> None:
         good | {"names": good["names"][:-1]},
     ):
         with pytest.raises(IndexDamagedError):
-            Columns.from_arrays(bad, VectorTable(), Postings(), 1)
+            Columns.from_arrays(bad, VectorTable(), Postings(), 1, "")
 
 
 def test_readers_see_whole_batches_while_changes_are_applied() -> None:
@@ -372,3 +372,12 @@ def _record(view: Any, row: int) -> MemoryRecord:
 def _whole(array: Any) -> npt.NDArray[Any]:
     """One array, that nothing else holds, of one or of parts."""
     return np.concatenate(array) if isinstance(array, list) else array.copy()
+
+
+def test_vectors_of_another_embedder_are_not_followed_and_the_view_names_its_own() -> None:
+    columns = Columns(VectorTable(), Postings())
+    columns.apply(Changes(0, 1, [Change(1, "put", memory(), VECTORS[0], True)], "one"))
+    assert columns.view.stamp == "one"
+    with pytest.raises(IndexDamagedError):
+        columns.apply(Changes(1, 2, puts([memory()], 2), "other"))
+    assert (columns.view.stamp, columns.view.live) == ("one", 1)
