@@ -103,7 +103,7 @@ class Masker:
         >>> masker.value({"user": "ann", "password": word})
         {'user': 'ann', 'password': '[masked:password]'}
         """
-        return self._value(value, self._marks.rows(repr(value))) if self._formats else value
+        return self._value(value, self._marks.rows_within(value)) if self._formats else value
 
     def event(self, event: Event) -> Event:
         """Return the event with payload and unknown fields masked. Its ids are kept, so a repeat is recognised.
@@ -114,7 +114,7 @@ class Masker:
         """
         if not self._formats:
             return event
-        marked = self._marks.rows(msgspec.json.encode((event.payload, event.extra)).decode())
+        marked = self._marks.rows_within((event.payload, event.extra))
         payload, extra = self._value(event.payload, marked), self._value(event.extra, marked)
         if payload == event.payload and extra == event.extra:
             return event
@@ -267,6 +267,7 @@ class _Marks:
     def __init__(self, formats: Sequence[SecretFormat]) -> None:
         self._exact: dict[str, dict[str, list[int]]] = {}
         self._any_case: dict[str, dict[str, list[int]]] = {}
+        self._every: Marked = {row: one.marks for row, one in enumerate(formats)}
         for row, one in enumerate(formats):
             by_sign = self._any_case if one.ignores_case else self._exact
             for mark in one.marks:
@@ -283,6 +284,14 @@ class _Marks:
                             for row in marks[mark]:
                                 marked.setdefault(row, []).append(mark)
         return dict(sorted(marked.items()))
+
+    def rows_within(self, value: Any) -> Marked:
+        """Return the rows whose marks occur in the strings of a nested value; every row if JSON cannot hold it."""
+        try:
+            written = msgspec.json.encode(value)  # leaves every mark as it is: none has a quote or a backslash
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return self._every
+        return self.rows(written.decode())
 
 
 def _sign(mark: str) -> str:

@@ -56,8 +56,12 @@ class HostConnection:
             self.close()
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
+        connecting = self._connecting
+        await asyncio.wait((connecting,))
+        if connecting.cancelled():
+            raise UnavailableError(f"{self._name}: the connection was closed")
         try:
-            return await asyncio.shield(self._connecting)
+            return connecting.result()
         except HostDiedError as error:
             raise UnavailableError(f"{self._name} is not up: {error}") from error
 

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -32,6 +32,7 @@ log = structlog.get_logger()
 
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
+_MOVE_PATIENCE_S = 0.5
 
 
 @dataclass
@@ -103,12 +104,16 @@ class Hosts:
             await self._sleep(user_id)
 
     @asynccontextmanager
-    async def kept_asleep(self, user_id: str) -> AsyncIterator[None]:
-        """Keep the user asleep in the block, after running calls; new ones wait."""
+    async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
+        """Keep the user asleep in the block, after running calls; new ones wait.
+
+        Raises `TimeoutError` if the running calls take longer than `patience_s`.
+        """
         async with self._locked(user_id):
-            while user_id in self._busy:
-                self._changed.clear()
-                await self._changed.wait()
+            async with asyncio.timeout(patience_s):
+                while user_id in self._busy:
+                    self._changed.clear()
+                    await self._changed.wait()
             await self._close(user_id)
             yield
 
@@ -120,11 +125,14 @@ class Hosts:
     async def balance(self) -> None:
         """Move one busy user off a host that it shares with others while another host idles, if there is one.
 
-        Its running requests end first; later ones wait until it has woken again, at the host with the least load.
+        Its running requests end first; later ones wait until it has woken again, at the host with the least load. If
+        one runs for longer than a recall may wait, the user stays until the next round.
         """
         user_id = self._directory.misplaced(time.monotonic())
-        if user_id is not None:
-            async with self.kept_asleep(user_id):
+        if user_id is None:
+            return
+        with suppress(TimeoutError):
+            async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
                 log.info("user.moved", user_id=user_id)
 
     async def fill_vectors(self) -> int:

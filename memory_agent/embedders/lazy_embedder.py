@@ -38,8 +38,7 @@ class LazyEmbedder:
         """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
         self._settings = settings
         self._given = embedder is not None
-        is_former = embedder is not None and not hasattr(embedder, "begin_query")
-        self._embedder = _Waiting(embedder) if is_former else embedder
+        self._embedder = _Waiting(embedder) if embedder is not None and _is_former(embedder) else embedder
         self._failure: ModelError | None = None
         self._failed_at_s = 0.0
         self._opening: threading.Thread | None = None
@@ -132,6 +131,11 @@ class _Waiting(Embedder):
     def close(self) -> None:
         """Close the embedder."""
         self._embedder.close()
+
+
+def _is_former(embedder: Embedder) -> bool:
+    """Whether this is of the former protocol. `isinstance` would read `info`, for which a `RemoteEmbedder` must ask."""
+    return getattr(type(embedder), "begin_query", Embedder.begin_query) is Embedder.begin_query
 
 
 def _settled(embed: Callable[[], Embeddings]) -> SettledVector:

@@ -193,6 +193,26 @@ def test_requests_fail_when_the_process_dies_and_the_next_ones_find_its_successo
     process.kill()
 
 
+def test_requests_that_wait_for_the_process_fail_when_the_connection_is_closed() -> None:
+    async def scenario() -> None:
+        located = asyncio.Event()
+
+        async def locate() -> str:
+            located.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        connection = HostConnection("host-1", locate)
+        asked = [asyncio.create_task(connection.request(STATS, 60.0)) for _ in range(4)]
+        await located.wait()
+        asked[0].cancel()
+        connection.close()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] + [UnavailableError] * 3
+
+    asyncio.run(scenario())
+
+
 def test_a_process_whose_socket_file_is_removed_still_answers_and_can_be_found(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.start()

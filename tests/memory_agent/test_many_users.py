@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from memory_agent.daemon import hosts as hosts_module
 from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.host import MemoryHost
@@ -223,6 +224,37 @@ def test_a_busy_user_moves_to_a_host_that_idles_and_waits_for_its_running_reques
         await ask(hosts, moved)
         assert sharing(hosts, first) == {first}
         assert sharing(hosts, second) == {second}
+
+    asyncio.run(go())
+
+
+def test_a_user_with_a_long_request_is_not_moved_and_its_other_requests_do_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts_module, "_MOVE_PATIENCE_S", 0.01)
+
+    async def go() -> None:
+        world = Processes()
+        hosts = hosts_of(world, dedicated_hosts=0, shared_hosts=2)
+        users = ("a", "b", "c")
+        for user_id in users:
+            await ask(hosts, user_id)
+        alone = next(user_id for user_id in users if len(sharing(hosts, user_id)) == 1)
+        await hosts.sleep(alone)
+        both = set(users) - {alone}
+        world.stuck = set(both)
+        long = [asyncio.create_task(ask(hosts, user_id)) for user_id in both]
+        await asyncio.sleep(0)
+        await hosts.balance()
+        assert world.slept == [alone]
+        world.stuck = set()
+        for user_id in both:
+            assert await ask(hosts, user_id) == user_id.encode()
+            assert sharing(hosts, user_id) == both
+        world.go_on.set()
+        await asyncio.gather(*long)
+        await hosts.balance()
+        assert len(world.slept) == 2
 
     asyncio.run(go())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, product
 from pathlib import Path
@@ -266,6 +267,50 @@ def test_values_at_any_depth_and_fields_named_as_secrets_are_masked() -> None:
         "token": "the",
         "summary": "nothing here",
     }
+
+
+class _Fields(Mapping[str, object]):
+    """A mapping that JSON cannot hold, and whose `repr` shows nothing."""
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> object:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+@pytest.mark.parametrize(
+    "others", [{"n": 10**30}, {"n": 10**5000}, {"n": "\ud800"}, {1: 2, None: 3}, {"n": object()}, _Fields({"a": 1})]
+)
+def test_secrets_beside_what_json_cannot_hold_are_masked(others: Mapping[Any, Any]) -> None:
+    masker, token = Masker(), "ghp_" + "aB3" * 12
+    value = {"token of ours": [token], "others": others, "fields": _Fields({"note": token})}
+    masked = masker.value(value)
+    event = masker.event(
+        Event(
+            event_id="e", event_type="noted", user_id="ann", payload=value, timestamp=datetime(2026, 1, 1, tzinfo=UTC)
+        )
+    )
+    assert (
+        masked
+        == event.payload
+        == {
+            "token of ours": ["[masked:github_token]"],
+            "others": dict(others),
+            "fields": {"note": "[masked:github_token]"},
+        }
+    )
+
+
+def test_json_keeps_every_mark() -> None:
+    for one in secret_patterns.FORMATS:
+        assert all(mark in msgspec.json.encode(mark).decode() for mark in one.marks)
 
 
 def test_bytes_that_are_not_text_are_masked_too() -> None:

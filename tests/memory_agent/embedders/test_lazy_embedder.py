@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory_agent.embedders import Embeddings
+from memory_agent.embedders import Embedder, Embeddings
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.embedders.minilm import MiniLM
+from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError
 from memory_agent.memory import Memory
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
+from relay.access import ipc_endpoint
 
 WAIT_S = 60.0
 
@@ -43,6 +45,14 @@ def test_a_query_waits_for_the_opening_no_longer_than_its_timeout(unopened: Lazy
     pending = unopened.begin_query("impatient", 0.0)
     with pytest.raises(EmbedderUnavailableError, match="being opened"):
         pending.result()
+
+
+def test_an_embedder_that_is_away_is_taken_without_asking_it(tmp_path: Path) -> None:
+    away = RemoteEmbedder(ipc_endpoint(tmp_path / "away.sock"), timeout_s=0.05)
+    assert LazyEmbedder(away, EmbedderSettings()).get() is away
+    with Memory.open(tmp_path / "a", embedder=away) as memory:
+        assert memory.stats().memories == 0
+    away.close()
 
 
 def test_without_a_model_the_result_says_so(tmp_path: Path) -> None:
@@ -80,8 +90,17 @@ class _FormerEmbedder:
     def close(self) -> None: ...
 
 
-def test_an_embedder_of_the_former_protocol_works_as_before(tmp_path: Path, int8_model: MiniLM) -> None:
-    former: Any = _FormerEmbedder(int8_model)
+class _FormerHeir(_FormerEmbedder, Embedder):  # type: ignore[misc]
+    """One that inherits the protocol."""
+
+    info: Any = None
+
+
+@pytest.mark.parametrize("kind", [_FormerEmbedder, _FormerHeir])
+def test_an_embedder_of_the_former_protocol_works_as_before(
+    kind: type[_FormerEmbedder], tmp_path: Path, int8_model: MiniLM
+) -> None:
+    former: Any = kind(int8_model)
     embedder = LazyEmbedder(former, EmbedderSettings())
     assert np.array_equal(embedder.begin_query("sourdough").result(), int8_model.embed("sourdough"))
     with pytest.raises(EmbedderUnavailableError):
