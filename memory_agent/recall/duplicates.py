@@ -37,7 +37,7 @@ ECHO_COSINE = 0.8
 SAME_COSINE = 0.9
 """Cosine from which it counts as the same request; the run of a merely similar one may have succeeded elsewhere."""
 
-_REQUESTING = [SOURCES.index("user_input"), SOURCES.index("conductor_plan")]
+_IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 _LONGER_CHARS = 60  # allowed beyond twice the query; longer texts say more and are not examined
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
@@ -148,7 +148,7 @@ class QueryEchoes:
     def _requests(self, slots: Slots) -> dict[int, MemoryRecord]:
         """Return those of `slots` that might be the query in other words, with their memories."""
         view, vector = self._search.view, self._search.vector
-        slots = slots[np.isin(view.sources[slots], _REQUESTING)]
+        slots = slots[_IS_REQUEST[view.sources[slots]]]
         if vector is not None and slots.size:
             cosines = view.vectors.cosines(vector.raw, slots)
             self._same.update(slots[cosines >= SAME_COSINE].tolist())

@@ -51,7 +51,7 @@ def with_neighbours(found: Candidates, search: Search) -> Candidates:
     if settings.context_words:
         found = _with_context_words(found, windows, around, search)
     found = _with_loans(found, windows, search)
-    return keep(found, (found.lent > 0) | np.isin(found.slots, own)) if new.size else found
+    return keep(found, (found.lent > 0) | places_of(own, found.slots)[1]) if new.size else found
 
 
 def _with_context_words(found: Candidates, windows: Slots, around: Slots, search: Search) -> Candidates:

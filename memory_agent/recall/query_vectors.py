@@ -71,8 +71,6 @@ class QueryVectors:
         if not comparable(stored or self._archive.store.stamp or stamp, stamp):
             deadline.degrade("model_changed")
             return None
-        if self._archive.store.pending_count:
-            deadline.degrade("vectors_pending")
         return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector, stamp)
 
     def _centre(self, vector: Embedding, stamp: str) -> Embedding:

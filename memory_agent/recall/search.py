@@ -55,6 +55,8 @@ def search(
     mask = _filtered(query, dates, view)
     bm25 = _by_words(query, words, view, deadline)
     vector = None if pending is None else vectors.finish(pending, view.stamp, deadline)
+    if vector is not None and view.vectors.count < view.live:
+        deadline.degrade("vectors_pending")
     if vector is None and query.mode == "vector":  # words rather than nothing
         bm25 = view.words.scores(words)
     mask = _above_floor(query, vector, view, mask)

@@ -27,7 +27,6 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import Embedding
-from memory_agent.storage.codec import unit_vector
 from memory_agent.storage.column import Column
 from memory_agent.storage.indexes import Arrays, Cosines, GraphWriter, LoadedArrays, Mask, Scores, Slots
 from memory_agent.storage.vector_graph import VectorGraph
@@ -124,7 +123,7 @@ class TableView:
         The error follows from the lengths of what the coarse planes leave out (Cauchy and Schwarz): no vector exceeds
         it. Raises `InvalidInputError` for a query that is not finite, of length zero or of another d.
         """
-        unit = _quantized(unit_vector(query, self.ndim or None)[None])
+        unit = self._quantized(query)
         values = np.full(len(self._scales), nan, dtype=np.float32)
         if not self.count:
             return Cosines(values, 0.0, -inf)
@@ -146,7 +145,7 @@ class TableView:
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
         """Return exact cosines as `VectorView.cosines` does. Raises `InvalidInputError` as `scan` does."""
-        unit = _quantized(unit_vector(query, self.ndim or None)[None])
+        unit = self._quantized(query)
         if not self.count:
             return np.full(len(slots), nan)
         both = np.concatenate([unit.coarse, unit.fine])
@@ -156,6 +155,16 @@ class TableView:
         scales = self._scales[slots].astype(np.float64) * float(unit.scales[0])
         cosines: Scores = np.clip(product * scales, -1.0, 1.0)
         return cosines
+
+    def _quantized(self, query: Embedding) -> _Quantized:
+        """Return one query quantized. Raises `InvalidInputError` as `scan` does."""
+        vector = np.asarray(query, dtype=np.float32)
+        if vector.ndim != 1 or (self.ndim and vector.size != self.ndim):
+            raise InvalidInputError("vector", f"has shape {vector.shape}, expected ({self.ndim or 'd'},)")
+        quantized = _quantized(vector[None])
+        if np.isnan(quantized.scales[0]):
+            raise InvalidInputError("vector", "has length zero")
+        return quantized
 
     def vectors(self, slots: Slots) -> Embedding:
         """Return the vectors as `VectorView.vectors` does."""
