@@ -22,11 +22,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import psutil
 
 from memory_agent.care.encryption import store_encryptions
 from memory_agent.client import MemoryClient
-from memory_agent.daemon.capacity import capacity_here
+from memory_agent.daemon.capacity import capacity_here, usable_memory_bytes
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
 from memory_agent.embedders.lanes import usable_cores
@@ -117,7 +116,7 @@ def check_processor(settings: Settings, _layout: Layout) -> Finding:
 def check_capacity(settings: Settings, _layout: Layout) -> Finding:
     """Say how many processes and requests a daemon has on this machine."""
     chosen = capacity_here(settings.daemon)
-    machine = f"{usable_cores()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB"
+    machine = f"{usable_cores()} cores, {usable_memory_bytes() / 1e9:.0f} GB"
     hosts = f"{chosen.dedicated_hosts} hosts of one user, {chosen.shared_hosts} shared, {chosen.spare_hosts} spare"
     return Finding("ok", f"{machine}: up to {hosts}; {chosen.requests_in_flight} requests at a time")
 

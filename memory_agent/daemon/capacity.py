@@ -6,7 +6,9 @@ cores. They start when a user needs one, and an idle one costs 53 MB and half a 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -40,7 +42,19 @@ class Capacity:
 
 def capacity_here(settings: DaemonSettings) -> Capacity:
     """Return the capacity of a daemon on this machine."""
-    return capacity_of(settings, usable_cores(), psutil.virtual_memory().total)
+    return capacity_of(settings, usable_cores(), usable_memory_bytes())
+
+
+def usable_memory_bytes(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the memory of this machine, or what the control group of this process (v2) or one above it may use."""
+    limits = [psutil.virtual_memory().total]
+    with suppress(OSError, StopIteration):
+        line = next(line for line in own.read_text().splitlines() if line.startswith("0::/"))
+        group = groups / line.removeprefix("0::/")
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # no file, or "max"
+                limits.append(int((folder / "memory.max").read_text()))
+    return min(limits)
 
 
 def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capacity:

@@ -91,7 +91,7 @@ class AsyncReplySocket:
         self.endpoints = tuple(zeromq.bind(self._socket, endpoint, UnavailableError) for endpoint in endpoints)
 
         self._may_receive = asyncio.Event()
-        self._watch = zeromq.Watch(self._socket, self._may_receive.set)
+        self._watch = zeromq.Watch(self._socket, self._look)
 
     async def receive(self) -> Message:
         """Return the next request, after other tasks had a turn: a flood must not keep them from the loop."""
@@ -115,6 +115,11 @@ class AsyncReplySocket:
         self._socket.close(linger=_LINGER_MS)
         if self._authenticator is not None:
             self._authenticator.close()
+
+    def _look(self) -> None:
+        """Take the notice of a request even while nobody receives: the loop would find it again and again."""
+        if zeromq.can_receive(self._socket):
+            self._may_receive.set()
 
     def _read(self, frames: Sequence[Any]) -> Message | None:
         if self._authenticator is None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.daemon.capacity import Capacity, capacity_of
+from memory_agent.daemon.capacity import Capacity, capacity_of, usable_memory_bytes
 from memory_agent.settings import DaemonSettings, load_settings
 
 GIB = 1 << 30
@@ -54,3 +57,18 @@ def test_a_number_or_auto_may_be_set() -> None:
     overrides = {"daemon.shared_hosts": "auto", "daemon.dedicated_hosts": "0", "daemon.spare_hosts": 3}
     settings = load_settings(environment={}, overrides=overrides).daemon
     assert (settings.shared_hosts, settings.dedicated_hosts, settings.spare_hosts) == ("auto", 0, 3)
+
+
+def test_a_limit_of_the_control_group_or_of_one_above_it_is_the_memory(tmp_path: Path) -> None:
+    own, groups = tmp_path / "cgroup", tmp_path / "groups"
+    (groups / "a" / "b").mkdir(parents=True)
+    assert usable_memory_bytes(own, groups) == psutil.virtual_memory().total, "no control groups"
+    own.write_text("1:cpu:/x\n0::/a/b\n")
+    (groups / "a" / "b" / "memory.max").write_text("max\n")
+    assert usable_memory_bytes(own, groups) == psutil.virtual_memory().total
+    (groups / "a" / "memory.max").write_text("1048576\n")
+    assert usable_memory_bytes(own, groups) == 1 << 20
+    own.write_text("0::/\n")
+    assert usable_memory_bytes(own, groups) == psutil.virtual_memory().total
+    (groups / "memory.max").write_text("4096\n")
+    assert usable_memory_bytes(own, groups) == 4096

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +101,24 @@ def test_many_requests_at_a_time_get_their_own_replies() -> None:
         return replies
 
     assert asyncio.run(scenario()) == [[str(number).encode()] for number in range(50)]
+
+
+def test_the_loop_rests_while_a_request_waits_to_be_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        turns = itertools.count()
+        selector: Any = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+        select = selector.select
+        monkeypatch.setattr(selector, "select", lambda timeout: (next(turns), select(timeout))[1])
+        server = AsyncReplySocket([LOOPBACK])
+        client = AsyncRequestSocket(server.endpoints[0])
+        with pytest.raises(DeadlineExceededError):
+            await client.request(b"early", 0.3)
+        assert next(turns) < 100
+        assert (await server.receive()).frames == [b"early"]
+        client.close()
+        server.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("place", ["tcp", "ipc"])
