@@ -26,6 +26,7 @@ from relay import JournalSettings, check_journal
 from relay.disk import DATA_FILE, Finding, Findings, Report
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
+_ATTEMPTS = 3  # to read columns that their owner replaces
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,19 +55,17 @@ def check_user(
     Raises `StoreError` if the files cannot be read at all, such as encrypted ones without their `key`.
     """
     findings = Findings()
-    # Read the columns before the snapshot begins: they may be behind the records, never ahead.
     unbuilt = () if is_copy or (folder / COLUMNS_FILE).exists() else (COLUMNS_FILE,)
-    columns = None if is_copy or unbuilt else _columns(folder, key, findings)
     entries = 0
     try:
         with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
             entries = transaction.count(RECORDS)
             RecordsCheckup(transaction, findings, report).run()
-            if not is_copy and not _records_are_damaged(findings):
-                snapshot = Snapshot(transaction)
-                check_learner(snapshot, folder, key, findings)
-                if columns is not None:
-                    check_columns(snapshot, *columns, findings, report)
+            is_sound = not findings.listed()
+            if is_sound and not is_copy:
+                check_learner(Snapshot(transaction), folder, key, findings)
+        if not is_copy and not unbuilt:
+            _check_columns(folder, settings, key, findings, report, is_sound=is_sound)
     except StoreDamagedError as error:
         findings.add(PAGES, str(error))
     return PartReport(part=f"user {user_id}", entries=entries, findings=findings.listed(), unbuilt=unbuilt)
@@ -101,9 +100,23 @@ def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
     return PartReport(part="owners", entries=entries, findings=findings.listed())
 
 
-def _records_are_damaged(findings: Findings) -> bool:
-    """Whether the records have faults, so that the derived files cannot be compared with them."""
-    return any(finding.place not in (COLUMNS_FILE, GRAPH_FILE) for finding in findings.listed())
+def _check_columns(
+    folder: Path, settings: StoreSettings, key: UserKey | None, findings: Findings, report: Report, *, is_sound: bool
+) -> None:
+    """Check the saved columns, and compare them with the records where those are sound.
+
+    They are read before the records are opened: they may be behind the records, never ahead. They are read again if the
+    owner has saved newer ones meanwhile, and forgotten the changes in between.
+    """
+    for attempt in range(_ATTEMPTS):
+        columns = _columns(folder, key, findings)
+        if columns is None or not is_sound:
+            return
+        with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
+            snapshot = Snapshot(transaction)
+            if columns[0].applied >= snapshot.state.forgotten_through or attempt == _ATTEMPTS - 1:
+                check_columns(snapshot, *columns, findings, report)
+                return
 
 
 def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[ColumnsHeader, View] | None:

@@ -6,12 +6,14 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import msgspec
 import pytest
 from care_samples import GRAPH
 
+from memory_agent.care import checkup
 from memory_agent.care.checkup import PartReport, check_user
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
@@ -50,6 +52,35 @@ def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path
         )
     assert process.stdout.strip() == "()"
 
+
+def test_columns_that_are_saved_while_they_are_checked_are_no_finding(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = checkup._columns
+    saves = [_SAVING]
+
+    def overtaken(*arguments: Any) -> object:
+        columns = read(*arguments)
+        if saves:
+            subprocess.run([sys.executable, "-c", saves.pop(), str(filled)], check=True)
+        return columns
+
+    monkeypatch.setattr(checkup, "_columns", overtaken)
+    assert check(filled).findings == ()
+    assert not saves
+
+
+_SAVING = """
+import sys
+from pathlib import Path
+from memory_agent.settings import StoreSettings
+from memory_agent.storage.archive import Archive
+archive = Archive.open(Path(sys.argv[1]), StoreSettings(exact_search_limit=10), "library")
+with archive.batch() as batch:
+    batch.delete(1)
+archive.purge()
+archive.close()
+"""
 
 _CHECKING = """
 import sys

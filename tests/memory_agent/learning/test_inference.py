@@ -95,6 +95,19 @@ def test_a_run_that_reports_in_a_memorys_own_facts_used_it_at_half_credit(memory
     assert record.utility == Utility(used=1, reward_sum=0.8)
 
 
+def test_runs_wait_while_the_columns_are_rebuilt(memory: Memory) -> None:
+    """Words are then counted in a part of the memories, and rare ones would seem to say more."""
+    ran(memory, "r", 0, USED)
+    archive = memory._archive
+    with archive._writing:  # the rebuild has to wait for its end
+        archive._start_rebuild(from_records=True)
+        memory.sona.consolidate(LATER)
+        assert (used(memory), unread(memory)) == ([], 1)
+    archive.settled_view()
+    assert memory.sona.consolidate(LATER)
+    assert [name for name, *_ in used(memory)] == [id_of(memory, MUTEX)]
+
+
 def test_a_summary_counts_like_a_report(memory: Memory) -> None:
     ran(memory, "r", 0, "Looked around", summary="Set allkeys-lru and 512 MB on Redis, hot keys stay.")
     memory.sona.consolidate(LATER)
