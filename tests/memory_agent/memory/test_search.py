@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,12 +15,14 @@ from filter_worlds import NDIM, START, World, open_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from memory_agent.embedders import Embedder
+from memory_agent.memory import Memory
 from memory_agent.recall.candidates import Candidates, add, shortlist
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.query import make_query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.search import Search, looking_at_all, search
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, Mode, UnderstoodDate
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, Kind, MemoryFilter, Mode, UnderstoodDate
 from memory_agent.settings import RecallSettings
 
 LIMIT = 20
@@ -291,3 +294,14 @@ def test_filters_over_100_000_memories_are_exact(large: World, fields: dict[str,
     right = fused(large, found, chosen, 2)
     right = np.sort(right[np.isfinite(right)])[::-1][:50]
     assert np.allclose(best_of(shortlist(found, 50, sure=50), 50), right, rtol=0, atol=TOLERANCE)
+
+
+def test_of_equal_memories_the_later_one_comes_first(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        kinds: tuple[Kind, ...] = ("finding", "pattern", "episode")
+        modes: tuple[Mode, ...] = ("hybrid", "vector", "lexical")
+        twins = [memory.remember("Staging needs the VPN", kind=kind) for kind in kinds]
+        for mode in modes:
+            found = memory.recall("what does staging need?", mode=mode).memories
+            ids = [one.record.id for one in found]
+            assert ids == [twin.id for twin in reversed(twins)]
