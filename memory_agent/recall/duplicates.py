@@ -56,14 +56,10 @@ class Leader(msgspec.Struct, frozen=True):
 
 def fold(places: Iterable[tuple[int, int]]) -> list[Leader]:
     """Return the leaders of candidates given as (position, fingerprint), best first."""
-    leaders: dict[int, Leader] = {}
+    groups: dict[int, list[int]] = {}
     for place, fingerprint in places:
-        leader = leaders.get(fingerprint)
-        if leader is None:
-            leaders[fingerprint] = Leader(place, fingerprint, [])
-        else:
-            leader.folded.append(place)
-    return list(leaders.values())
+        groups.setdefault(fingerprint, []).append(place)
+    return [Leader(group[0], fingerprint, group[1:]) for fingerprint, group in groups.items()]
 
 
 def leaders_of(found: Candidates, search: Search) -> list[Leader]:

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from memory_agent.storage.terms import fold, stems, text_words, word_spans
@@ -41,7 +42,7 @@ def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence
 
     `query_words` are those of `terms.query_words`; a word is shared in any inflection.
     """
-    wanted = Counter(stems([fold(word) for word in query_words]))
+    wanted = _wanted(tuple(query_words))
     best: _Passage | None = None
     for column in (title, text, " ".join(tags)):
         if column and (hits := _hits(wanted, column)):
@@ -49,6 +50,12 @@ def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence
             if best is None or found.score > best.score:
                 best = found
     return () if best is None else (_marked(best),)
+
+
+@lru_cache(maxsize=8)
+def _wanted(query_words: tuple[str, ...]) -> Counter[str]:
+    """Return how many words of the query have each stem; asked for once per memory of an answer."""
+    return Counter(stems([fold(word) for word in query_words]))
 
 
 def _hits(wanted: Mapping[str, int], text: str) -> dict[int, str]:
