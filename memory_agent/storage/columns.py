@@ -352,7 +352,7 @@ class Columns:
         self._locate()
 
     def _locate(self) -> None:
-        """Find the slot of each row anew."""
+        """Rebuild the map from rows to slots."""
         alive = np.flatnonzero(self._alive.view())
         rows = self._columns["rows"].view()[alive]
         self._first_row = int(rows.min(initial=np.iinfo(np.int64).max)) if len(rows) else 0
@@ -497,7 +497,7 @@ class Columns:
         return _NO_NAME if name is None else self._names.setdefault(name, len(self._names))
 
     def _relink(self, sessions: set[int]) -> None:
-        """Order the memories of these sessions anew."""
+        """Rebuild the links of these sessions."""
         sessions.discard(_NO_NAME)
         if not sessions:
             return

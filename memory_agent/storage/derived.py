@@ -63,7 +63,7 @@ def empty_columns(settings: StoreSettings) -> Columns:
 
 
 def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
-    """Return the columns in a user's folder, and of which store they are.
+    """Return the columns in a user's folder, with the header that names their store.
 
     Raises `IndexDamagedError` where the file is missing, damaged, or of another version.
     """
