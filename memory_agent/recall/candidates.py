@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.recall.dates.nearness import nearness
-from memory_agent.recall.fusion import AnyScores, effective_weight, fuse, highest
+from memory_agent.recall.fusion import AnyScores, effective_weight, fuse, highest, places_of
 from memory_agent.recall.search import Search
 from memory_agent.storage.indexes import Mask, Scores, Slots
 
@@ -57,15 +57,16 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     weight = effective_weight(search.settings.vector_weight, search.cosines is not None, best_bm25)
     scores = _approximate(search, weight, best_bm25)
     slots = highest(scores, limit)
-    found = _scored(search, slots, weight, best_bm25)
+    found = _with_sums(search, _unsummed(search, slots, weight, best_bm25))
     if weight > 0.0 and search.cosines is not None and sure <= slots.size:
         reached = float(np.partition(found.total, slots.size - sure)[slots.size - sure])
         floor = reached - weight * search.cosines.error
         if floor < float(scores[slots].min()):
             slots = np.flatnonzero(scores >= floor)
-    others = _without_cosine(search, limit)
-    if others.size or slots.size != found.slots.size:
-        found = _scored(search, np.union1d(slots, others), weight, best_bm25)
+    slots = np.union1d(slots, _without_cosine(search, limit))
+    further = slots[~places_of(found.slots, slots)[1]]
+    if further.size:
+        found = add(found, further, search)
     return msgspec.structs.replace(found, is_all=found.slots.size >= _answering(search, scores))
 
 
@@ -115,10 +116,6 @@ def _without_cosine(search: Search, limit: int) -> Slots:
     if cosines is None or (cosines.unseen == -np.inf and view.vectors.count == view.live):
         return np.empty(0, dtype=np.int64)
     return highest(np.where(np.isnan(cosines.values) & (search.bm25 > 0), search.bm25, -np.inf), limit)
-
-
-def _scored(search: Search, slots: Slots, weight: float, best_bm25: float) -> Candidates:
-    return _with_sums(search, _unsummed(search, slots, weight, best_bm25))
 
 
 def _unsummed(search: Search, slots: Slots, weight: float, best_bm25: float) -> Candidates:

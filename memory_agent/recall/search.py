@@ -103,10 +103,7 @@ def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, limit:
     if vector is None or not view.vectors.count:
         return None
     found = view.vectors.scan(vector.centred, limit, mask)
-    if mask is None:
-        return found
-    values = np.where(mask, found.values, np.float32(np.nan))
-    return found._replace(values=values) if np.isfinite(values).any() else None
+    return found if mask is None or np.isfinite(found.values).any() else None
 
 
 def _above_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:
