@@ -7,22 +7,28 @@ small.
 Rejected: a library that depends on torch (2 GB), and one session per user (100 MB each) instead of one per node
 (`server`).
 
-Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length.
+Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length, but
+for those of a query's words (`memory_agent.embedded`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from memory_agent.embedded import Embedded, EmbeddedQuery, of_vector, query_of_vector
 from memory_agent.errors import InvalidInputError, ModelError
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+From = TypeVar("From")
 
 Embeddings = npt.NDArray[np.float32]
 Progress = Callable[[int, int], None]
@@ -32,22 +38,37 @@ ByteProgress = Callable[[str, int, int], None]
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of vectors. `scheme` is int8 or float32; `runtime` names engine, kernels, graph and truncation."""
+    """The origin of vectors. `scheme` is int8 or float32; `runtime` names engine, kernels, graph and truncation.
+
+    `words` names how passages and word bits are made, "" if they are not; `prefixes` identifies the prefixes of queries
+    and passages, "" if there are none.
+    """
 
     model: str
     model_sha256: str
     scheme: str
     runtime: str
     ndim: int
+    words: str = ""
+    prefixes: str = ""
 
     @property
     def stamp(self) -> str:
         """The identifier to store with vectors: equal stamps mean bit-identical vectors for the same text."""
-        return "|".join((self.model, self.model_sha256[:16], self.scheme, self.runtime, str(self.ndim)))
+        parts = (self.model, self.model_sha256[:16], self.scheme, self.runtime, str(self.ndim), self.prefixes)
+        return "|".join(parts if self.prefixes else parts[:-1])
+
+    @property
+    def words_stamp(self) -> str:
+        """The identifier to store with further passages and word bits; "" if the embedder makes none.
+
+        Where it is another, they are made again or left out; those of one weights file may still be compared.
+        """
+        return f"{self.words}|{self.stamp}" if self.words else ""
 
 
 def comparable(stamp: str, other: str) -> bool:
-    """Return whether vectors with these stamps may be compared: same weights, same dimensions.
+    """Return whether vectors with these stamps may be compared: same weights, same dimensions, same prefixes.
 
     int8 and float32 vectors of one model are comparable (cosine .99 for the same text); those of two models are not.
     """
@@ -56,7 +77,7 @@ def comparable(stamp: str, other: str) -> bool:
 
 def _weights_and_ndim(stamp: str) -> tuple[str, ...]:
     parts = stamp.split("|")
-    return (parts[1], parts[-1]) if len(parts) == 5 else (stamp,)
+    return (parts[1], *parts[4:]) if 5 <= len(parts) <= 6 else (stamp,)
 
 
 def check_text(field: str, text: object) -> None:
@@ -88,6 +109,26 @@ class PendingVectors(Protocol):
         ...
 
 
+class Pending(Protocol[T_co]):
+    """Something that is being embedded. For one thread and one `result`, or none."""
+
+    def result(self) -> T_co:
+        """Wait for it and return it. Raises a `ModelError`."""
+        ...
+
+
+class Derived(Generic[From, T]):
+    """What a function makes of something that is pending."""
+
+    def __init__(self, pending: Pending[From], derive: Callable[[From], T]) -> None:
+        self._pending = pending
+        self._derive = derive
+
+    def result(self) -> T:
+        """Wait, and return what the function makes of it; same errors as `Pending.result`."""
+        return self._derive(self._pending.result())
+
+
 class SettledVector:
     """A `PendingVector`, or `PendingVectors`, whose outcome is known."""
 
@@ -101,11 +142,23 @@ class SettledVector:
         return self._outcome
 
 
+class _All(Generic[T]):
+    """Several that are pending, as one."""
+
+    def __init__(self, pending: Sequence[Pending[T]]) -> None:
+        self._pending = pending
+
+    def result(self) -> list[T]:
+        return [each.result() for each in self._pending]
+
+
 @runtime_checkable
 class Embedder(Protocol):
     """Turns text into vectors. Thread-safe; the same text always gives the same bits. Implementations inherit it.
 
-    All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises `InvalidInputError`.
+    One that makes only vectors has `begin_query` and `begin_texts`; one that also makes passages and word vectors is a
+    `PassageEmbedder`. A query and a text may have different vectors, if the model has a prefix for either. All blank
+    texts share one vector. Text that is not valid Unicode (a lone surrogate) raises `InvalidInputError`.
     `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
 
@@ -140,6 +193,30 @@ class Embedder(Protocol):
         """Return the (n, d) vectors of `texts`, at low priority. Raises if any text fails."""
         return self.begin_texts(texts, progress).result()
 
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
+        """As `begin_query`, with the vectors of the query's words, if the embedder makes them."""
+        return Derived(self.begin_query(text, timeout_s), query_of_vector)
+
+    def embed_query_words(self, text: str, timeout_s: float | None = None) -> EmbeddedQuery:
+        """Return the vectors of `text` and of its words; same errors as `embed_query`."""
+        return self.begin_query_words(text, timeout_s).result()
+
+    def begin_passages(
+        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        """As `begin_texts`, with all passages and words of each text, if the embedder makes them.
+
+        With `timeout_s` a caller waits: the texts go before bulk work, like queries, and the whole is bounded.
+        """
+        if timeout_s is None:
+            return Derived(self.begin_texts(texts, progress), lambda vectors: list(map(of_vector, texts, vectors)))
+        queries = [self.begin_query(text, timeout_s) for text in texts]
+        return Derived(_All(queries), lambda vectors: list(map(of_vector, texts, vectors)))
+
+    def embed_passages(self, texts: Sequence[str], progress: Progress | None = None) -> list[Embedded]:
+        """Return the passages and words of `texts`, at low priority. Raises if any text fails."""
+        return self.begin_passages(texts, progress).result()
+
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`, without special tokens and without truncation.
 
@@ -150,6 +227,22 @@ class Embedder(Protocol):
     def close(self) -> None:
         """Stop the embedder; waiting callers get `EmbedderUnavailableError`."""
         ...
+
+
+class PassageEmbedder(Embedder):
+    """An embedder that has `begin_query_words` and `begin_passages`; the others give the vectors of these."""
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """As `Embedder.begin_query`."""
+        return Derived(self.begin_query_words(text, timeout_s), lambda query: query.vector)
+
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """As `Embedder.begin_texts`: the vectors of the first passages."""
+        return Derived(self.begin_passages(texts, progress), self._first_vectors)
+
+    def _first_vectors(self, found: Sequence[Embedded]) -> Embeddings:
+        vectors = [one.vectors[0] for one in found]
+        return np.array(vectors, dtype=np.float32).reshape(len(vectors), self.info.ndim)
 
 
 def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, package: str | None = None) -> Embedder:

@@ -1,0 +1,76 @@
+"""What a model makes of a memory and of a query, and the text of a memory that it reads.
+
+Shapes: p passages of a text, w words kept of it, q words of a query, d dimensions, b = d / 8 bytes of a word's signs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.records import Embedding, MemoryRecord
+
+
+class Embedded(msgspec.Struct, frozen=True, eq=False):
+    """What a model makes of one text.
+
+    `vectors` (p, d) float32, of unit length: its passages in order, p >= 1; the first is the vector of the text's
+    beginning, which is all of a text that fits the model's window. `spans` (p, 2) int32: where each passage begins and
+    ends in the text, in characters. `word_bits` (w, b) uint8: the signs of its content words' vectors; w is 0 with an
+    embedder that makes none. `length`: its tokens before any cut, 0 if unknown.
+    """
+
+    vectors: npt.NDArray[np.float32]
+    spans: npt.NDArray[np.int32]
+    word_bits: npt.NDArray[np.uint8]
+    length: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that its arrays take."""
+        return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
+
+
+class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
+    """What a model makes of a query.
+
+    `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded as by
+    `storage.terms.fold`; `word_vectors` (q, d) float16 of unit length: theirs. Both are empty with an embedder that
+    makes none.
+    """
+
+    vector: Embedding
+    words: tuple[str, ...]
+    word_vectors: npt.NDArray[np.float16]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that its arrays take."""
+        return self.vector.nbytes + self.word_vectors.nbytes
+
+
+def of_vector(text: str, vector: Embedding) -> Embedded:
+    """Return what is known of a text of which only the (d,) vector is: one passage and no words."""
+    spans = np.array([[0, len(text)]], dtype=np.int32)
+    return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, len(vector) // 8), np.uint8))
+
+
+def query_of_vector(vector: Embedding) -> EmbeddedQuery:
+    """Return what is known of a query of which only the (d,) vector is: no words."""
+    return EmbeddedQuery(vector, (), np.zeros((0, len(vector)), np.float16))
+
+
+def embedded_text(record: MemoryRecord) -> str:
+    """Return the text that is embedded for a memory: its title, its text and its tags, a line each.
+
+    Without title and tags it is exactly the record's text. `span_in_text` turns spans of it into spans of that.
+    """
+    return "\n".join(part for part in (record.title, record.text, ", ".join(record.tags)) if part)
+
+
+def span_in_text(record: MemoryRecord, begin: int, end: int) -> tuple[int, int]:
+    """Return which part of `record.text` lies in characters `begin` to `end` of `embedded_text`; may be empty."""
+    shift = len(record.title) + 1 if record.title else 0
+    first, last = (min(max(place - shift, 0), len(record.text)) for place in (begin, end))
+    return first, last
