@@ -20,6 +20,7 @@ from memory_agent.storage.columns import View
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
 from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
+from memory_agent.storage.passage_vectors import graph_files
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.user_key import UserKey
 from relay import JournalSettings, check_journal
@@ -123,8 +124,9 @@ def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[Col
     """Return the saved columns, without a graph, whose file is only compared with its checksums."""
     cipher = columns_cipher(key)
     try:
-        if (folder / GRAPH_FILE).exists():
-            read_arrays(folder / GRAPH_FILE, dict, cipher)
+        for graph in graph_files(folder / GRAPH_FILE):
+            if graph.exists():
+                read_arrays(graph, dict, cipher)
     except IndexDamagedError as error:
         findings.add(GRAPH_FILE, str(error))
     try:

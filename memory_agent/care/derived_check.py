@@ -49,7 +49,7 @@ def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, finding
     is_of_embedder = not view.vectors.count or header.stamp == (snapshot.state.stamp or "")
     if not findings.require(is_of_embedder, COLUMNS_FILE, "are of another embedder"):
         return
-    total, done = snapshot.counts()[0], 0
+    total, done = snapshot.counts().memories, 0
     strange = set(view.rows[view.alive].tolist()) - changed
     records = ((row, record) for row, record in snapshot.scan() if row not in changed)
     while part := list(islice(records, _STEP)):

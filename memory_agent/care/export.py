@@ -160,7 +160,7 @@ def import_lines(file: BinaryIO, archive: Archive, report: Report) -> Imported:
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
-    state, total = snapshot.state, snapshot.counts()[0]
+    state, total = snapshot.state, snapshot.counts().memories
     events: defaultdict[int, list[bytes]] = defaultdict(list)
     for key, value in transaction.scan(EVENTS):
         events[row_number(value)].append(key)

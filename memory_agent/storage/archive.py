@@ -27,6 +27,8 @@ from relay.disk import Role
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
 _SAVED_AT_LEAST_EVERY = 10_000  # changes; half of them are followed in .3 s at the next open
 _SAVED_SHARE = 1 / 8  # of the memories, where that is more: a save writes all of them, 150 MB per 100,000
+_WORDS_AT_ONCE = 20_000  # memories whose words are loaded before an archive is open: 60 ms; .3 s for 100,000
+_WORDS_STEP = 2_000  # loaded with writing paused: 8 ms
 _UNSAVED_AT_CLOSE = 200  # changes, followed in 50 ms at the next open; saving 10,000 memories takes as long
 
 
@@ -46,6 +48,7 @@ class Archive:
         self._notes: dict[str, bytes] = {}
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
+        self._words_thread: threading.Thread | None = None
         self._is_behind = False  # then batches leave the columns to the rebuild
         self._is_closing = False
         self._failure: BaseException | None = None
@@ -70,6 +73,11 @@ class Archive:
             undo.pop_all()
         if not is_short:
             archive._start_rebuild(from_records=False)
+        elif store.counts().words <= _WORDS_AT_ONCE:
+            archive._load_words()
+        else:
+            archive._words_thread = threading.Thread(target=archive._load_words, name="words-load")
+            archive._words_thread.start()
         return archive
 
     @property
@@ -178,7 +186,7 @@ class Archive:
     def _recover(self) -> None:
         """Rebuild columns that hold half of a batch: those of a small store now, of others in the background."""
         with self.store.snapshot() as snapshot:
-            if snapshot.counts()[0] <= derived.AT_ONCE:
+            if snapshot.counts().memories <= derived.AT_ONCE:
                 with suppress(*_FAILURES):
                     self._bring_up(snapshot, from_records=True)
                     return
@@ -248,6 +256,7 @@ class Archive:
                 from_records = False
                 with self._writing, self.store.snapshot() as snapshot:
                     self._is_behind = not derived.follow(snapshot, self._columns)
+            self._load_words()
         except BaseException as error:
             self._failure = error
             if not isinstance(error, _FAILURES):
@@ -267,6 +276,19 @@ class Archive:
             self._columns, self._has_file = built, False
             former.close()
 
+    def _load_words(self) -> None:
+        """Load the words that columns from a file lack, from the store, which alone holds them. Batches go on."""
+        after = 0
+        while not self._is_closing:
+            with self._writing, self.store.snapshot() as snapshot:
+                if self._is_behind or self.view.word_bits.count >= snapshot.counts().words:
+                    return  # a rebuild loads them when it is done
+                words = snapshot.scan_words(after, _WORDS_STEP)
+                if not words:
+                    return
+                self._columns.take_words(words)
+                after = words[-1][0]
+
     def _wait_for_rebuild(self) -> None:
         with self._starting:
             thread = self._rebuild_thread
@@ -276,9 +298,10 @@ class Archive:
     def _wait(self) -> None:
         self._wait_for_rebuild()
         with self._starting:
-            thread = self._save_thread
-        if thread is not None:
-            thread.join()
+            threads = self._save_thread, self._words_thread
+        for thread in threads:
+            if thread is not None:
+                thread.join()
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, bytes]]:

@@ -12,16 +12,21 @@ from itertools import takewhile
 from secrets import randbits
 
 import msgspec
+import numpy as np
 
+from memory_agent.embedded import Embedded, of_vector
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.storage.changes import Changes, LogEntry, Op, texts_of
+from memory_agent.storage.changes import Changes, LogEntry, Op, Words, texts_of
 from memory_agent.storage.codec import (
+    FORMAT,
     Usage,
     encode_checked,
     encode_entry,
+    encode_passages,
     encode_record,
     encode_vector,
+    encode_words,
     microseconds,
     name_key,
     row_key,
@@ -38,6 +43,8 @@ from memory_agent.storage.snapshot import (
     EVENTS,
     IDS,
     META,
+    OF_A_ROW,
+    PASSAGES,
     PENDING,
     RECALL_INDEX,
     RECALLS,
@@ -48,6 +55,7 @@ from memory_agent.storage.snapshot import (
     STATE_KEY,
     USAGE,
     VECTORS,
+    WORD_BITS,
     Snapshot,
 )
 from memory_agent.storage.trajectories import StoredTrajectory, encode_trajectory, index_entries, trajectory_key
@@ -68,14 +76,16 @@ class Batch(Snapshot):
         self.changes = Changes(self.state.last_change, self.state.last_change, ())
         self._require_room = require_room
         self._has_room = False
+        self._takes_words = False
         self._entries: list[LogEntry] = []
         self.taught: list[str | None] = []
 
-    def put(self, record: MemoryRecord, vector: Embedding | None) -> int:
+    def put(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> int:
         """Add a memory and return its row; rows only grow and are never reused.
 
         A known event adds nothing: its row is returned, even if that memory was deleted since. `record.embedding` is
-        ignored; `vector` is (d,), is stored at unit length, and may come later.
+        ignored. `vector` is what a model makes of the text, or its vector (d,) alone; it may come later. Vectors are
+        stored at unit length. Further passages and words are stored after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -83,27 +93,31 @@ class Batch(Snapshot):
             raise InvalidInputError("id", f"{record.id} is already stored")
         self._check_room()
         row = self.state.next_row
-        self._write(RECORDS, row, encode_record(row, record))
+        value, values = encode_record(row, record), self._encoded(row, record.text, vector)
+        self._write(RECORDS, row, value)
         self._transaction.put(IDS, name_key(record.id, "id"), short_row(row), append=True)
         self.state.next_row = row + 1
         if record.event_id is not None:
             self.link_event(record.event_id, row)
         if usage_of(record) != Usage():
             self._write_usage(row, usage_of(record))
-        if vector is None:
-            self._write(PENDING, row, b"")
-        else:
-            self._write_vector(row, vector)
+        self._write_embedded(row, values)
+        self._settle_pending(row)
         self._log("put", row)
         return row
 
-    def put_stored(self, record: MemoryRecord, body: bytes | None) -> int:
-        """Add a memory as `put` does, with the vector as another store holds it, to the bit. Returns the row."""
+    def put_stored(
+        self, record: MemoryRecord, vector: bytes | None, passages: bytes | None = None, words: bytes | None = None
+    ) -> int:
+        """Add a memory as `put` does, with the bodies that another store holds, to the bit. Returns the row."""
         row = self.put(record, None)
-        if body is not None:
-            self.state.ndim = len(body) // 2
-            self._transaction.delete(PENDING, row_key(row))
-            self._write(VECTORS, row, with_checksum(row, body))
+        bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
+        self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
+        if vector is not None:
+            self.state.ndim = len(vector) // 2
+        if passages is not None or words is not None:
+            self.state.format = FORMAT
+        self._settle_pending(row)
         return row
 
     def allot_row(self) -> int:
@@ -126,15 +140,20 @@ class Batch(Snapshot):
         """Link an event to the memory in `row`, so that its repetition is recognised."""
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
 
-    def set_vector(self, row: int, vector: Embedding) -> None:
-        """Set or replace the vector of the memory in `row`."""
-        self._require_row(row)
+    def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
+        """Set or replace what a model makes of the memory in `row`; None lets it wait for a vector again."""
+        record = self._require_row(row)
         self._check_room()
-        self._write_vector(row, vector)
-        self._transaction.delete(PENDING, row_key(row))
-        if self.state.next_number > 1:  # an ended run may have begun with it, or used it
-            self.change_lessons()
-        self._log("vector", row)
+        before = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
+        self._write_embedded(row, self._encoded(row, record.text, vector))
+        self._settle_pending(row)
+        after = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
+        if before[2] != after[2]:
+            self._log("words", row)
+        if before[:2] != after[:2]:
+            if self.state.next_number > 1:  # an ended run may have begun with it, or used it
+                self.change_lessons()
+            self._log("vector", row)
 
     def update(self, record: MemoryRecord) -> int:
         """Replace the memory with this id, except for its vector; return its row."""
@@ -159,7 +178,7 @@ class Batch(Snapshot):
         record = self.record(row)
         if record is None:
             return False
-        for database in (RECORDS, VECTORS, USAGE, PENDING):
+        for database in OF_A_ROW:
             self._transaction.delete(database, row_key(row))
         self._transaction.delete(IDS, name_key(record.id, "id"))
         self._log("delete", row)
@@ -199,11 +218,22 @@ class Batch(Snapshot):
     def set_stamp(self, stamp: str) -> None:
         """Set the embedder of the vectors.
 
-        A different one drops all vectors: every memory waits for a new one, and d may change.
+        A different one drops all vectors and words: every memory waits for new ones, and d may change.
         """
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
         self.state.stamp = stamp
+
+    def set_words_stamp(self, stamp: str) -> None:
+        """Name what makes the further passages and the words of this batch; without this, they are left out.
+
+        A different one than before drops all words: every memory waits for new ones.
+        """
+        if self.state.words_stamp != stamp:
+            self._transaction.clear(WORD_BITS)
+            self.state.word_bytes, self.state.words_stamp = None, stamp
+            self._await_all()
+        self._takes_words = True
 
     def forget_changes_through(self, seq: int) -> None:
         """Delete the change log up to and including change `seq`."""
@@ -301,8 +331,7 @@ class Batch(Snapshot):
         """Write the state and settle the changes; called by the store before the commit."""
         self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
         after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
-        rows = tuple(self.resolve(self._entries))
-        self.changes = Changes(after, self.state.last_change, rows, self.state.stamp or "")
+        self.changes = self.changes_of(after, tuple(self.resolve(self._entries)))
 
     def _index_run(self, old: StoredTrajectory | None, new: StoredTrajectory | None) -> None:
         before = {} if old is None else index_entries(old)
@@ -325,26 +354,63 @@ class Batch(Snapshot):
             self._require_room(self._transaction)
             self._has_room = True
 
-    def _require_row(self, row: int) -> None:
-        if self._transaction.get(RECORDS, row_key(row)) is None:
+    def _require_row(self, row: int) -> MemoryRecord:
+        record = self.record(row)
+        if record is None:
             raise InvalidInputError("row", f"{row} holds no memory")
+        return record
 
     def _write(self, database: str, row: int, value: bytes) -> None:
         self._transaction.put(database, row_key(row), value, append=True)
 
-    def _write_vector(self, row: int, vector: Embedding) -> None:
-        unit = unit_vector(vector, self.state.ndim)
-        self.state.ndim = unit.size
-        self._write(VECTORS, row, encode_vector(row, unit))
+    def _write_embedded(self, row: int, values: Mapping[str, bytes]) -> None:
+        """Write what `_encoded` returned over what is there."""
+        for database in (VECTORS, PASSAGES, WORD_BITS):
+            if database in values:
+                self._write(database, row, values[database])
+            else:
+                self._transaction.delete(database, row_key(row))
+
+    def _encoded(self, row: int, text: str, vector: Embedded | Embedding | None) -> dict[str, bytes]:
+        """Return the values, by database, of what a model makes of a text. Raises `InvalidInputError`."""
+        if vector is None:
+            return {}
+        found = vector if isinstance(vector, Embedded) else of_vector(text, np.asarray(vector))
+        first, *further = (unit_vector(one, self.state.ndim) for one in found.vectors)
+        values = {VECTORS: encode_vector(row, first)}
+        if self._takes_words:
+            word_bytes = found.word_bits.shape[1]
+            if self.state.word_bytes not in (None, word_bytes):
+                raise InvalidInputError("words", f"have {word_bytes} bytes, expected {self.state.word_bytes}")
+            values[WORD_BITS] = encode_words(row, Words(found.word_bits, found.length))
+            if further:
+                values[PASSAGES] = encode_passages(row, found.spans, np.stack(further))
+            self.state.format, self.state.word_bytes = FORMAT, word_bytes
+        self.state.ndim = first.size
+        return values
+
+    def _settle_pending(self, row: int) -> None:
+        """Note whether the memory waits for a vector, or for words."""
+        wanted = (VECTORS,) if self.state.words_stamp is None else (VECTORS, WORD_BITS)
+        if all(self._transaction.get(database, row_key(row)) is not None for database in wanted):
+            self._transaction.delete(PENDING, row_key(row))
+        else:
+            self._write(PENDING, row, b"")
 
     def _write_usage(self, row: int, usage: Usage) -> None:
         self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
 
+    def _await_all(self) -> None:
+        """Let every memory wait."""
+        self._transaction.clear(PENDING)
+        keys = ((key, b"") for key, _ in self._transaction.scan_stored(RECORDS))  # rows are not encrypted
+        self._transaction.append_all(PENDING, list(keys))
+
     def _drop_vectors(self) -> None:
-        self._transaction.clear(VECTORS)
-        for row, _ in self.scan():
-            self._write(PENDING, row, b"")
-        self.state.ndim = None
+        for database in (VECTORS, PASSAGES, WORD_BITS):
+            self._transaction.clear(database)
+        self._await_all()
+        self.state.ndim = self.state.word_bytes = self.state.words_stamp = None
         # Columns cannot follow this row by row: a gap in the log makes them rebuild.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change

@@ -7,7 +7,7 @@ settled into one. So columns that follow a long range late end in the same state
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,31 +17,40 @@ from memory_agent.records import Embedding, MemoryRecord
 
 Rows = npt.NDArray[np.int64]
 
-Op = Literal["put", "vector", "update", "delete", "reword"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword")  # their places are stored; append only
+Op = Literal["put", "vector", "update", "delete", "reword", "words"]
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # their places are stored; append only
+
+
+class Words(NamedTuple):
+    """What is kept of the words of a text: `bits` (w, b), and its number of tokens before any cut, 0 if unknown."""
+
+    bits: npt.NDArray[np.uint8]
+    length: int
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One entry of the change log. `reword` is an update that altered the words of the memory."""
+    """One entry of the change log. `reword` is an update of the text; with `words` its bits came."""
 
     op: Op
     row: int
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The effect of a range of the log on one row: the operation unless it was deleted, and whether it got a vector."""
+    """The effect of a range of the log on one row: the operation unless it was deleted, and what it got."""
 
     row: int
     op: Op
     new_vector: bool
+    new_words: bool
 
 
 class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
     `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for one that is new in this range,
-    else `reword` when its words changed, `update` when only other fields did, and `vector` when only the vector did.
-    `new_vector`: `vector` was set in this range.
+    else `reword` when its text changed, `update` when only other fields did, `vector` when only its vectors did, and
+    `words` when only word bits came. `new_vector`: `vector` was set in this range, with the `passages` (p, d) after the
+    first, None where there is only that. `new_words`: so were the `words`; None where they are not known.
     """
 
     row: int
@@ -49,18 +58,23 @@ class Change(msgspec.Struct, frozen=True):
     record: MemoryRecord | None
     vector: Embedding | None
     new_vector: bool
+    passages: Embedding | None = None
+    words: Words | None = None
+    new_words: bool = False
 
 
 class Changes(msgspec.Struct, frozen=True):
     """A range of the change log: from `after` (exclusive) through `through` (inclusive).
 
-    `rows` holds each row at most once. It may be lazy: iterate it once. `stamp` names the embedder of the vectors then.
+    `rows` holds each row at most once. It may be lazy: iterate it once. `stamp` names the embedder of the vectors then,
+    `words_stamp` that of the words.
     """
 
     after: int
     through: int
     rows: Iterable[Change]
     stamp: str = ""
+    words_stamp: str = ""
 
 
 def texts_of(record: MemoryRecord) -> tuple[str, ...]:
@@ -75,9 +89,10 @@ def settle(entries: Iterable[LogEntry]) -> list[Settled]:
         known = settled.get(entry.row)
         op = entry.op if known is None else max(known.op, entry.op, key=_STRENGTH.__getitem__)
         new_vector = entry.op in ("put", "vector") or (known is not None and known.new_vector)
-        settled[entry.row] = Settled(entry.row, op, new_vector)
+        new_words = entry.op in ("put", "words") or (known is not None and known.new_words)
+        settled[entry.row] = Settled(entry.row, op, new_vector, new_words)
     return list(settled.values())
 
 
-_STRENGTH: dict[Op, int] = {"delete": 0, "vector": 1, "update": 2, "reword": 3, "put": 4}
+_STRENGTH: dict[Op, int] = {"delete": 0, "words": 1, "vector": 2, "update": 3, "reword": 4, "put": 5}
 """Of two operations on one row the stronger is what happened; a deletion shows in the missing record."""

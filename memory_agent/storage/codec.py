@@ -1,9 +1,11 @@
-"""The stored form of records, vectors and the state. Pure: no engine, no files.
+"""The stored form of records, vectors, words and the state. Pure: no engine, no files.
 
 Every value has a checksum (LMDB does not notice flipped bits inside values), seeded with the number of its key, so that
 a value under another key is noticed too. Records are MessagePack arrays without field names: new fields go last and
 have defaults, and positions in `_SOURCES` and the like never change. Vectors are float16 of unit length: half the disk,
 and a cosine that differs by less than 6e-5 (decision 0003).
+
+d = dimensions, p = passages of a text, w = words of a text, b = bytes of a word.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
-from memory_agent.storage.changes import OPS, LogEntry
+from memory_agent.storage.changes import OPS, LogEntry, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 
-FORMAT = 1
+FORMAT = 2
+"""That of a store which holds passages or word bits: a version that knows only 1 would leave them when it erases."""
 
 _SOURCES: tuple[Source, ...] = (
     "user_input",
@@ -37,6 +41,8 @@ _PLAIN, _DEFLATED = b"\x00", b"\x01"
 _DEFLATE_FROM_BYTES = 512  # below, deflate saves almost nothing
 _LONGEST_PLAIN_KEY = 128
 _PLACE_BYTES = 9
+_SPAN_BYTES = 8
+_LENGTH_BYTES = 4  # before the bits of words
 _OFFSET = 1 << 63  # so that times before 1970 sort before those after
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -47,7 +53,7 @@ T = TypeVar("T")
 class StoreState(msgspec.Struct, kw_only=True):
     """The small value that changes with every batch."""
 
-    format: int = FORMAT
+    format: int = 1
     lineage: str = ""
     next_row: int = 1
     last_change: int = 0
@@ -59,6 +65,8 @@ class StoreState(msgspec.Struct, kw_only=True):
     next_number: int = 1
     lessons_version: int = 0
     lessons_mark: int = 0
+    words_stamp: str | None = None
+    word_bytes: int | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
@@ -275,6 +283,46 @@ def vectors_of(bodies: list[bytes], ndim: int) -> Embedding:
 def vector_bytes(ndim: int) -> int:
     """Return the size of a stored vector of d dimensions, in bytes."""
     return 2 * ndim
+
+
+def encode_passages(row: int, spans: npt.NDArray[np.int32], further: Embedding) -> bytes:
+    """Return the stored form of the spans (p, 2) of a text's passages and of the vectors (p - 1, d) after the first."""
+    return with_checksum(row, spans.astype("<i4").tobytes() + further.astype("<f2").tobytes())
+
+
+def passages_body(row: int, value: bytes, ndim: int) -> bytes:
+    """Return the bytes of stored passages. Raises `StoreDamagedError`."""
+    body = without_checksum(row, value, "passages")
+    if not ndim or (len(body) + vector_bytes(ndim)) % (_SPAN_BYTES + vector_bytes(ndim)) or len(body) <= _SPAN_BYTES:
+        raise StoreDamagedError(f"the passages of {row} have {len(body)} bytes")
+    return body
+
+
+def passages_of(body: bytes, ndim: int) -> tuple[npt.NDArray[np.int32], Embedding]:
+    """Return the spans (p, 2) and the vectors (p - 1, d) after the first."""
+    count = (len(body) + vector_bytes(ndim)) // (_SPAN_BYTES + vector_bytes(ndim))
+    end = count * _SPAN_BYTES
+    spans = np.frombuffer(body[:end], dtype="<i4").reshape(count, 2).astype(np.int32)
+    return spans, np.frombuffer(body[end:], dtype="<f2").reshape(count - 1, ndim).astype(np.float32)
+
+
+def encode_words(row: int, words: Words) -> bytes:
+    """Return the stored form of the words of a text."""
+    return with_checksum(row, words.length.to_bytes(_LENGTH_BYTES, "little") + words.bits.tobytes())
+
+
+def words_body(row: int, value: bytes, word_bytes: int) -> bytes:
+    """Return the bytes of stored words. Raises `StoreDamagedError`."""
+    body = without_checksum(row, value, "words")
+    if len(body) < _LENGTH_BYTES or not word_bytes or (len(body) - _LENGTH_BYTES) % word_bytes:
+        raise StoreDamagedError(f"the words of {row} have {len(body)} bytes")
+    return body
+
+
+def words_of(body: bytes, word_bytes: int) -> Words:
+    """Return the words of a body."""
+    bits = np.frombuffer(body, dtype=np.uint8, offset=_LENGTH_BYTES).reshape(-1, word_bytes)
+    return Words(bits, int.from_bytes(body[:_LENGTH_BYTES], "little"))
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:

@@ -23,20 +23,13 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
-from memory_agent.storage.changes import Change, Changes, Rows, texts_of
+from memory_agent.storage.changes import Change, Changes, Rows, Words, texts_of
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.column import Column, Sorted
-from memory_agent.storage.indexes import (
-    Arrays,
-    LoadedArrays,
-    Mask,
-    Slots,
-    VectorIndex,
-    VectorView,
-    WordIndex,
-    WordView,
-)
+from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Slots, WordIndex, WordView
+from memory_agent.storage.passage_vectors import PassageVectors, PassageView
 from memory_agent.storage.terms import fingerprint
+from memory_agent.storage.word_bits import WordBits, WordBitsView
 
 Span = tuple[datetime | None, datetime | None]
 """A time range: since (inclusive), until (exclusive); None where it is open."""
@@ -74,11 +67,11 @@ _names_of = msgspec.msgpack.Decoder(list[str])
 
 
 class View:
-    """The columns at one moment: arrays (n,) by slot, `vectors` and `words`. Immutable and thread-safe.
+    """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
     `qualities` are NaN where there is none; `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`.
     Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
-    `stamp` names the embedder of the vectors.
+    `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
     """
 
     def __init__(
@@ -87,9 +80,9 @@ class View:
         names: Mapping[str, int],
         slot_of: tuple[int, npt.NDArray[np.int32]],
         equal: Sorted,
-        indexes: tuple[VectorView, WordView],
+        indexes: tuple[PassageView, WordView, WordBitsView],
         counts: tuple[int, int],
-        stamp: str,
+        stamps: tuple[str, str],
     ) -> None:
         self.rows: Rows = arrays["rows"]
         self.alive: Mask = arrays["alive"]
@@ -98,9 +91,9 @@ class View:
         self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
         self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
         self.sources: npt.NDArray[np.uint8] = arrays["sources"]
-        self.vectors, self.words = indexes
+        self.vectors, self.words, self.word_bits = indexes
         self.live, self.applied = counts
-        self.stamp = stamp
+        self.stamp, self.words_stamp = stamps
         self._arrays = arrays
         self._names = names
         self._first_row, self._slot_of = slot_of
@@ -218,12 +211,13 @@ class View:
 class Columns:
     """The columns of one store. One thread changes them; `view` is for all."""
 
-    def __init__(self, vectors: VectorIndex, words: WordIndex) -> None:
+    def __init__(self, vectors: PassageVectors, words: WordIndex) -> None:
         """Begin without memories, with empty indexes."""
         self.applied = 0
-        self.stamp = ""
+        self.stamp = self.words_stamp = ""
         self.vectors = vectors
         self._words = words
+        self._word_bits = WordBits()
         self._columns: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _TYPES.items()}
         self._links: dict[str, Column[np.int32]] = {name: _column(np.int32) for name in _LINKS}
         self._alive: Column[np.bool_] = _column(np.bool_)
@@ -238,11 +232,12 @@ class Columns:
 
     @classmethod
     def from_arrays(
-        cls, arrays: LoadedArrays, vectors: VectorIndex, words: WordIndex, applied: int, stamp: str
+        cls, arrays: LoadedArrays, vectors: PassageVectors, words: WordIndex, applied: int, stamp: str
     ) -> Columns:
         """Continue from what `arrays` returned after change `applied`, with the indexes of its sections.
 
-        The arrays may be mapped. Raises `IndexDamagedError` where they do not fit together.
+        No word bits are among them: `take_words` brings those. The arrays may be mapped. Raises `IndexDamagedError`
+        where they do not fit together.
         """
         columns = cls(vectors, words)
         try:
@@ -260,7 +255,7 @@ class Columns:
         return self._dead
 
     def arrays(self) -> Arrays:
-        """Return the content, to be saved: own arrays, and those of the indexes, which `section` returns."""
+        """Return the content, to be saved: own arrays, and those of the indexes, which `indexes.section` returns."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
         own = {name: column.view() for name, column in self._named_columns()}
@@ -277,6 +272,10 @@ class Columns:
         Raises `IndexDamagedError` when the range does not continue what was applied, a change does not fit its row, or
         the vectors are of another embedder now; the columns must then be rebuilt.
         """
+        if changes.through >= self.applied and changes.words_stamp != self.words_stamp:
+            self._word_bits, self.words_stamp = WordBits(len(self._alive)), changes.words_stamp
+            if changes.through == self.applied:
+                self._publish()
         if changes.through <= self.applied:
             return
         if changes.after != self.applied:
@@ -298,6 +297,13 @@ class Columns:
         self.applied = changes.through
         if self._dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
             self.compact()
+        self._publish()
+
+    def take_words(self, words: Sequence[tuple[int, Words]]) -> None:
+        """Take the words of rows as the store has them, where they are not known yet, and publish the view."""
+        slots = self.view.slots([row for row, _ in words])
+        is_new = (slots >= 0) & ~self.view.word_bits.known[slots]
+        self._word_bits.set(slots[is_new], [one for (_, one), new in zip(words, is_new, strict=True) if new])
         self._publish()
 
     def compact(self) -> None:
@@ -328,6 +334,7 @@ class Columns:
         self._equal = Sorted.of(values["fingerprints"])
         self.vectors.close()
         self.vectors, self._words = self.vectors.keep(kept), self._words.keep(kept)
+        self._word_bits = self._word_bits.keep(kept)
         self._dead = 0
         self._locate()
         self._publish()
@@ -347,6 +354,7 @@ class Columns:
         self._tag_slots, self._tag_names = (_column(np.int32, arrays[name]) for name in ("tag_slots", "tag_names"))
         self._names = {name: number for number, name in enumerate(_names_of.decode(arrays["names"].tobytes()))}
         self._dead = count - int(np.count_nonzero(arrays["alive"]))
+        self._word_bits = WordBits(count)
         order = arrays["by_fingerprint"].astype(np.int32)
         self._equal = Sorted(arrays["fingerprints"][order], order)
         self._locate()
@@ -381,6 +389,7 @@ class Columns:
         added: list[Change] = []
         updated: list[tuple[int, tuple[Any, ...]]] = []
         vectored: list[tuple[int, Change]] = []
+        worded: dict[int, Words] = {}
         for slot, change in zip(slots, part, strict=True):
             if change.record is None:
                 removed += [slot] if slot >= 0 else []
@@ -400,8 +409,11 @@ class Columns:
                 updated.append((slot, values))
             if change.new_vector:
                 vectored.append((slot, change))
+            if change.new_words and change.words is not None:
+                worded[slot] = change.words
         sessions = self._update(updated)
         replaced = self._set_vectors(vectored)
+        self._word_bits.set(np.array(list(worded), dtype=np.int64), list(worded.values()))
         sessions |= self._remove([*removed, *(slot for slot, _ in replaced)])
         sessions |= self._append([*added, *(change for _, change in replaced)])
         self._relink(sessions)
@@ -424,11 +436,15 @@ class Columns:
         if not vectored:
             return []
         slots: Slots = np.array([slot for slot, _ in vectored])
-        vectors = self._vectors_of([change for _, change in vectored])
-        if self.vectors.set(slots, vectors):
+        changes = [change for _, change in vectored]
+        vectors, further = self._vectors_of(changes), [change.passages for change in changes]
+        if vectors.any(axis=1).all() and self.vectors.set(slots, vectors, further):
             return []
-        is_set = [self.vectors.set(slots[i : i + 1], vectors[i : i + 1]) for i in range(len(slots))]
-        return [one for one, done in zip(vectored, is_set, strict=True) if not done]
+        return [
+            one
+            for one, slot, vector in zip(vectored, slots[:, None], vectors[:, None], strict=True)
+            if not vector.any() or not self.vectors.set(slot, vector, [one[1].passages])
+        ]
 
     def _remove(self, removed: list[int]) -> set[int]:
         """Let slots be dead; return their sessions."""
@@ -440,6 +456,7 @@ class Columns:
         self._point(self._columns["rows"].view()[slots], -1)
         self.vectors.remove(slots)
         self._words.remove(slots)
+        self._word_bits.remove(slots)
         return set(self._columns["sessions"].view()[slots].tolist())
 
     def _append(self, added: list[Change]) -> set[int]:
@@ -458,7 +475,8 @@ class Columns:
         self._alive.append(np.ones(len(added), dtype=np.bool_))
         for link in self._links.values():
             link.append(np.full(len(added), -1, dtype=np.int32))
-        self.vectors.append(self._vectors_of(added))
+        self.vectors.append(self._vectors_of(added), [change.passages for change in added])
+        self._word_bits.append([change.words for change in added])
         self._words.append([texts_of(record) for _, record in records])
         rows = self._columns["rows"].view()[start:]
         if rows.min() < self._first_row and len(self._slot_of):
@@ -536,20 +554,15 @@ class Columns:
             self._names,
             (self._first_row, self._slot_of.view()),
             self._equal,
-            (self.vectors.view(), self._words.view()),
+            (self.vectors.view(), self._words.view(), self._word_bits.view()),
             (len(self._alive) - self._dead, self.applied),
-            self.stamp,
+            (self.stamp, self.words_stamp),
         )
 
 
 def record_fingerprint(record: MemoryRecord) -> int:
     """Return a number that is equal for memories of one kind and title whose texts say the same."""
     return fingerprint(record.kind, record.title or "", record.text)
-
-
-def section(arrays: LoadedArrays, part: Literal["vectors", "words"]) -> LoadedArrays:
-    """Return the arrays of one index among those of `Columns.arrays`."""
-    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
 
 
 def _column(type_: type[np.generic], values: npt.NDArray[Any] | None = None) -> Column[Any]:

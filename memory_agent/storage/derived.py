@@ -16,8 +16,9 @@ import msgspec
 from memory_agent.errors import IndexDamagedError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays, write_arrays
-from memory_agent.storage.columns import Columns, section
-from memory_agent.storage.indexes import Arrays, GraphWriter
+from memory_agent.storage.columns import Columns
+from memory_agent.storage.indexes import Arrays, GraphWriter, section
+from memory_agent.storage.passage_vectors import PassageVectors, graph_files
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
@@ -29,7 +30,7 @@ from relay.crypto import Cipher
 COLUMNS_FILE = "columns.arrays"
 GRAPH_FILE = "graph.arrays"
 
-_VERSION = f"1, {TERMS_VERSION}"  # words that were split or stemmed differently cannot be found
+_VERSION = f"2, {TERMS_VERSION}"  # words that were split or stemmed differently cannot be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # of 0.1.0, or left by a killed process
 AT_ONCE = 2_000
 """Changes that are followed, or memories that are read, before a store is open or a batch ends: .2 s."""
@@ -59,7 +60,8 @@ def columns_cipher(key: UserKey | None) -> Cipher | None:
 
 def empty_columns(settings: StoreSettings) -> Columns:
     """Return columns without memories."""
-    return Columns(VectorTable(settings.exact_search_limit, settings.expansion_search), Postings())
+    first, further = (VectorTable(settings.exact_search_limit, settings.expansion_search) for _ in range(2))
+    return Columns(PassageVectors(first, further), Postings())
 
 
 def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
@@ -70,9 +72,12 @@ def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -
     header, arrays = read_arrays(folder / COLUMNS_FILE, ColumnsHeader, cipher)
     if header.version != _VERSION:
         raise IndexDamagedError(f"{COLUMNS_FILE}: of version {header.version}, this is {_VERSION}")
-    vectors = VectorTable.from_arrays(
-        section(arrays, "vectors"), settings.exact_search_limit, settings.expansion_search
+    saved = section(arrays, "vectors")
+    first, further = (
+        VectorTable.from_arrays(section(saved, part), settings.exact_search_limit, settings.expansion_search)
+        for part in ("first", "further")
     )
+    vectors = PassageVectors.from_arrays(saved, first, further)
     vectors.load_graph(folder / GRAPH_FILE, cipher)
     words = Postings.from_arrays(section(arrays, "words"))
     return header, Columns.from_arrays(arrays, vectors, words, header.applied, header.stamp)
@@ -92,7 +97,7 @@ def is_short(snapshot: Snapshot, columns: Columns) -> bool:
     """Whether `follow`, or else a rebuild, need not be left to the background."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
-    return behind <= AT_ONCE if can_follow else snapshot.counts()[0] <= AT_ONCE
+    return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE
 
 
 def follow(snapshot: Snapshot, columns: Columns) -> bool:
@@ -124,8 +129,8 @@ def remove_files(folder: Path) -> None:
     """Remove all derived files of a user's folder, also those set aside; none may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
-    for name in (COLUMNS_FILE, GRAPH_FILE):
-        (folder / name).unlink(missing_ok=True)
+    for path in (folder / COLUMNS_FILE, *graph_files(folder / GRAPH_FILE)):
+        path.unlink(missing_ok=True)
 
 
 def remove_obsolete(folder: Path) -> None:

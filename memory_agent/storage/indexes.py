@@ -166,3 +166,8 @@ class WordIndex(Protocol):
     def arrays(self) -> Arrays:
         """Return the content, to be saved."""
         ...
+
+
+def section(arrays: LoadedArrays, part: str) -> LoadedArrays:
+    """Return the arrays of one part of an index, whose names begin with its own."""
+    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}

@@ -1,19 +1,21 @@
 """A consistent view of a store at one moment.
 
-n = number of rows, d = dimensions of a vector.
+n = number of rows, d = dimensions of a vector, p = passages of a text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from memory_agent.errors import StoreDamagedError
 from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, settle
+from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, Words, settle
 from memory_agent.storage.codec import (
     StoreState,
     Usage,
@@ -23,6 +25,8 @@ from memory_agent.storage.codec import (
     decode_record,
     key_at,
     name_key,
+    passages_body,
+    passages_of,
     place,
     row_key,
     row_number,
@@ -30,6 +34,8 @@ from memory_agent.storage.codec import (
     vector_bytes,
     vectors_of,
     without_checksum,
+    words_body,
+    words_of,
 )
 from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
@@ -48,13 +54,15 @@ from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from relay.disk import Transaction
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
+PASSAGES, WORD_BITS = "passages", "word_bits"  # of long texts alone; of texts whose words are known
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
 RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # of no run (pruned), of runs
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
-DATABASES = (RECORDS, VECTORS, USAGE, PENDING, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
+OF_A_ROW = (RECORDS, VECTORS, PASSAGES, WORD_BITS, USAGE, PENDING)
+DATABASES = (*OF_A_ROW, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
 FORMS = (
-    dict.fromkeys((RECORDS, VECTORS, USAGE, PENDING, CHANGES), ROWS)
+    dict.fromkeys((*OF_A_ROW, CHANGES), ROWS)
     | {META: OURS}
     | dict.fromkeys((IDS, EVENTS), ROWS_OF_NAMES)
     | dict.fromkeys((RUNS, RECALLS, RUN_RECALLS), NAMES)
@@ -68,6 +76,15 @@ _LONGEST_ROW = 8  # bytes
 
 _states = msgspec.msgpack.Decoder(StoreState)
 _usages = msgspec.msgpack.Decoder(Usage)
+
+
+class Counts(NamedTuple):
+    """How many memories there are, have a vector, have known words, and wait for either."""
+
+    memories: int
+    vectors: int
+    words: int
+    pending: int
 
 
 class Snapshot:
@@ -103,6 +120,25 @@ class Snapshot:
             bodies.append(absent if value is None else vector_body(row, value, self._ndim))
         return vectors_of(bodies, self._ndim)
 
+    def passages(self, row: int) -> tuple[npt.NDArray[np.int32], Embedding] | None:
+        """Return the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first; None for one only.
+
+        A span is where a passage begins and ends, in characters.
+        """
+        value = self._transaction.get(PASSAGES, row_key(row))
+        return None if value is None else passages_of(passages_body(row, value, self._ndim), self._ndim)
+
+    def words(self, row: int) -> Words | None:
+        """Return the words of a text, or None where they are not known."""
+        value = self._transaction.get(WORD_BITS, row_key(row))
+        return None if value is None else words_of(words_body(row, value, self._word_bytes), self._word_bytes)
+
+    def scan_words(self, after: int, limit: int) -> list[tuple[int, Words]]:
+        """Return the words of the first `limit` rows greater than `after` whose words are known."""
+        pairs = islice(self._transaction.scan(WORD_BITS, row_key(after + 1)), limit)
+        numbered = ((row_number(key), value) for key, value in pairs)
+        return [(row, words_of(words_body(row, value, self._word_bytes), self._word_bytes)) for row, value in numbered]
+
     def row_of_id(self, record_id: str) -> int | None:
         """Return the row of the memory with this id."""
         return self._row(IDS, name_key(record_id, "id"))
@@ -133,14 +169,13 @@ class Snapshot:
             bodies = [vector_body(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
             yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
 
-    def pending_rows(self, limit: int) -> list[int]:
-        """Return the first `limit` rows that have no vector yet."""
-        return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING), limit)]
+    def pending_rows(self, limit: int, after: int = 0) -> list[int]:
+        """Return the first `limit` rows greater than `after` that wait for a vector or for words."""
+        return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
 
-    def counts(self) -> tuple[int, int, int]:
-        """Return the number of memories, of those with a vector, and of those that wait for one."""
-        count = self._transaction.count
-        return count(RECORDS), count(VECTORS), count(PENDING)
+    def counts(self) -> Counts:
+        """Return how many memories have what."""
+        return Counts(*map(self._transaction.count, (RECORDS, VECTORS, WORD_BITS, PENDING)))
 
     def blob(self, name: str) -> bytes | None:
         """Return the blob that was set under `name`, or None."""
@@ -218,12 +253,17 @@ class Snapshot:
         if not state.forgotten_through <= seq <= state.last_change:
             return None
         entries = (decode_entry(row_number(k), v) for k, v in self._transaction.scan(CHANGES, row_key(seq + 1)))
-        return Changes(seq, state.last_change, self.resolve(entries), state.stamp or "")
+        return self.changes_of(seq, self.resolve(entries))
 
     def contents(self) -> Changes:
         """Return all memories as if they were new, for columns that begin empty. Lazy as `changes_after`."""
-        rows = (Change(row, "put", record, self.vector(row), True) for row, record in self.scan())
-        return Changes(0, self.state.last_change, rows, self.state.stamp or "")
+        rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan())
+        return self.changes_of(0, rows)
+
+    def changes_of(self, after: int, rows: Iterable[Change]) -> Changes:
+        """Return changes of `rows` that lead from change `after` to this state."""
+        state = self.state
+        return Changes(after, state.last_change, rows, state.stamp or "", state.words_stamp or "")
 
     def resolve(self, entries: Iterable[LogEntry]) -> Iterator[Change]:
         """Settle log entries, with the current state of each row."""
@@ -242,6 +282,11 @@ class Snapshot:
         for rows, _ in self.scan_vectors():
             if any(self._transaction.get(RECORDS, row_key(int(row))) is None for row in rows):
                 raise StoreDamagedError("a vector belongs to no record")
+        for database, read in ((PASSAGES, self.passages), (WORD_BITS, self.words)):
+            for key, _ in self._transaction.scan(database):
+                read(row_number(key))
+                if self._transaction.get(RECORDS, key) is None:
+                    raise StoreDamagedError(f"{database}: a value belongs to no record")
         for key, value in self._transaction.scan(CHANGES):
             decode_entry(row_number(key), value)
         self._verify_runs()
@@ -277,6 +322,10 @@ class Snapshot:
     def _ndim(self) -> int:
         return self.state.ndim or 0
 
+    @property
+    def _word_bytes(self) -> int:
+        return self.state.word_bytes or 0
+
     def _row(self, database: str, key: bytes) -> int | None:
         value = self._transaction.get(database, key)
         if value is not None and len(value) > _LONGEST_ROW:
@@ -285,8 +334,21 @@ class Snapshot:
 
     def _resolve(self, settled: Settled) -> Change:
         record = self.record(settled.row)
-        vector = None if record is None else self.vector(settled.row)
-        return Change(settled.row, "delete" if record is None else settled.op, record, vector, settled.new_vector)
+        return Change(settled.row, "delete", None, None, False) if record is None else self._change(settled, record)
+
+    def _change(self, settled: Settled, record: MemoryRecord) -> Change:
+        row = settled.row
+        passages = self.passages(row)
+        return Change(
+            row,
+            settled.op,
+            record,
+            self.vector(row),
+            settled.new_vector,
+            None if passages is None else passages[1],
+            self.words(row),
+            settled.new_words,
+        )
 
 
 def _read_state(transaction: Transaction) -> StoreState:

@@ -27,7 +27,7 @@ from memory_agent.storage.changes import Changes, Rows
 from memory_agent.storage.codec import FORMAT, StoreState
 from memory_agent.storage.environment import compact, own, own_records, settle_key
 from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.snapshot import META, Snapshot
+from memory_agent.storage.snapshot import META, Counts, Snapshot
 from memory_agent.storage.user_key import UserKey
 from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
@@ -169,10 +169,10 @@ class Store:
         with self.snapshot() as snapshot:
             yield from snapshot.scan()
 
-    def pending_rows(self, limit: int) -> list[int]:
-        """Return the first `limit` rows that have no vector yet."""
+    def pending_rows(self, limit: int, after: int = 0) -> list[int]:
+        """Return the first `limit` rows greater than `after` that wait for a vector or for words."""
         with self.snapshot() as snapshot:
-            return snapshot.pending_rows(limit)
+            return snapshot.pending_rows(limit, after)
 
     def changes_after(self, seq: int) -> Changes | None:
         """Return the changes after change `seq`; None when the log does not reach back that far."""
@@ -215,17 +215,17 @@ class Store:
     @property
     def count(self) -> int:
         """Number of memories."""
-        return self._counts()[0]
-
-    @property
-    def vector_count(self) -> int:
-        """Number of memories that have a vector."""
-        return self._counts()[1]
+        return self.counts().memories
 
     @property
     def pending_count(self) -> int:
-        """Number of memories that wait for a vector."""
-        return self._counts()[2]
+        """Number of memories that wait for a vector or for words."""
+        return self.counts().pending
+
+    def counts(self) -> Counts:
+        """Return how many memories have what."""
+        with self.snapshot() as snapshot:
+            return snapshot.counts()
 
     @property
     def last_change(self) -> int:
@@ -262,6 +262,11 @@ class Store:
     def stamp(self) -> str | None:
         """The embedder of the vectors; None before the first."""
         return self._state.stamp
+
+    @property
+    def words_stamp(self) -> str | None:
+        """What made the words; None before the first."""
+        return self._state.words_stamp
 
     @property
     def ndim(self) -> int | None:
@@ -313,10 +318,6 @@ class Store:
                 batch.finish()
             state = batch.state
         return state
-
-    def _counts(self) -> tuple[int, int, int]:
-        with self.snapshot() as snapshot:
-            return snapshot.counts()
 
     def _with_touches(self, row: int, record: MemoryRecord) -> MemoryRecord:
         waiting = self._touches.get(row)

@@ -72,6 +72,8 @@ class Environment:
         errors: ErrorFamily,
         encryption: Encryption | None,
         lock: WriterLock | None,
+        *,
+        readonly: bool,
     ) -> None:
         self._engine = engine
         self._pid = os.getpid()
@@ -83,7 +85,7 @@ class Environment:
         self._lock = lock
         self.path = path
         self.map_size_bytes = map_size_bytes
-        self._databases: dict[str, Any] = {name: engine.open_db(name.encode()) for name in databases}
+        self._databases: dict[str, Any] = _open_databases(engine, databases, readonly=readonly)
 
     @classmethod
     def open(
@@ -111,7 +113,7 @@ class Environment:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 make_first_file(path, lambda aside: lmdb.open(str(aside), map_size=map_size_bytes, mode=0o600).close())
             engine = _open_engine(failures, len(databases), readonly=readonly)
-            opened = cls(engine, path, map_size_bytes, databases, errors, encryption, lock)
+            opened = cls(engine, path, map_size_bytes, databases, errors, encryption, lock, readonly=readonly)
             if databases:
                 opened._agree_on_encryption(readonly=readonly)
         except BaseException as error:
@@ -175,7 +177,7 @@ class Environment:
     def _reopen(self) -> None:
         try:
             self._engine = _open_engine(self._failures, len(self._databases), readonly=False)
-            self._databases = {name: self._engine.open_db(name.encode()) for name in self._databases}
+            self._databases = _open_databases(self._engine, tuple(self._databases), readonly=False)
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
 
@@ -188,7 +190,7 @@ class Environment:
             return
         if known is None:
             with self._engine.begin(write=False) as transaction:
-                if any(transaction.stat(handle)["entries"] for handle in self._databases.values()):
+                if any(handle and transaction.stat(handle)["entries"] for handle in self._databases.values()):
                     raise self.errors.not_encrypted(str(self.path))
         key_id = self._encryption.settle(known, may_create=not readonly)
         if known is None and not readonly:
@@ -358,6 +360,15 @@ class _Failures:
 
     def damaged(self, message: str) -> Exception:
         return self.errors.damaged(f"{self.path}: {message}")
+
+
+def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
+    """Return the handles by name; None for one that a file of a former version lacks, and that cannot be made."""
+    handles = dict.fromkeys(names)
+    for name in names:
+        with suppress(*(lmdb.NotFoundError,) if readonly else ()):
+            handles[name] = engine.open_db(name.encode(), create=not readonly)
+    return handles
 
 
 def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:

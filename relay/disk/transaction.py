@@ -34,7 +34,8 @@ class PairCipher(Protocol):
 class Transaction:
     """A consistent view of an environment, and in a write transaction the way to change it.
 
-    Databases are named. Keys are 1 to 511 bytes, sorted as bytes. Each method raises the errors of the environment.
+    Databases are named; one without a handle is empty, and is not written. Keys are 1 to 511 bytes, sorted as bytes.
+    Each method raises the errors of the environment.
     """
 
     def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures) -> None:
@@ -44,8 +45,9 @@ class Transaction:
 
     def get(self, database: str, key: bytes) -> bytes | None:
         """Return the value under `key`, or None."""
+        handle = self._databases[database]
         try:
-            value: bytes | None = self._transaction.get(key, db=self._databases[database])
+            value: bytes | None = None if handle is None else self._transaction.get(key, db=handle)
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
         return value
@@ -111,6 +113,8 @@ class Transaction:
         self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Pair]:
         """Yield the pairs as `scan` does, as they are on the disk: encrypted ones are not decrypted."""
+        if self._databases[database] is None:
+            return
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:
                 yield from _down(cursor, start, end) if reverse else _up(cursor, start, end)
@@ -142,12 +146,12 @@ class Transaction:
 
     def count(self, database: str) -> int:
         """Return the number of keys."""
-        return int(self._stat(database)["entries"])
+        return 0 if self._databases[database] is None else int(self._stat(database)["entries"])
 
     def used_bytes(self) -> int:
         """Return the size of all pages in use, over all databases; free pages are not counted."""
         used = 0
-        for name in self._databases:
+        for name in (name for name, handle in self._databases.items() if handle is not None):
             stat = self._stat(name)
             used += stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
         return used

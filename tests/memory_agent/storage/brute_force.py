@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 import numpy as np
-from samples import NOW, exact_ranking
+from samples import NOW, WORD_BYTES, tables
 
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
-from memory_agent.storage.changes import Change, Changes
+from memory_agent.storage.changes import Change, Changes, Words
 from memory_agent.storage.columns import Columns, View, record_fingerprint
 from memory_agent.storage.postings import Postings
-from memory_agent.storage.vector_table import VectorTable
 
 REACH = 2
 
 Records = Mapping[int, MemoryRecord]
 Vectors = Mapping[int, Embedding]
+"""By row: a vector (d,), or those of all passages (p, d)."""
+KnownWords = Mapping[int, Words]
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
@@ -82,10 +83,7 @@ def assert_searches(view: View, records: Records, vectors: Vectors, query: Embed
     """Check cosines against the vectors, and words against columns built from nothing: leftovers would show."""
     rows = sorted(records)
     slots = view.slots(rows)
-    exact = [float(vectors[row] @ query) if row in vectors else np.nan for row in rows]
-    assert np.allclose(view.vectors.cosines(query, slots), exact, atol=1e-3, equal_nan=True)
-    seen = np.flatnonzero(~np.isnan(view.vectors.scan(query, 100).values))
-    assert sorted(view.rows[seen].tolist()) == sorted(exact_ranking(dict(vectors), query))
+    assert_passages(view, vectors, query)
     fresh = built(records, vectors).view
     scores, expected = view.words.scores(words), fresh.words.scores(words)
     assert np.allclose(scores[slots], expected[fresh.slots(rows)], rtol=1e-5)
@@ -95,10 +93,56 @@ def assert_searches(view: View, records: Records, vectors: Vectors, query: Embed
     assert view.words.hits(words, slots).tolist() == hits
 
 
+def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
+    """Check that the best passage of each memory counts, in every way to ask, and which one it is."""
+    every = np.flatnonzero(view.alive)
+    exact = np.full(view.count, np.nan)
+    for row, slot in zip(view.rows[every].tolist(), every.tolist(), strict=True):
+        if row in vectors:
+            products = np.atleast_2d(vectors[row]) @ query
+            exact[slot] = products.max()
+            chosen = int(view.vectors.best_passages(query, np.array([slot]))[0])
+            assert products[chosen] >= exact[slot] - 1e-3
+    for slots in (every, every[::-2]):
+        assert np.allclose(view.vectors.cosines(query, slots), exact[slots], atol=1e-3, equal_nan=True)
+    first = [np.atleast_2d(vectors[row])[0] if row in vectors else 0 * query for row in view.rows[every].tolist()]
+    if vectors:
+        assert np.allclose(view.vectors.vectors(every), first, atol=1e-3)
+    some = np.zeros(view.count, dtype=np.bool_)
+    some[every[::3]] = True
+    for mask in (None, some, np.ones(view.count, dtype=np.bool_)):
+        found = view.vectors.scan(query, 100, mask)
+        expected = exact if mask is None else np.where(mask, exact, np.nan)
+        assert np.array_equal(np.isnan(found.values), np.isnan(expected))
+        assert not (np.abs(found.values - expected) > found.error + 1e-3).any()
+
+
+def assert_words(view: View, words: KnownWords) -> None:
+    """Check the word bits of a view, of all slots together and of each alone."""
+    slots = np.flatnonzero(view.alive)
+    rows = view.rows[slots].tolist()
+    assert view.word_bits.count == len(words)
+    assert view.word_bits.known[slots].tolist() == [row in words for row in rows]
+    nothing = Words(np.zeros((0, WORD_BYTES), dtype=np.uint8), 0)
+    expected = [words.get(row, nothing) for row in rows]
+    assert view.word_bits.lengths[slots].tolist() == [one.length for one in expected]
+    for some, wanted in ((slots, expected), (slots[::-2], expected[::-2])):
+        bits, counts = view.word_bits.of(some)
+        assert counts.tolist() == [len(one.bits) for one in wanted]
+        assert bits.tobytes() == b"".join(one.bits.tobytes() for one in wanted)
+        assert len(bits) == counts.sum()
+
+
 def built(records: Records, vectors: Vectors, applied: int = 1) -> Columns:
     """Return columns built from nothing."""
-    columns = Columns(VectorTable(), Postings())
-    puts = (Change(row, "put", record, vectors.get(row), True) for row, record in sorted(records.items()))
+    columns = Columns(tables(), Postings())
+    passages = {row: np.atleast_2d(vector) for row, vector in vectors.items()}
+    puts = (
+        Change(row, "put", record, None, True)
+        if row not in passages
+        else Change(row, "put", record, passages[row][0], True, passages[row][1:])
+        for row, record in sorted(records.items())
+    )
     columns.apply(Changes(0, applied, puts))
     return columns
 

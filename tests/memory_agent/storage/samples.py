@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from memory_agent.embedded import Embedded
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import StoreSettings
+from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_table import VectorTable
 from relay.crypto import KeyRing
 
 NOW = datetime(2026, 2, 16, 10, 0, tzinfo=UTC)
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10, takeover_after_s=0.3)
 NDIM = 16
+WORD_BYTES = 6
 
 _numbers = count(1)
 
@@ -45,6 +49,23 @@ def unit_vectors(count: int, seed: int, ndim: int = NDIM) -> npt.NDArray[np.floa
     centres = rng.normal(size=(max(1, count // 50), ndim))
     vectors = centres[rng.integers(len(centres), size=count)] + 0.5 * rng.normal(size=(count, ndim))
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def tables(exact_search_limit: int = 250_000) -> PassageVectors:
+    """An empty index of passages."""
+    return PassageVectors(VectorTable(exact_search_limit), VectorTable(exact_search_limit))
+
+
+def embedded(seed: int, passages: int = 1, words: int = 3, *, ndim: int = NDIM) -> Embedded:
+    """What a model could make of a text: as many passages and words as asked for, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    starts = 100 * np.arange(passages, dtype=np.int32)
+    return Embedded(
+        vectors=unit_vectors(passages, seed, ndim),
+        spans=np.stack([starts, starts + 130], axis=1),
+        word_bits=rng.integers(0, 256, (words, WORD_BYTES), dtype=np.uint8),
+        length=40 * passages,
+    )
 
 
 def exact_ranking(vectors: dict[int, npt.NDArray[np.float32]], query: npt.NDArray[np.float32]) -> list[int]:

@@ -14,17 +14,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
-from brute_force import assert_filters, assert_holds, assert_searches, built
+from brute_force import assert_filters, assert_holds, assert_searches, assert_words, built
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from samples import NOW, SMALL, memory, unit_vectors
+from samples import NOW, SMALL, embedded, memory, tables, unit_vectors
 
+from memory_agent.embedded import Embedded
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage import columns as columns_module
-from memory_agent.storage.changes import Change, Changes
-from memory_agent.storage.columns import Columns, record_fingerprint, section
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.changes import Change, Changes, Words
+from memory_agent.storage.columns import Columns, record_fingerprint
+from memory_agent.storage.indexes import section
+from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.store import Store
 from memory_agent.storage.vector_table import VectorTable
@@ -56,7 +60,8 @@ records = st.fixed_dictionaries(
         "tags": tags,
     }
 )
-vectors = st.none() | st.integers(0, len(VECTORS) - 1)
+made = st.builds(embedded, st.integers(0, 40), st.sampled_from([1, 1, 1, 2, 5]), st.sampled_from([3, 0, 1, 30]))
+vectors = st.none() | made
 odd = st.sampled_from(["no such name", "\ud800", "A\0B"])
 filters = st.builds(
     MemoryFilter,
@@ -82,9 +87,11 @@ class ColumnsModel(RuleBasedStateMachine):
     def create(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="columns-model-"))
         self.store = Store.open(self.folder, SMALL)
-        self.columns = Columns(VectorTable(), Postings())
+        self.columns = Columns(tables(), Postings())
         self.records: dict[int, MemoryRecord] = {}
-        self.vectors: dict[int, Embedding] = {}
+        self.vectors: dict[int, Embedding] = {}  # those of all passages, as far as they were stored
+        self.words: dict[int, Words] = {}
+        self.words_stamp = ""
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -95,15 +102,42 @@ class ColumnsModel(RuleBasedStateMachine):
     def some_row(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.records)[-4:]))
 
+    def name_words(self, batch: Batch) -> None:
+        if self.words_stamp:
+            batch.set_words_stamp(self.words_stamp)
+
+    def expect(self, row: int, found: Embedded | None) -> None:
+        self.vectors.pop(row, None)
+        self.words.pop(row, None)
+        if found is not None:
+            self.vectors[row] = found.vectors if self.words_stamp else found.vectors[:1]
+            if self.words_stamp:
+                self.words[row] = Words(found.word_bits, found.length)
+
+    @rule(stamp=st.sampled_from(["words 1", "words 2"]), follow=st.booleans())
+    def make_words_by(self, stamp: str, follow: bool) -> None:
+        """Another maker of words: those of the former are dropped."""
+        if stamp != self.words_stamp:
+            self.words.clear()
+        self.words_stamp = stamp
+        with self.store.batch() as batch:
+            self.name_words(batch)
+        self.follow(batch.changes, follow)
+
+    @rule()
+    def make_no_words(self) -> None:
+        """What comes now has one vector alone."""
+        self.words_stamp = ""
+
     @rule(batch=st.lists(st.tuples(records, vectors), min_size=1, max_size=6), follow=st.booleans())
-    def put(self, batch: list[tuple[dict[str, Any], int | None]], follow: bool) -> None:
+    def put(self, batch: list[tuple[dict[str, Any], Embedded | None]], follow: bool) -> None:
         with self.store.batch() as opened:
-            for fields, vector in batch:
+            self.name_words(opened)
+            for fields, found in batch:
                 record = memory(**fields)
-                row = opened.put(record, None if vector is None else VECTORS[vector])
+                row = opened.put(record, found)
                 self.records[row] = record
-                if vector is not None:
-                    self.vectors[row] = VECTORS[vector]
+                self.expect(row, found)
         self.follow(opened.changes, follow)
 
     @precondition(lambda self: self.records)
@@ -123,12 +157,13 @@ class ColumnsModel(RuleBasedStateMachine):
         self.follow(batch.changes, follow)
 
     @precondition(lambda self: self.records)
-    @rule(data=st.data(), vector=st.integers(0, len(VECTORS) - 1), follow=st.booleans())
-    def set_vector(self, data: st.DataObject, vector: int, follow: bool) -> None:
+    @rule(data=st.data(), found=vectors, follow=st.booleans())
+    def set_vector(self, data: st.DataObject, found: Embedded | None, follow: bool) -> None:
         row = self.some_row(data)
         with self.store.batch() as batch:
-            batch.set_vector(row, VECTORS[vector])
-        self.vectors[row] = VECTORS[vector]
+            self.name_words(batch)
+            batch.set_vector(row, found)
+        self.expect(row, found)
         self.follow(batch.changes, follow)
 
     @precondition(lambda self: self.records)
@@ -138,7 +173,7 @@ class ColumnsModel(RuleBasedStateMachine):
         with self.store.batch() as batch:
             batch.delete(row)
         del self.records[row]
-        self.vectors.pop(row, None)
+        self.expect(row, None)
         self.follow(batch.changes, follow)
 
     def follow(self, changes: Changes, now: bool) -> None:
@@ -154,14 +189,16 @@ class ColumnsModel(RuleBasedStateMachine):
     @rule()
     def save_and_load(self) -> None:
         arrays = {name: _whole(array) for name, array in self.columns.arrays().items()}
-        vectors = VectorTable.from_arrays(section(arrays, "vectors"))
-        self.columns = Columns.from_arrays(
-            arrays, vectors, Postings.from_arrays(section(arrays, "words")), self.columns.applied, ""
-        )
+        saved = section(arrays, "vectors")
+        parts = (VectorTable.from_arrays(section(saved, part)) for part in ("first", "further"))
+        vectors = PassageVectors.from_arrays(saved, *parts)
+        words = Postings.from_arrays(section(arrays, "words"))
+        self.columns = Columns.from_arrays(arrays, vectors, words, self.columns.applied, "")
+        self.answers_as_the_records_say(MemoryFilter())
 
     @rule()
     def rebuild(self) -> None:
-        self.columns = Columns(VectorTable(), Postings())
+        self.columns = Columns(tables(), Postings())
         with self.store.snapshot() as snapshot:
             self.columns.apply(snapshot.contents())
 
@@ -172,11 +209,18 @@ class ColumnsModel(RuleBasedStateMachine):
             assert changes is not None
             self.columns.apply(changes)
             assert dict(snapshot.scan()) == self.records
+            self.columns.take_words(snapshot.scan_words(0, 1_000))  # those that a file does not hold
+            waiting = [row for row in self.records if row not in self.vectors or row not in self.words]
+            is_worded = snapshot.state.words_stamp is not None
+            assert snapshot.pending_rows(1_000) == sorted(
+                waiting if is_worded else set(self.records) - set(self.vectors)
+            )
         view = self.columns.view
         assert view.applied == self.store.last_change
         assert_holds(view, self.records, self.vectors)
         assert_filters(view, self.records, chosen)
         assert_searches(view, self.records, self.vectors, QUERY, list(WORDS))
+        assert_words(view, self.words)
 
 
 TestColumns = ColumnsModel.TestCase
@@ -298,7 +342,7 @@ def test_sessions_that_arrive_backwards_are_ordered() -> None:
     records = {
         row: memory(session_id=f"s-{row % 3}", timestamp=NOW - timedelta(seconds=row // 2)) for row in range(1, 300)
     }
-    columns = Columns(VectorTable(), Postings())
+    columns = Columns(tables(), Postings())
     for row, record in records.items():
         columns.apply(Changes(row - 1, row, [Change(row, "put", record, None, True)]))
     assert_holds(columns.view, records, {})
@@ -319,7 +363,7 @@ def test_a_memory_that_leaves_its_session_has_no_neighbours() -> None:
 def test_equal_texts_are_found_before_and_after_they_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "_MOST_UNSORTED", 10)
     records = {row: memory(f"text {row % 5}") for row in range(1, 60)}
-    columns = Columns(VectorTable(), Postings())
+    columns = Columns(tables(), Postings())
     for row, record in records.items():
         columns.apply(Changes(row - 1, row, [Change(row, "put", record, None, True)]))
         wanted = record_fingerprint(record)
@@ -337,7 +381,7 @@ def test_arrays_that_do_not_fit_together_are_damage() -> None:
         good | {"names": good["names"][:-1]},
     ):
         with pytest.raises(IndexDamagedError):
-            Columns.from_arrays(bad, VectorTable(), Postings(), 1, "")
+            Columns.from_arrays(bad, tables(), Postings(), 1, "")
 
 
 def test_readers_see_whole_batches_while_changes_are_applied() -> None:
@@ -387,7 +431,7 @@ def _whole(array: Any) -> npt.NDArray[Any]:
 
 
 def test_vectors_of_another_embedder_are_not_followed_and_the_view_names_its_own() -> None:
-    columns = Columns(VectorTable(), Postings())
+    columns = Columns(tables(), Postings())
     columns.apply(Changes(0, 1, [Change(1, "put", memory(), VECTORS[0], True)], "one"))
     assert columns.view.stamp == "one"
     with pytest.raises(IndexDamagedError):

@@ -43,7 +43,7 @@ def test_a_batch_is_there_after_reopening_with_all_that_belongs_to_it(store: Sto
         assert again.record(row) == record
         assert again.row_of_id(record.id) == again.row_of_event("e-1") == row
         assert np.allclose(again.vectors([row])[0], vector, atol=1e-3)
-        assert (again.cursor, again.stamp, again.ndim, again.count, again.vector_count) == (
+        assert (again.cursor, again.stamp, again.ndim, again.count, again.counts().vectors) == (
             42,
             "minilm int8",
             NDIM,
@@ -105,7 +105,7 @@ def test_memories_without_vector_wait_for_one_in_order(store: Store) -> None:
         batch.set_vector(rows[0], vector)
         batch.delete(rows[2])
     assert store.pending_rows(9) == [rows[3]]
-    assert (store.pending_count, store.vector_count) == (1, 2)
+    assert (store.pending_count, store.counts().vectors) == (1, 2)
     assert not store.vectors([rows[3]]).any()
 
 

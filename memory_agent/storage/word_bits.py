@@ -1,0 +1,107 @@
+"""The words of one user's memories as packed sign bits, by slot: what late interaction compares a query's words with.
+
+The store holds them, encrypted where it is; here they are in memory alone, 75 MB per 100,000 memories of 16 words. A
+slot's words may be unknown: those of a memory that was stored without a model, or by a version without them.
+
+n = number of slots, m = number of slots given, w = words, b = bytes of a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.errors import IndexDamagedError
+from memory_agent.storage.changes import Words
+from memory_agent.storage.column import Column
+from memory_agent.storage.indexes import Slots
+from memory_agent.storage.ranges import ABSENT, Counts, Ranges, RangesView
+
+Bits = npt.NDArray[np.uint8]
+
+
+class WordBitsView:
+    """The words at one moment. Immutable and thread-safe. `lengths` (n,) are tokens before any cut, 0 if unknown."""
+
+    def __init__(self, ranges: RangesView, bits: npt.NDArray[Any], lengths: npt.NDArray[np.int32], count: int) -> None:
+        self.lengths = lengths
+        self.count = count
+        """Number of slots whose words are known, also of those without any."""
+        self._ranges = ranges
+        self._bits = bits
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Whose words are known (n,)."""
+        is_known: npt.NDArray[np.bool_] = self._ranges.counts != ABSENT
+        return is_known
+
+    def of(self, slots: Slots) -> tuple[Bits, Counts]:
+        """Return the words (w, b) of `slots`, one slot after the other, and how many each slot has (m,)."""
+        words, counts = self._ranges.items(slots)
+        taken = self._bits.take(words)  # whole words: 30 times as fast as rows of bytes
+        return taken.view(np.uint8).reshape(len(words), self._bits.itemsize), counts
+
+
+class WordBits:
+    """Words by slot. b is that of the first; one thread changes them."""
+
+    def __init__(self, slots: int = 0) -> None:
+        """Begin with this number of slots whose words are not known."""
+        self._ranges = Ranges(slots)
+        self._lengths = Column(np.zeros(slots, dtype=np.int32))
+        self._bits: Column[Any] | None = None
+        self._count = 0
+
+    def append(self, words: Sequence[Words | None]) -> None:
+        """Add slots with their words, None where they are not known. Raises `IndexDamagedError` for another b."""
+        self._add(words)
+        self._ranges.append([ABSENT if one is None else len(one.bits) for one in words])
+        self._lengths.append([0 if one is None else one.length for one in words])
+        self._count += sum(one is not None for one in words)
+
+    def set(self, slots: Slots, words: Sequence[Words]) -> None:
+        """Give `slots` (m,) these words instead of those they had. Raises `IndexDamagedError` for another b."""
+        self._add(words)
+        self._count += len(slots) - self._known_among(slots)
+        self._ranges.set(slots, [len(one.bits) for one in words])
+        self._lengths.set(slots, [one.length for one in words])
+
+    def remove(self, slots: Slots) -> None:
+        """Drop the words of `slots` from every answer at once, from memory with `keep`. Idempotent."""
+        self._count -= self._known_among(slots)
+        self._ranges.remove(slots)
+        self._lengths.set(slots, 0)
+
+    def keep(self, slots: Slots) -> Self:
+        """Return the words of `slots` alone, ascending, numbered from 0, without the bits of others."""
+        kept = type(self)()
+        kept._ranges, items = self._ranges.keep(slots)
+        kept._lengths = Column(self._lengths.view()[slots])
+        kept._bits = None if self._bits is None else Column(self._bits.view().take(items))
+        kept._count = self._known_among(slots)
+        return kept
+
+    def view(self) -> WordBitsView:
+        """Return the words as of now."""
+        bits = np.empty(0, dtype="V1") if self._bits is None else self._bits.view()
+        return WordBitsView(self._ranges.view(), bits, self._lengths.view(), self._count)
+
+    def _known_among(self, slots: Slots) -> int:
+        return int(np.count_nonzero(self._ranges.view().counts[slots] != ABSENT))
+
+    def _add(self, words: Sequence[Words | None]) -> None:
+        """Add the bits at the end."""
+        known = [one.bits for one in words if one is not None and len(one.bits)]
+        if not known:
+            return
+        width = known[0].shape[1] if self._bits is None else self._bits.view().itemsize
+        if any(bits.shape[1] != width for bits in known):
+            raise IndexDamagedError(f"words of {known[0].shape[1]} bytes, expected {width}")
+        added = np.ascontiguousarray(np.concatenate(known)).view(f"V{width}").ravel()
+        if self._bits is None:
+            self._bits = Column(np.empty(0, dtype=f"V{width}"))
+        self._bits.append(added)
