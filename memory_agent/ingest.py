@@ -23,15 +23,15 @@ from typing import Any, TypeVar
 import msgspec
 from ulid import ULID
 
-from memory_agent.embedders import Embedder, PendingVector, PendingVectors, check_text, comparable
+from memory_agent.embedded import Embedded, embedded_text
+from memory_agent.embedders import EmbedderInfo, Pending, check_text, comparable, comparable_words
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
-from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
+from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, UnhandledEventError
 from memory_agent.learning.run_records import Entry, RunRecords
 from memory_agent.records import (
     KINDS,
     PROVENANCES,
     SOURCES,
-    Embedding,
     IngestReport,
     Kind,
     MemoryRecord,
@@ -147,18 +147,31 @@ def count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """Vectors by text, and the stamp of their embedder; empty without a model."""
+    """What a model made of texts, by text, and its origin; empty without a model."""
 
-    by_text: dict[str, Embedding] = {}
-    stamp: str | None = None
+    by_text: dict[str, Embedded] = {}
+    info: EmbedderInfo | None = None
 
-    def admitted(self, batch: Batch) -> dict[str, Embedding]:
-        """Return the vectors if their model is that of the store, or the store has none yet; else an empty dict."""
-        if self.stamp is None:
+    def admitted(self, batch: Batch) -> dict[str, Embedded]:
+        """Return `by_text` if its model is that of the store, or the store has none yet; else an empty dict.
+
+        Words of the same model that are made in another way than those of the store replace them: all memories wait.
+        """
+        if self.info is None:
             return {}
+        stamp, words_stamp = self.info.stamp, self.info.words_stamp
         if batch.state.stamp is None:
-            batch.set_stamp(self.stamp)
-        return self.by_text if comparable(batch.state.stamp or "", self.stamp) else {}
+            batch.set_stamp(stamp)
+        if not comparable(batch.state.stamp or "", stamp):
+            return {}
+        if words_stamp:
+            batch.set_words_stamp(_kept(batch.state.words_stamp, words_stamp))
+        return self.by_text
+
+
+def _kept(known: str | None, words_stamp: str) -> str:
+    """Return the stamp of the words that a store keeps: the one it has, if the other is comparable."""
+    return known if known is not None and comparable_words(known, words_stamp) else words_stamp
 
 
 class PendingTexts:
@@ -168,30 +181,21 @@ class PendingTexts:
         """Begin to embed `texts`, each distinct one once. With `is_awaited` they go before bulk work, and have 4 s."""
         self._texts = list(dict.fromkeys(texts))
         self._embedder = embedder
-        self._queries: list[PendingVector] = []
-        self._bulk: PendingVectors | None = None
+        self._pending: Pending[list[Embedded]] | None = None
         if self._texts:
+            timeout_s = _EMBED_TIMEOUT_S if is_awaited else None
             with suppress(ModelError):
-                self._begin(embedder.get(), is_awaited=is_awaited)
+                self._pending = embedder.get().begin_passages(self._texts, timeout_s=timeout_s)
 
     def result(self) -> Vectors:
-        """Return the vectors; empty without a model, or when it fails or is late."""
+        """Return what was made of the texts; empty without a model, or when it fails or is late."""
+        if self._pending is None:
+            return Vectors()
         try:
-            if self._bulk is not None:
-                vectors: Iterable[Embedding] = self._bulk.result()
-            elif self._queries:
-                vectors = [query.result() for query in self._queries]
-            else:
-                return Vectors()
-            return Vectors(dict(zip(self._texts, vectors, strict=True)), self._embedder.get().info.stamp)
+            found = self._pending.result()
+            return Vectors(dict(zip(self._texts, found, strict=True)), self._embedder.get().info)
         except ModelError:
             return Vectors()
-
-    def _begin(self, embedder: Embedder, *, is_awaited: bool) -> None:
-        if is_awaited:
-            self._queries = [embedder.begin_query(text, _EMBED_TIMEOUT_S) for text in self._texts]
-        else:
-            self._bulk = embedder.begin_texts(self._texts)
 
 
 class Intake:
@@ -202,6 +206,9 @@ class Intake:
         self._embedder = embedder
         self._reader = reader
         self._run_records = run_records
+        self._filling = threading.Lock()
+        self._fill_thread: threading.Thread | None = None
+        self._closing = threading.Event()
         self._preparing = threading.Lock()
         self._ahead: _Prepared | None = None
 
@@ -272,7 +279,7 @@ class Intake:
                 tally.duplicates += 1
 
     def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
-        """Return the vectors of `texts`, each distinct text embedded once; empty without a model.
+        """Return what a model makes of `texts`, each distinct text embedded once; empty without a model.
 
         With `is_awaited` they take precedence over bulk work, and are empty after 4 s.
         """
@@ -280,54 +287,107 @@ class Intake:
 
     def remember(self, record: MemoryRecord) -> None:
         """Store one memory without an event. Durable on return."""
-        vectors = self.embed((record.text,), is_awaited=True)
+        text = embedded_text(record)
+        vectors = self.embed((text,), is_awaited=True)
         masked = masked_kinds(record.text, record.title, record.tags, record.metadata)
         with self._archive.batch() as batch:
-            batch.put(record, vectors.admitted(batch).get(record.text))
+            batch.put(record, vectors.admitted(batch).get(text))
             count_masked(batch, masked)
 
     def fill_vectors(self, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Embed at most `limit` memories that have no vector; return how many were embedded.
+        """Embed at most `limit` memories that lack a vector, or the words that the embedder makes; return how many.
 
         Each chunk of 256 is committed on its own, so the call may be interrupted and repeated. Returns 0 without a
-        model, or with another model than the store's.
+        model, with another model than the store's, or while another thread does this.
         """
         self._embedder.look_again()
-        store, filled = self._archive.store, 0
-        total = store.pending_count if limit is None else min(limit, store.pending_count)
-        while filled < total:
-            done = self._fill(min(_FILL_CHUNK, total - filled))
-            if not done:
-                break
-            filled += done
-            if progress is not None:
-                progress(filled, total)
-        return filled
+        if not self._filling.acquire(blocking=False):
+            return 0
+        try:
+            return self._fill_all(limit, progress)
+        finally:
+            self._filling.release()
+
+    def fill_in_background(self) -> None:
+        """Begin to embed all memories that lack something, in a thread of their own, unless that is under way."""
+        if not self._closing.is_set() and (self._fill_thread is None or not self._fill_thread.is_alive()):
+            self._fill_thread = threading.Thread(target=self._fill_quietly, name="vectors-fill")
+            self._fill_thread.start()
+
+    def begin_reembedding(self) -> int:
+        """Drop all vectors if they are from another embedder; return how many memories wait for new ones.
+
+        The rest is left to `fill_vectors`, also after a crash. Durable on return. Raises `ModelError` without a model.
+        """
+        self._embedder.look_again()
+        info = self._embedder.get().info
+        with self._archive.batch() as batch:
+            batch.set_stamp(info.stamp)
+            Vectors({}, info).admitted(batch)
+        return self._archive.store.pending_count
 
     def reembed(self, progress: Progress | None = None) -> int:
         """Recompute all vectors if the store's are from another embedder; return how many.
 
         If it is interrupted, `fill_vectors` completes it. Raises `ModelError` without a model.
         """
-        self._embedder.look_again()
-        stamp = self._embedder.get().info.stamp
-        if self._archive.store.stamp != stamp:
-            with self._archive.batch() as batch:
-                batch.set_stamp(stamp)
+        self.begin_reembedding()
         return self.fill_vectors(progress=progress)
 
-    def _fill(self, limit: int) -> int:
-        store = self._archive.store
-        rows = store.pending_rows(limit)
-        records = dict(zip(rows, store.records(rows), strict=True))
-        vectors = self.embed(record.text for record in records.values() if record is not None)
+    def close(self) -> None:
+        """Stop the work in the background. Idempotent."""
+        self._closing.set()
+        if self._fill_thread is not None:
+            self._fill_thread.join()
+
+    def _fill_quietly(self) -> None:
+        with suppress(MemoryAgentError):  # the next upkeep goes on, and meets an error of the store itself
+            self.fill_vectors()
+
+    def _fill_all(self, limit: int | None, progress: Progress | None) -> int:
+        """Go through the waiting memories once."""
+        makes_words = self._await_words()
+        store, filled, last = self._archive.store, 0, 0
+        total = store.pending_count if limit is None else min(limit, store.pending_count)
+        while filled < total and not self._closing.is_set():
+            rows = store.pending_rows(min(_FILL_CHUNK, total - filled), last)
+            if not rows:
+                break
+            last = rows[-1]
+            if not makes_words:  # then only vectors can be filled in
+                rows = [row for row, vector in zip(rows, store.vectors(rows), strict=True) if not vector.any()]
+            if rows and not (done := self._fill(rows)):
+                break
+            filled += done if rows else 0
+            if progress is not None:
+                progress(filled, total)
+        return filled
+
+    def _await_words(self) -> bool:
+        """Let memories whose words were never made wait for them; return whether the embedder makes words."""
+        try:
+            info = self._embedder.get().info
+        except ModelError:
+            return False
+        known, stamp = self._archive.store.words_stamp, self._archive.store.stamp
+        is_needed = info.words_stamp and stamp is not None and comparable(stamp, info.stamp)
+        if is_needed and known != _kept(known, info.words_stamp):
+            with self._archive.batch() as batch:
+                Vectors({}, info).admitted(batch)
+        return bool(info.words_stamp)
+
+    def _fill(self, rows: Sequence[int]) -> int:
+        """Embed the memories in `rows` and store what came; return how many."""
+        texts = [embedded_text(record) for record in self._archive.store.records(rows) if record is not None]
+        vectors = self.embed(texts)
         if not vectors.by_text:
             return 0
         with self._archive.batch() as batch:
             admitted = vectors.admitted(batch)
-            present = [(row, record) for row in rows if (record := batch.record(row)) and record.text in admitted]
-            for row, record in present:
-                batch.set_vector(row, admitted[record.text])
+            found = {row: embedded_text(record) for row in rows if (record := batch.record(row))}
+            present = [(row, text) for row, text in found.items() if text in admitted]
+            for row, text in present:
+                batch.set_vector(row, admitted[text])
         return len(present)
 
     def _read(self, arrival: Arrival) -> _Read:
@@ -350,7 +410,7 @@ class Intake:
     def _unknown_texts(self, outcomes: Iterable[_Draft | Dropped | RejectedEvent]) -> list[str]:
         drafts = [outcome for outcome in outcomes if isinstance(outcome, _Draft)]
         with self._archive.store.snapshot() as snapshot:
-            return [draft.record.text for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
+            return [embedded_text(draft.record) for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
 
     def _settle(self, batch: Batch, reads: Sequence[_Read], vectors: Vectors) -> _Tally:
         """Write the batch, recognising repeats inside the transaction."""
@@ -369,7 +429,7 @@ class Intake:
         return tally
 
     def _settle_one(
-        self, batch: Batch, read: _Read, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
+        self, batch: Batch, read: _Read, vectors: dict[str, Embedded], progress: _LastProgress, tally: _Tally
     ) -> Entry | None:
         """Store, drop or reject one event; if it is new, return what it says about a run."""
         outcome, seq = read.outcome, read.arrival.seq
@@ -393,7 +453,7 @@ class Intake:
         return Entry(read.sign, row, outcome.record if isinstance(outcome, _Draft) and row is not None else None)
 
     def _keep(
-        self, batch: Batch, draft: _Draft, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
+        self, batch: Batch, draft: _Draft, vectors: dict[str, Embedded], progress: _LastProgress, tally: _Tally
     ) -> tuple[bool, int | None]:
         """Store a memory unless it is a repeat; return whether the event is new, and the row of its memory."""
         if batch.row_of_event(draft.event_id) is not None:
@@ -404,7 +464,7 @@ class Intake:
             tally.dropped["repeated_progress"] += 1
             return True, None
         try:
-            row = batch.put(draft.record, vectors.get(draft.record.text))
+            row = batch.put(draft.record, vectors.get(embedded_text(draft.record)))
         except InvalidInputError as error:
             reason = str(error)
             tally.rejected.append(RejectedEvent(position=draft.position, event_id=draft.event_id, reason=reason))

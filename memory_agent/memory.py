@@ -107,7 +107,7 @@ class Memory:
         self._call = _OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
-        self.care = Care(archive, self._call)
+        self.care = Care(archive, self._intake, self._call)
         self.erasure = Erasure(user_id, archive, self._forgetting, settings.retention, table, self._call)
         self.sona = Sona(user_id, archive, self._learner, self._consolidation, self._call)
 
@@ -356,7 +356,7 @@ class Memory:
             return self._forgetting.silent_runs(check_now(now))
 
     def fill_vectors(self, limit: int | None = None) -> int:
-        """Embed at most `limit` memories that were stored without a vector, for want of a model; return how many.
+        """Embed at most `limit` memories that lack a vector or word vectors, for want of a model; return how many.
 
         Resumes where it was interrupted. Returns 0 while there is no model, or if the model changed.
 
@@ -372,10 +372,19 @@ class Memory:
             self._learner.follow()
             return filled
 
+    def fill_in_background(self) -> None:
+        """As `fill_vectors` without a limit, in a thread of its own, which `close` stops. Idempotent.
+
+        >>> memory.fill_in_background()
+        """
+        with self._call():
+            self._intake.fill_in_background()
+
     def reembed(self, progress: Progress | None = None) -> int:
         """Recompute all vectors with the current model, after `model_changed`; return how many.
 
-        Meanwhile recalls are lexical. `progress` is called with (done, total). Raises `ModelError` without a model.
+        Meanwhile recalls answer by words, and by the vectors that have come. `progress` is called with (done, total).
+        Raises `ModelError` without a model.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.reembed()  # the model has not changed
@@ -406,6 +415,7 @@ class Memory:
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
+            self._intake.close()
             self._consolidation.close()
             with self.erasure.noting_age():
                 self._archive.close()
@@ -420,6 +430,7 @@ class Memory:
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
+            self._intake.close()
             self._archive.abandon()
             self._embedder.close()
 
@@ -485,14 +496,14 @@ def check_ids(ids: object) -> list[str]:
 def _stats(user_id: str, archive: Archive) -> MemoryStats:
     """Return the figures from the store's counters and the columns, after a rebuild. Raises `StoreError`."""
     store, view = archive.store, archive.settled_view()
-    counters = store.counters()
+    counters, counts = store.counters(), store.counts()
     oldest, newest = view.time_span()
     return MemoryStats(
         user_id=user_id,
-        memories=store.count,
+        memories=counts.memories,
         by_kind=view.count_by("kind"),
         by_source=view.count_by("source"),
-        without_vector=store.pending_count,
+        without_vector=counts.memories - counts.vectors,
         events_kept=counters.get("kept", 0),
         events_duplicate=counters.get("duplicates", 0),
         events_dropped=_below("dropped.", counters),
@@ -505,6 +516,7 @@ def _stats(user_id: str, archive: Archive) -> MemoryStats:
         masked=_below("masked.", counters),
         expired=_below("expired.", counters),
         dropped_types=_below("dropped_type.", counters),
+        waiting=counts.pending,
     )
 
 

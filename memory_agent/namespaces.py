@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -152,23 +152,45 @@ class Sona:
             return self._consolidation.consolidate(check_now(now))
 
 
+class Embedding(Protocol):
+    """Embeds memories again."""
+
+    def begin_reembedding(self) -> int:
+        """Drop vectors of another model; return how many memories wait."""
+        ...
+
+    def fill_in_background(self) -> None:
+        """Embed what waits."""
+        ...
+
+
 class Care:
     """The files of one user, while they are in use."""
 
-    def __init__(self, archive: Archive, in_use: InUse) -> None:
+    def __init__(self, archive: Archive, embedding: Embedding, in_use: InUse) -> None:
         self._archive = archive
+        self._embedding = embedding
         self._in_use = in_use
 
-    def rebuild(self) -> int:
+    def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild the columns that recall searches from the records; return how many memories there are.
 
         Meanwhile recalls use the former ones and say so in `degraded`. What is ingested meanwhile is in the new ones.
 
+        With `vectors`, drop those of another model and embed all memories again, in the background: return how many
+        wait. `stats().waiting` counts down; meanwhile recalls answer by words, and by the vectors that have come. It
+        goes on after a restart of the daemon, or when an embedded memory is told to again. Raises `ModelError` without
+        a model.
+
         >>> record = memory.remember("Staging needs the VPN")
-        >>> memory.care.rebuild()
-        1
+        >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed
+        (1, 0)
         """
         with self._in_use():
+            if vectors:
+                waiting = self._embedding.begin_reembedding()
+                self._embedding.fill_in_background()
+                return waiting
             self._archive.rebuild()
             return self._archive.store.count
 

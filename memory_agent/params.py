@@ -171,6 +171,17 @@ class RememberParams(Params, frozen=True, kw_only=True):
         return super().of(**{**arguments, "metadata": dict(metadata or {})})
 
 
+class RebuildParams(Params, frozen=True, kw_only=True):
+    """Parameters of `rebuild`."""
+
+    vectors: bool = False
+
+    @property
+    def version(self) -> int:
+        """2 with `vectors`: a daemon of version 1 would rebuild the columns alone."""
+        return OPTIONS_VERSION if self.vectors else PROTOCOL_VERSION
+
+
 class GetParams(Params, frozen=True, kw_only=True):
     """Parameters of `get`."""
 

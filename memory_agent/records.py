@@ -165,7 +165,10 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one user's memory. `expired` counts the memories erased by each retention rule."""
+    """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
+
+    `waiting` memories lack a vector, or word vectors that the model makes; `model` embeds them in the background.
+    """
 
     user_id: str
     memories: int
@@ -184,6 +187,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     masked: dict[str, int] = {}
     expired: dict[str, int] = {}
     dropped_types: dict[str, int] = {}
+    waiting: int = 0
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

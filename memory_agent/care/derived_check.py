@@ -106,6 +106,20 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
         lengths = np.linalg.norm(stored, axis=1)  # within .0005 of one after float16
         is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE * lengths)
     findings.add(COLUMNS_FILE, "hold another vector than the records", int(np.count_nonzero(is_wrong)))
+    findings.add(COLUMNS_FILE, "hold other passages than the records", _wrong_passages(snapshot, part, view, slots))
+
+
+def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:
+    """Return how many of `slots` (m,) have other further passages than their memories."""
+    wrong = 0
+    for (row, _), slot in zip(part, slots.tolist(), strict=True):
+        stored, found = snapshot.passages(row), view.vectors.further(slot)
+        if stored is None or stored[1].shape != found.shape:
+            wrong += stored is not None or len(found) > 0
+        else:
+            lengths = np.linalg.norm(stored[1], axis=1)
+            wrong += bool((np.einsum("ij,ij->i", stored[1], found) < _LEAST_COSINE * lengths).any())
+    return wrong
 
 
 def _filters(records: Sequence[MemoryRecord]) -> dict[MemoryFilter, list[int]]:

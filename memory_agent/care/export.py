@@ -1,8 +1,9 @@
 """Export a user's memories as JSON Lines, and import them into another store.
 
-Each memory is one line and round-trips bit for bit: record, usage, vector, and the events behind it. Vectors are
-base64 of the stored float16 values; metadata that JSON cannot hold exactly (bytes, NaN) is base64 of MessagePack; event
-ids too long to be stored are digests. Runs and what was learned from them are exported by `memory-agent sona export`.
+Each memory is one line and round-trips bit for bit: record, usage, vectors, words, and the events behind it. Vectors,
+passages and words are base64 of the stored bytes; metadata that JSON cannot hold exactly (bytes, NaN) is base64 of
+MessagePack; event ids too long to be stored are digests. Runs and what was learned from them are exported by
+`memory-agent sona export`.
 
 Export reads a snapshot, also while a daemon runs. Import checks every line first and writes one transaction, so a bad
 line, a full disk or a kill leaves the store unchanged. It skips memories that the store has, by id or event, and is
@@ -21,33 +22,56 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from memory_agent.erasure.eraser import note_reimported
-from memory_agent.errors import DaemonRunningError, InvalidInputError
+from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
 from memory_agent.layout import Layout
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.codec import encode_record, name_key, row_key, row_number, usage_of, vector_body
+from memory_agent.storage.codec import (
+    StoreState,
+    encode_record,
+    name_key,
+    passages_body,
+    passages_of,
+    row_key,
+    row_number,
+    usage_of,
+    vector_body,
+    with_checksum,
+    words_body,
+)
 from memory_agent.storage.environment import open_records
 from memory_agent.storage.folders import user_folder
-from memory_agent.storage.snapshot import EVENTS, VECTORS, Snapshot
+from memory_agent.storage.snapshot import EVENTS, PASSAGES, VECTORS, WORD_BITS, Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key
 from relay.disk import Report, Transaction, flush
 
-FORMAT = 1
+FORMAT = 2
+"""1 of version 0.1.0, which had neither passages nor words."""
 LONGEST_LINE_BYTES = 64 << 20
 
 _LENGTH_ERROR = 0.01  # of a unit vector in float16
 _STEP = 1_000
 _MOST_NAMED = 5  # bad lines in one error
 
-Arrival = tuple[MemoryRecord | None, bytes | None, list[bytes]]
+
+class Bodies(NamedTuple):
+    """What a model made of a text, as it is stored; None for what there is not."""
+
+    vector: bytes | None = None
+    passages: bytes | None = None
+    words: bytes | None = None
+
+
+Arrival = tuple[MemoryRecord | None, Bodies, list[bytes]]
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +82,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stamp: str | None = None
     ndim: int | None = None
     memories: int = 0
+    words_stamp: str | None = None
+    word_bytes: int | None = None
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,6 +94,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     metadata_msgpack: str | None = None
     events: tuple[str, ...] = ()
     event_digests: tuple[str, ...] = ()
+    passages: str | None = None
+    words: str | None = None
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,18 +192,33 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report) -> Iterato
     events: defaultdict[int, list[bytes]] = defaultdict(list)
     for key, value in transaction.scan(EVENTS):
         events[row_number(value)].append(key)
-    yield msgspec.json.encode(
-        Head(memory_agent_export=FORMAT, user_id=user_id, stamp=state.stamp, ndim=state.ndim, memories=total)
+    head = Head(
+        memory_agent_export=FORMAT,
+        user_id=user_id,
+        stamp=state.stamp,
+        ndim=state.ndim,
+        memories=total,
+        words_stamp=state.words_stamp,
+        word_bytes=state.word_bytes,
     )
+    yield msgspec.json.encode(head)
     for done, (row, record) in enumerate(snapshot.scan()):
         if done % _STEP == 0:
             report("memories", done, total)
-        kept = transaction.get(VECTORS, row_key(row))
-        vector = None if kept is None else vector_body(row, kept, state.ndim or 0)
-        yield encode_line(record, vector, events.pop(row, []))
+        yield encode_line(record, _bodies(transaction, row, state), events.pop(row, []))
     report("memories", total, total)
     for row in sorted(events):
-        yield encode_line(None, None, events[row])
+        yield encode_line(None, Bodies(), events[row])
+
+
+def _bodies(transaction: Transaction, row: int, state: StoreState) -> Bodies:
+    reads = (
+        (VECTORS, vector_body, state.ndim),
+        (PASSAGES, passages_body, state.ndim),
+        (WORD_BITS, words_body, state.word_bytes),
+    )
+    found = ((transaction.get(database, row_key(row)), body, size) for database, body, size in reads)
+    return Bodies(*(None if value is None else body(row, value, size or 0) for value, body, size in found))
 
 
 def _numbered(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -198,7 +241,7 @@ def _checked(file: BinaryIO, report: Report) -> Head:
         if number % _STEP == 0:
             report("checked", number, head.memories)
         try:
-            record = decode_line(number, data, head.ndim)[0]
+            record = decode_line(number, data, head)[0]
             if record is not None and ids.setdefault(record.id, number) != number:
                 raise InvalidInputError(f"line {number}", f"has the id of line {ids[record.id]}")
         except InvalidInputError as error:
@@ -214,7 +257,7 @@ def _checked(file: BinaryIO, report: Report) -> Head:
 def _arrivals(file: BinaryIO, head: Head) -> Iterator[Arrival]:
     for number, data in _numbered(file):
         if number > 1:
-            yield decode_line(number, data, head.ndim)
+            yield decode_line(number, data, head)
 
 
 def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report) -> Imported:
@@ -222,17 +265,22 @@ def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report)
         batch.set_stamp(head.stamp)
         batch.state.ndim = head.ndim  # also where no memory has a vector any more
     fits = batch.state.stamp == head.stamp and batch.state.ndim in (None, head.ndim)
+    if fits and batch.state.words_stamp is None and head.words_stamp is not None:
+        batch.set_words_stamp(head.words_stamp)
+        batch.state.word_bytes = head.word_bytes
+    has_words = batch.state.words_stamp == head.words_stamp and batch.state.word_bytes in (None, head.word_bytes)
     taken = known = without_vector = 0
-    for done, (record, vector, events) in enumerate(arrivals):
+    for done, (record, bodies, events) in enumerate(arrivals):
         if done % _STEP == 0:
             report("taken", done, head.memories)
         row = batch.allot_row() if record is None and _is_new(batch, events) else None
         if record is not None and (batch.row_of_id(record.id) or _row_of_event(batch, record)):
             known += 1
         elif record is not None:
-            row = batch.put_stored(record, vector if fits else None)
+            passages, words = (bodies.passages, bodies.words) if has_words else (None, None)
+            row = batch.put_stored(record, *((bodies.vector, passages, words) if fits else ()))
             taken += 1
-            without_vector += not fits or vector is None
+            without_vector += not fits or bodies.vector is None
         if row is not None:
             batch.link_keys(events, row)
     report("taken", head.memories, head.memories)
@@ -247,15 +295,15 @@ def _is_new(batch: Batch, events: list[bytes]) -> bool:
     return any(not batch.knows_event(key) for key in events)
 
 
-def encode_line(record: MemoryRecord | None, vector: bytes | None, events: list[bytes]) -> bytes:
-    """Return the line of a memory; `vector` and `events` are stored bytes."""
+def encode_line(record: MemoryRecord | None, bodies: Bodies, events: list[bytes]) -> bytes:
+    """Return the line of a memory; `events` are stored keys."""
     metadata = None
     if record is not None and not _is_exact(record.metadata):
         metadata = _base64(msgspec.msgpack.encode(record.metadata))
         record = msgspec.structs.replace(record, metadata={})
     line = Line(
         record=record,
-        vector=None if vector is None else _base64(vector),
+        **{name: _base64(body) for name, body in bodies._asdict().items() if body is not None},
         metadata_msgpack=metadata,
         events=tuple(key.decode() for key in events if not _is_digest(key)),
         event_digests=tuple(key.hex() for key in events if _is_digest(key)),
@@ -275,11 +323,13 @@ def decode_head(data: bytes) -> Head:
         )
     if head.ndim is not None and not 0 < head.ndim <= 1 << 16:
         raise InvalidInputError("line 1", f"{head.ndim} dimensions")
+    if head.word_bytes is not None and not 0 < head.word_bytes <= 1 << 16:
+        raise InvalidInputError("line 1", f"words of {head.word_bytes} bytes")
     return head
 
 
-def decode_line(number: int, data: bytes, ndim: int | None) -> tuple[MemoryRecord | None, bytes | None, list[bytes]]:
-    """Return the record, vector and events of a line, as stored bytes. Raises `InvalidInputError` naming the line."""
+def decode_line(number: int, data: bytes, head: Head) -> Arrival:
+    """Return what a line holds; events are stored keys. Raises `InvalidInputError` naming the line."""
     try:
         line = _lines.decode(data)
         record = line.record if line.metadata_msgpack is None else _with_metadata(line)
@@ -287,7 +337,7 @@ def decode_line(number: int, data: bytes, ndim: int | None) -> tuple[MemoryRecor
             _require_storable(record)
         events = [name_key(event, "events") for event in line.events]
         events += [_digest(text) for text in line.event_digests]
-        return record, None if line.vector is None else _vector(line.vector, ndim), events
+        return record, _checked_bodies(line, head), events
     except InvalidInputError as error:
         raise InvalidInputError(f"line {number}", f"{error.field} {error.reason}") from error
     except (msgspec.DecodeError, NotBase64, RecursionError, ValueError) as error:
@@ -314,14 +364,31 @@ def _with_metadata(line: Line) -> MemoryRecord:
     return msgspec.structs.replace(line.record, metadata=decoded)
 
 
-def _vector(text: str, ndim: int | None) -> bytes:
-    body = _bytes(text)
-    values = np.frombuffer(body, dtype="<f2").astype(np.float64)
-    if values.size != ndim:
-        raise InvalidInputError("vector", f"has {values.size} dimensions, the first line says {ndim}")
-    if not np.isfinite(values).all() or abs(float(np.linalg.norm(values)) - 1) > _LENGTH_ERROR:
-        raise InvalidInputError("vector", "is not of unit length")
-    return body
+def _checked_bodies(line: Line, head: Head) -> Bodies:
+    bodies = Bodies(*(text if text is None else _bytes(text) for text in (line.vector, line.passages, line.words)))
+    ndim, word_bytes = head.ndim or 0, head.word_bytes or 0
+    if bodies.vector is not None:
+        values = np.frombuffer(bodies.vector, dtype="<f2")
+        if values.size != ndim:
+            raise InvalidInputError("vector", f"has {values.size} dimensions, the first line says {ndim}")
+        _require_unit("vector", values[None])
+    elif bodies.passages is not None or bodies.words is not None:
+        raise InvalidInputError("vector", "is missing, and there are passages or words")
+    try:
+        if bodies.passages is not None:
+            passages_body(0, with_checksum(0, bodies.passages), ndim)
+            _require_unit("passages", passages_of(bodies.passages, ndim)[1])
+        if bodies.words is not None:
+            words_body(0, with_checksum(0, bodies.words), word_bytes)
+    except StoreDamagedError as error:
+        raise InvalidInputError("passages or words", "have another size than the first line says") from error
+    return bodies
+
+
+def _require_unit(field: str, vectors: npt.NDArray[np.floating[Any]]) -> None:
+    values = vectors.astype(np.float64)
+    if not np.isfinite(values).all() or (np.abs(np.linalg.norm(values, axis=1) - 1) > _LENGTH_ERROR).any():
+        raise InvalidInputError(field, "is not of unit length")
 
 
 def _digest(text: str) -> bytes:

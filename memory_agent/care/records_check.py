@@ -18,11 +18,14 @@ from memory_agent.storage.codec import (
     decode_entry,
     decode_record,
     name_key,
+    passages_body,
+    passages_of,
     row_key,
     row_number,
     vector_body,
     vectors_of,
     without_checksum,
+    words_body,
 )
 from memory_agent.storage.recall_notes import decode_note, note_entries
 from memory_agent.storage.snapshot import (
@@ -31,6 +34,7 @@ from memory_agent.storage.snapshot import (
     EVENTS,
     IDS,
     META,
+    PASSAGES,
     PENDING,
     RECALL_INDEX,
     RECALLS,
@@ -40,6 +44,7 @@ from memory_agent.storage.snapshot import (
     RUNS,
     USAGE,
     VECTORS,
+    WORD_BITS,
     Snapshot,
 )
 from memory_agent.storage.trajectories import decode_trajectory, index_entries
@@ -66,6 +71,8 @@ class RecordsCheckup(Checkup):
         return (
             self._records,
             self._vectors,
+            self._passages,
+            self._word_bits,
             self._usage,
             self._pending,
             self._ids,
@@ -90,8 +97,12 @@ class RecordsCheckup(Checkup):
             if record.event_id is not None:
                 event = name_key(record.event_id, "event_id")
                 self.findings.require(self._row(EVENTS, event) == row, RECORDS, "its event does not lead to it")
-            held = [self.transaction.get(database, row_key(row)) is not None for database in (VECTORS, PENDING)]
-            self.findings.require(sum(held) == 1, RECORDS, "has a vector and waits for one, or neither")
+            held = {
+                name: self.transaction.get(name, row_key(row)) is not None for name in (VECTORS, WORD_BITS, PENDING)
+            }
+            is_whole = held[VECTORS] and (held[WORD_BITS] or self._state.words_stamp is None)
+            fault = "waits for what it has, or does not wait for what it lacks"
+            self.findings.require(is_whole != held[PENDING], RECORDS, fault)
             self.findings.require(row < self._state.next_row, RECORDS, "lies beyond the last row")
 
     def _vectors(self) -> None:
@@ -105,6 +116,27 @@ class RecordsCheckup(Checkup):
                 continue
             error = abs(float(np.linalg.norm(vector)) - 1)
             self.findings.require(error < _LENGTH_ERROR, VECTORS, "is not of unit length")
+
+    def _passages(self) -> None:
+        ndim = self._state.ndim or 0
+        for row, value in self._rows(PASSAGES):
+            self._require_record(PASSAGES, row)
+            try:
+                spans, further = passages_of(passages_body(row, value, ndim), ndim)
+            except StoreDamagedError:
+                self.findings.add(PASSAGES, UNREADABLE)
+                continue
+            errors = np.abs(np.linalg.norm(further, axis=1) - 1)
+            self.findings.require(bool((errors < _LENGTH_ERROR).all()), PASSAGES, "are not of unit length")
+            self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they begin")
+
+    def _word_bits(self) -> None:
+        for row, value in self._rows(WORD_BITS):
+            self._require_record(WORD_BITS, row)
+            try:
+                words_body(row, value, self._state.word_bytes or 0)
+            except StoreDamagedError:
+                self.findings.add(WORD_BITS, UNREADABLE)
 
     def _usage(self) -> None:
         for row, value in self._rows(USAGE):

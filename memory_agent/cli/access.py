@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
-from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.client import MemoryClient
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 from memory_agent.protocol import Request
@@ -141,9 +141,11 @@ def note_skipped(error: EncryptionKeyMissingError) -> None:
 
 
 def for_each_user(
-    target: Target, method: str, what: str, ask: Callable[[MemoryClient | Memory], Answer]
+    target: Target, method: str, what: str, ask: Callable[[MemoryClient | Memory, Report], Answer]
 ) -> dict[str, Answer]:
     """Call `ask` for the named user, or for each user of the data folder, and return the results by user.
+
+    What it reports has a bar of its own, below that of the users.
 
     With an endpoint, or a key for one user, that is a single user. Users whose encryption key is missing are noted and
     skipped, unless named.
@@ -156,7 +158,7 @@ def for_each_user(
             one = target if user_id == target.user_id else replace(target, user_id=user_id, user_named=True)
             try:
                 with open_for_reading(one, method) as memory:
-                    answers[user_id] = ask(memory)
+                    answers[user_id] = ask(memory, report)
                     note_unknown_user(one)
             except EncryptionKeyMissingError as error:
                 if target.user_named:

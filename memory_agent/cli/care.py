@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,16 +12,19 @@ import click
 from memory_agent.cli.access import for_each_user, note_skipped, uses_daemon
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, options_where_user
-from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import print_document, print_table, size
-from memory_agent.errors import EncryptionKeyMissingError
+from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 
 if TYPE_CHECKING:
     from memory_agent.care.checkup import PartReport
     from memory_agent.care.restoration import Restored
+    from memory_agent.client import MemoryClient
+    from memory_agent.memory import Memory
 
 _FOUND = 2
 _INCOMPLETE = 2
+_LOOK_S, _STALLED_S = 0.25, 60.0
 
 
 @click.command(short_help="Check every checksum and index; change nothing.")
@@ -86,24 +90,53 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
 
 
 @click.command(short_help="Rebuild what recall searches from the records.")
+@click.option("--vectors", is_flag=True, help="Embed all memories again after a change of the model.")
 @daemon_options
-def rebuild(target: Target) -> None:
+def rebuild(target: Target, vectors: bool) -> None:
     """Rebuild the columns that recall searches from the records; without --user, for all users.
 
     Missing or damaged ones are rebuilt automatically; this command forces it. Meanwhile recall uses the former ones and
     is marked as degraded. Takes about 1 s per 10,000 memories.
 
+    With --vectors, vectors of another model are dropped and all memories embedded again (about 1 minute per 10,000).
+    Meanwhile recall answers by words, and by the vectors that have come. A daemon goes on if this command is
+    interrupted; otherwise the next one does.
+
     \b
     Examples:
       memory-agent rebuild
       memory-agent rebuild --user alice --json
+      memory-agent rebuild --vectors
     """
-    counts = for_each_user(target, "rebuild", "rebuilding", lambda memory: memory.care.rebuild())
+    ask, did = (_embed_again, "embedded") if vectors else (_rebuild_columns, "built from")
+    counts = for_each_user(target, "rebuild", "rebuilding", ask)
     if target.as_json:
         print_document({"users": counts})
         return
     for user_id, count in counts.items():
-        click.echo(f"user {user_id}: built from {count} memories")
+        click.echo(f"user {user_id}: {did} {count} memories")
+
+
+def _rebuild_columns(memory: MemoryClient | Memory, _report: Report) -> int:
+    return memory.care.rebuild()
+
+
+def _embed_again(memory: MemoryClient | Memory, report: Report) -> int:
+    """Embed the memories of one user again; return how many. Raises `UnavailableError` when it makes no progress."""
+    total = waiting = memory.care.rebuild(vectors=True)
+    moved_at_s = time.monotonic()
+    while waiting:
+        report("embedding", total - waiting, total)
+        time.sleep(_LOOK_S)
+        before, waiting = waiting, memory.stats().waiting
+        if waiting < before:
+            moved_at_s = time.monotonic()
+        elif time.monotonic() - moved_at_s > _STALLED_S:
+            raise UnavailableError(
+                f"{waiting} memories still wait; the embedder made no progress for {_STALLED_S:.0f} s"
+            )
+    report("embedding", total, total)
+    return total
 
 
 @click.command(short_help="Free the disk space of deleted memories.")
@@ -120,7 +153,7 @@ def compact(target: Target) -> None:
       memory-agent compact
       memory-agent compact --user alice
     """
-    sizes = for_each_user(target, "compact", "compacting", lambda memory: memory.care.compact())
+    sizes = for_each_user(target, "compact", "compacting", lambda memory, _: memory.care.compact())
     if not target.user_named and not uses_daemon(target):
         from memory_agent.care.offline import compact_journal  # imports the engines
 

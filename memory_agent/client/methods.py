@@ -129,12 +129,17 @@ class CareMethods:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
-    def rebuild(self) -> int:
+    def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild the columns that recall searches from the records; return how many memories there are.
 
         Meanwhile recalls use the former ones and say so in `degraded`. What is ingested meanwhile is in the new ones.
+
+        With `vectors`, drop those of another model and embed all memories again, in the background: return how many
+        wait. `stats().waiting` counts down; meanwhile recalls answer by words, and by the vectors that have come. It
+        goes on after a restart of the daemon, or when an embedded memory is told to again. Raises `ModelError` without
+        a model.
         """
-        return self._ask("care.rebuild")
+        return self._ask("care.rebuild", vectors=vectors)
 
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.

@@ -140,7 +140,10 @@ class MemoryHost:
 
     def _fill_vectors(self, memory: Memory) -> int:
         try:
-            return memory.fill_vectors(_FILL_CHUNK)
+            filled = memory.fill_vectors(_FILL_CHUNK)
+            if filled == _FILL_CHUNK:  # there is more
+                memory.fill_in_background()
+            return filled
         except MemoryAgentError as error:
             log.warning("vectors.not_filled", user_id=memory.user_id, code=error.code)
             return 0

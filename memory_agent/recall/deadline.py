@@ -13,6 +13,7 @@ Reason = Literal[
     "embedder_timeout",  # the embedder did not answer in time: lexical only
     "model_changed",  # the stored vectors come from another model: lexical only until they are rebuilt
     "vectors_pending",  # some memories have no vector yet: found by words only
+    "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: part of the memories is searched
     "deadline",  # time ran out: fewer parts took part, or none
     "waking",  # daemon only: time ran out before the sleeping user was awake

@@ -57,6 +57,8 @@ def search(
     vector = None if pending is None else vectors.finish(pending, view.stamp, deadline)
     if vector is not None and view.vectors.count < view.live:
         deadline.degrade("vectors_pending")
+    if vector is not None and vector.words_stamp and view.word_bits.count < view.vectors.count:
+        deadline.degrade("word_vectors_pending")
     if vector is None and query.mode == "vector":  # words rather than nothing
         bm25 = view.words.scores(words)
     mask = _above_floor(query, vector, view, mask)
