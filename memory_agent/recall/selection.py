@@ -44,7 +44,7 @@ def mmr(leaders: Sequence[Leader], vectors: Embedding, scores: Scores, top_k: in
     """
     penalties = diversity * np.clip(_cosines(vectors) - LIKE_COSINE, 0.0, None)
     np.fill_diagonal(penalties, 0.0)
-    has_paraphrase = penalties.any(axis=1).tolist()
+    has_paraphrase = np.any(penalties, axis=1)
     left = scores.copy()
     costs, likest = np.zeros(len(leaders)), np.full(len(leaders), -1)
     chosen: list[Choice] = []
