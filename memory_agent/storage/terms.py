@@ -94,7 +94,7 @@ def text_words(text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[str]:
-    """Return `text` in pieces: each of `text_words(text)` as written, and what stands before, between and after them."""
+    """Return `text` in pieces: what stands before, between and after its words at even places, these at odd ones."""
     return (_PIECES if text.isascii() else _MARKED_PIECES).split(text)
 
 
