@@ -69,14 +69,13 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     mode: Mode = "hybrid"
-    vector_weight: Fraction = 0.6
+    vector_weight: Fraction = 0.31
     min_score: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = -1.0
-    centering: bool = True
-    candidates: Count = 200
+    candidates: Count = 50
     max_query_chars: Count = 100_000
     deadline_ms: Positive = 2_000.0
-    contiguity: Fraction = 0.6
-    context_words: Fraction = 0.2
+    contiguity: Fraction = 1.0
+    context_words: Fraction = 1.0
     dates: Dates = "boost"
     date_weight: Fraction = 0.3
     diversity: Fraction = 0.5

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.learning.learner import Advice
-from memory_agent.recall.candidates import passing
+from memory_agent.recall.candidates import is_hybrid, passing
 from memory_agent.recall.duplicates import ECHO_COSINE
 from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import highlights
@@ -110,8 +110,9 @@ class Answering:
         return {
             "vector": number(float(found.cosines[place])),
             "lexical": float(lexical_share(found.bm25[place : place + 1], found.best_bm25)[0]),
-            "alpha": found.weight,
-            "centred": search.vector is not None and search.vector.centred is not search.vector.raw,
+            "words": float(found.words[place]),
+            "near": float(found.near[place]),
+            "alpha": search.settings.vector_weight if is_hybrid(search) else float(search.cosines is not None),
             "fused": float(found.fused[place]),
             "date_boost": float(found.dates[place]),
             "context": float(found.context[place]),

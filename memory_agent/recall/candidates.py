@@ -13,27 +13,31 @@ import msgspec
 import numpy as np
 
 from memory_agent.recall.dates.nearness import nearness
-from memory_agent.recall.fusion import AnyScores, effective_weight, fuse, highest, places_of
+from memory_agent.recall.fusion import fuse, highest, lexical_share
+from memory_agent.recall.late_interaction import REACH, late_interaction
 from memory_agent.recall.search import Search
 from memory_agent.storage.indexes import Mask, Scores, Slots
 
-_PARTS = ("slots", "cosines", "bm25", "context", "lent", "lenders", "association")
+_NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 
 
 class Candidates(msgspec.Struct, frozen=True):
     """Candidates by slot, ascending, and the parts of their scores, each (n,).
 
-    `cosines` are with the searched vector, NaN without one; `bm25` is 0 where no word is shared. `weight` is that of
-    the vector side, `best_bm25` what a share of 1 is. `lenders` holds the slot that lent the score, -1 for none.
-    `association` is 0 unless the learner ranks. `is_all`: nothing else can answer.
+    `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `best_bm25` what a share of 1 is.
+    `words` and `near` say how well the query's words are met, here and here or beside it, `closeness` how near they are
+    (`late_interaction`). `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
+    learner ranks. `is_all`: nothing else can answer.
     """
 
     slots: Slots
     rows: Slots
     cosines: Scores
     bm25: Scores
-    weight: float
     best_bm25: float
+    words: Scores
+    near: Scores
+    closeness: Scores
     fused: Scores
     dates: Scores
     context: Scores
@@ -49,39 +53,60 @@ class Candidates(msgspec.Struct, frozen=True):
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
-    """Return at least the best `limit` by fused score and dates, rescored; of these the best `sure` are certain.
+    """Return the best `limit` by vector, as many by words and by the times that the query names, and their neighbours.
 
-    Every memory is scored, by its approximate cosine; what might belong to the best in spite of a low one is added.
+    By vector alone the best `sure` are certain.
     """
-    best_bm25 = float(search.bm25.max(initial=0.0))
-    weight = effective_weight(search.settings.vector_weight, search.cosines is not None, best_bm25)
-    scores = _approximate(search, weight, best_bm25)
-    slots = highest(scores, limit)
-    found = _with_sums(search, _unsummed(search, slots, weight, best_bm25))
-    if weight > 0.0 and search.cosines is not None and sure <= slots.size:
-        reached = float(np.partition(found.total, slots.size - sure)[slots.size - sure])
-        floor = reached - weight * search.cosines.error
-        if floor < float(scores[slots].min()):
-            slots = np.flatnonzero(scores >= floor)
-    unseen = _without_cosine(search, limit)
-    slots = np.union1d(slots, unseen) if unseen.size else slots
-    further = slots[~places_of(found.slots, slots)[1]]
-    if further.size:
-        found = add(found, further, search)
-    return msgspec.structs.replace(found, is_all=found.slots.size >= _answering(search, scores))
+    best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
+    slots = np.unique(np.concatenate(best))
+    is_all = slots.size >= _answering(search)
+    if is_hybrid(search) and not search.deadline.expired():
+        around = search.view.windows(slots, REACH)
+        slots = passing(search, np.unique(around[around >= 0]))
+    return msgspec.structs.replace(scored(search, slots), is_all=is_all)
 
 
-def add(found: Candidates, slots: Slots, search: Search) -> Candidates:
-    """Return the candidates with `slots`, none of them a candidate yet, scored like them."""
-    new = _unsummed(search, slots, found.weight, found.best_bm25)
-    order = np.argsort(np.concatenate((found.slots, slots)))
-    parts = {part: np.concatenate((getattr(found, part), getattr(new, part)))[order] for part in _PARTS}
-    return _with_sums(search, msgspec.structs.replace(found, **parts))
+def scored(search: Search, slots: Slots) -> Candidates:
+    """Return `slots`, ascending, as candidates. What they gain from neighbours is another stage (`neighbours`)."""
+    view = search.view
+    cosines = np.full(slots.shape, np.nan)
+    if search.cosines is not None and search.vector is not None:
+        cosines = view.vectors.cosines(search.vector.raw, slots)
+    bm25, best_bm25 = search.bm25[slots], float(search.bm25.max(initial=0.0))
+    met = late_interaction(search, slots)
+    nothing = np.zeros(slots.shape)
+    return Candidates(
+        slots=slots,
+        rows=view.rows[slots],
+        cosines=cosines,
+        bm25=bm25,
+        best_bm25=best_bm25,
+        words=met.own,
+        near=met.near,
+        closeness=met.closeness,
+        fused=_fused(search, cosines, met.own, lexical_share(bm25, best_bm25)),
+        dates=_dates(search, slots),
+        context=nothing,
+        lent=nothing,
+        lenders=np.full(slots.shape, -1, dtype=np.int64),
+        association=nothing,
+    )
+
+
+def _fused(search: Search, cosines: Scores, words: Scores, shares: Scores) -> Scores:
+    if is_hybrid(search):
+        return fuse(cosines, words, shares, search.settings.vector_weight)
+    return shares if search.cosines is None else np.nan_to_num(cosines, nan=-1.0)
+
+
+def is_hybrid(search: Search) -> bool:
+    """Whether vectors, words and neighbours all take part; by words alone a neighbour without one cannot."""
+    return search.query.mode == "hybrid" and search.cosines is not None
 
 
 def keep(found: Candidates, kept: Mask) -> Candidates:
     """Return the candidates selected by the mask `kept` (n,)."""
-    parts = {part: getattr(found, part)[kept] for part in (*_PARTS, "rows", "fused", "dates")}
+    parts = {name: part[kept] for name, part in msgspec.structs.asdict(found).items() if isinstance(part, np.ndarray)}
     return msgspec.structs.replace(found, **parts)
 
 
@@ -90,65 +115,42 @@ def passing(search: Search, slots: Slots) -> Slots:
     return slots if search.mask is None else slots[search.mask[slots]]
 
 
-def _approximate(search: Search, weight: float, best_bm25: float) -> AnyScores:
-    """Return (n,) the approximate score of every memory, minus infinity for what cannot answer, or has no cosine."""
-    if search.cosines is None or weight == 0.0:
-        scores: AnyScores = np.where(search.bm25 > 0, search.bm25 / (best_bm25 or 1.0), -np.inf)
-    else:
-        scores = search.cosines.values * np.float32(weight)
-        if weight < 1.0:
-            scores += search.bm25 * ((1.0 - weight) / best_bm25)
-    if search.boosting:
-        scores = scores + search.settings.date_weight * nearness(search.view.times_us, search.boosting)
-    scores[np.isnan(scores)] = -np.inf
-    return scores
+def _dates(search: Search, slots: Slots) -> Scores:
+    if not search.boosting:
+        return np.zeros(slots.shape)
+    return search.settings.date_weight * nearness(search.view.times_us[slots], search.boosting)
 
 
-def _answering(search: Search, scores: AnyScores) -> float:
+def _by_vector(search: Search, limit: int, sure: int) -> Slots:
+    if search.cosines is None or search.vector is None:
+        return _NO_SLOTS
+    values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
+    slots = highest(values, limit)
+    if search.query.mode == "vector" and slots.size > sure:
+        exact = search.view.vectors.cosines(search.vector.raw, slots)
+        floor = float(np.partition(exact, slots.size - sure)[slots.size - sure]) - search.cosines.error
+        if floor < values[slots].min():
+            return np.flatnonzero(values >= floor)
+    return slots
+
+
+def _by_words(search: Search, limit: int) -> Slots:
+    return highest(np.where(search.bm25 > 0, search.bm25, -np.inf), limit)
+
+
+def _by_time(search: Search, limit: int) -> Slots:
+    """Return the memories of a time that the query names, or of soon after, that are nearest by both."""
+    if not search.boosting or search.cosines is None:
+        return _NO_SLOTS
+    near, values = nearness(search.view.times_us, search.boosting), search.cosines.values
+    is_near = (near > 0) & ~np.isnan(values)
+    return highest(np.where(is_near, search.settings.date_weight * near + values, -np.inf), limit)
+
+
+def _answering(search: Search) -> float:
     """Return how many memories can answer; infinity while the vector index has not looked at all."""
-    if search.cosines is not None and search.cosines.unseen > -np.inf:
+    if search.cosines is None:
+        return float(np.count_nonzero(search.bm25 > 0))
+    if search.cosines.unseen > -np.inf:
         return np.inf
-    return float(np.count_nonzero((scores > -np.inf) | (search.bm25 > 0)))
-
-
-def _without_cosine(search: Search, limit: int) -> Slots:
-    """Return the best `limit` by words among memories without a vector, or beyond what the vector index looked at."""
-    view, cosines = search.view, search.cosines
-    if cosines is None or (cosines.unseen == -np.inf and view.vectors.count == view.live):
-        return np.empty(0, dtype=np.int64)
-    return highest(np.where(np.isnan(cosines.values) & (search.bm25 > 0), search.bm25, -np.inf), limit)
-
-
-def _unsummed(search: Search, slots: Slots, weight: float, best_bm25: float) -> Candidates:
-    """Return candidates without rows, fused scores and dates."""
-    nothing = np.zeros(slots.shape)
-    cosines = np.full(slots.shape, np.nan)
-    if search.cosines is not None and search.vector is not None:
-        cosines = search.view.vectors.cosines(search.vector.centred, slots)
-    return Candidates(
-        slots=slots,
-        rows=slots,
-        cosines=cosines,
-        bm25=search.bm25[slots],
-        weight=weight,
-        best_bm25=best_bm25,
-        fused=nothing,
-        dates=nothing,
-        context=nothing,
-        lent=nothing,
-        lenders=np.full(slots.shape, -1, dtype=np.int64),
-        association=nothing,
-    )
-
-
-def _with_sums(search: Search, found: Candidates) -> Candidates:
-    """Return the candidates with what follows from their cosines, words and times."""
-    dates = np.zeros(found.slots.shape)
-    if search.boosting:
-        dates = search.settings.date_weight * nearness(search.view.times_us[found.slots], search.boosting)
-    return msgspec.structs.replace(
-        found,
-        rows=search.view.rows[found.slots],
-        fused=fuse(found.cosines, found.bm25, found.weight, found.best_bm25),
-        dates=dates,
-    )
+    return float(np.count_nonzero(~np.isnan(search.cosines.values) | (search.bm25 > 0)))

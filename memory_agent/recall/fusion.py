@@ -1,11 +1,11 @@
-"""Hybrid fusion of the vector and the lexical side of a recall. Pure numpy.
+"""What a memory scores by itself in a hybrid recall: its vector and its words. Pure numpy.
 
-    score = w * cosine + (1 - w) * bm25 / max(bm25)         w = recall.vector_weight
+    fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1         w = recall.vector_weight
 
-The cosine is used as it is, BM25, which has no fixed scale, as a share of the best match. A missing side is absent,
-not zero: without one side the other ranks alone, and a memory without a vector gets the mean cosine. A memory that
-shares no word with the query has BM25 0. Rejected by measurement (decision 0008): min-max over the candidates, which
-makes a score depend on the other candidates and amplifies noise in small sets; z-scores; reciprocal ranks.
+The cosine and the late interaction are used as they are, BM25, which has no fixed scale, as a share of the best match.
+A missing side is absent, not zero: a memory without a vector gets the mean cosine. Rejected by measurement (decision
+0008): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in small
+sets; z-scores; reciprocal ranks.
 
 Shapes: n memories.
 """
@@ -18,27 +18,19 @@ import numpy.typing as npt
 from memory_agent.storage.indexes import Scores, Slots
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+_BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
 
 
-def fuse(cosines: AnyScores, bm25: Scores, weight: float, best_bm25: float) -> Scores:
-    """Return (n,) fused scores, higher is better; `weight` is that of the vector side, as `effective_weight` says.
+def fuse(cosines: Scores, words: Scores, shares: Scores, weight: float) -> Scores:
+    """Return (n,) fused scores, higher is better; `weight` is that of the vector side.
 
-    `cosines` is NaN for a memory without a vector, `bm25` 0 for one that shares no word with the query.
+    `cosines` is NaN for a memory without a vector, `words` its late interaction, `shares` its BM25 as a share.
     """
-    if weight == 0.0:
-        return lexical_share(bm25, best_bm25)
     present = np.isfinite(cosines)
-    filled = cosines if present.all() else np.where(present, cosines, cosines[present].mean(dtype=np.float64))
-    return weight * filled + (1.0 - weight) * lexical_share(bm25, best_bm25)
-
-
-def effective_weight(weight: float, has_cosines: bool, best_bm25: float) -> float:
-    """Return the weight of the vector side: `weight`, 0 without cosines, 1 without shared words."""
-    if not has_cosines:
-        return 0.0
-    return weight if best_bm25 > 0 else 1.0
+    filled = cosines if present.all() else np.where(present, cosines, cosines[present].mean())
+    return weight * filled + (1.0 - weight) * (words + _BM25 * shares) / (1.0 + _BM25)
 
 
 def lexical_share(bm25: Scores, best_bm25: float) -> Scores:

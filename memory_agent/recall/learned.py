@@ -21,8 +21,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.recall.candidates import Candidates, add, passing
+from memory_agent.recall.candidates import Candidates, passing, scored
 from memory_agent.recall.fusion import places_of
+from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.search import Search
 from memory_agent.records import Embedding
 from memory_agent.settings import LearningSettings
@@ -41,7 +42,8 @@ def with_past_use(found: Candidates, search: Search, adaptation: Adaptation, set
     reached = adaptation.reached
     slots = search.view.slots(reached.memories)
     new = _recurring(found, slots, reached, search, settings)
-    found = add(found, new, search) if new.size else found
+    if new.size:
+        found = with_neighbours(scored(search, np.union1d(found.slots, new)), search)
     total = found.total
     places, known = places_of(found.slots, slots)
     known &= slots >= 0
@@ -65,7 +67,7 @@ def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search
         return np.empty(0, dtype=np.int64)
     new = supported[~places_of(found.slots, slots[supported])[1]]
     best = passing(search, slots[new[np.argsort(-reached.support[new], kind="stable")[:_MOST_RECURRING]]])
-    return np.sort(best[np.isfinite(search.view.vectors.cosines(search.vector.centred, best))])
+    return np.sort(best[np.isfinite(search.view.vectors.cosines(search.vector.raw, best))])
 
 
 class Lift(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """A recall from query to answer.
 
     search       the query's words and vector against every memory that passes the filter
-    shortlist    the best of them, scored exactly
+    shortlist    the best of each, scored word by word
     neighbours   what they gain from their session
     past use     what they gain from what runs used          (where the learner may rank)
     duplicates   one of each, one echo of the query
@@ -29,7 +29,7 @@ from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.duplicates import Leader, QueryEchoes, leaders_of
 from memory_agent.recall.interleaving import Pick, interleave
 from memory_agent.recall.learned import lifts, with_past_use
-from memory_agent.recall.neighbours import LENDERS, with_neighbours
+from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVectors
@@ -57,7 +57,7 @@ class RecallPipeline:
         self._embedder = embedder
         self._settings = settings
         self._learner = learner
-        self._vectors = QueryVectors(archive, embedder, settings.centering)
+        self._vectors = QueryVectors(archive, embedder)
 
     def answer(self, query: Query, now: datetime) -> RecallResult:
         """Return the memories that resemble the query, best first. Raises only `StoreError`."""
@@ -102,8 +102,8 @@ class RecallPipeline:
     def _candidates(self, searched: Search, echoes: QueryEchoes) -> tuple[Candidates, list[Leader]]:
         """Return the candidates and their leaders, enough to fill the answer with different memories."""
         top_k = searched.query.top_k
-        limit = max(self._settings.candidates, top_k) + _spare(top_k)
-        sure = max(top_k + _spare(top_k), LENDERS + 1)
+        limit = max(self._settings.candidates, top_k + _spare(top_k))
+        sure = top_k + _spare(top_k)
         while True:
             found = with_neighbours(shortlist(searched, limit, sure), searched)
             leaders = leaders_of(found, searched)

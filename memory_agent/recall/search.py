@@ -83,7 +83,7 @@ def looking_at_all(search: Search) -> Search:
     """Return the search with the cosines of all memories, where a graph looked at a part of them."""
     if search.vector is None or search.cosines is None or search.cosines.unseen == -np.inf:
         return search
-    cosines = search.view.vectors.scan(search.vector.centred, search.view.count, search.view.alive)
+    cosines = search.view.vectors.scan(search.vector.raw, search.view.count, search.view.alive)
     return msgspec.structs.replace(search, cosines=cosines)
 
 
@@ -104,7 +104,7 @@ def _by_words(query: Query, words: list[str], view: View, deadline: Deadline) ->
 def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, limit: int) -> Cosines | None:
     if vector is None or not view.vectors.count:
         return None
-    found = view.vectors.scan(vector.centred, limit, mask)
+    found = view.vectors.scan(vector.raw, limit, mask)
     return found if mask is None or np.isfinite(found.values).any() else None
 
 

@@ -28,7 +28,7 @@ from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.column import Column, Sorted
 from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Slots, WordIndex, WordView
 from memory_agent.storage.passage_vectors import PassageVectors, PassageView
-from memory_agent.storage.terms import fingerprint
+from memory_agent.storage.terms import asks, fingerprint
 from memory_agent.storage.word_bits import WordBits, WordBitsView
 
 Span = tuple[datetime | None, datetime | None]
@@ -46,6 +46,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "runs": np.int32,
     "channels": np.int32,
     "agents": np.int32,
+    "asks": np.bool_,
 }
 """The columns that hold a memory's fields, in the order of `Columns._values_of`."""
 
@@ -69,7 +70,8 @@ _names_of = msgspec.msgpack.Decoder(list[str])
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
-    `qualities` are NaN where there is none; `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`.
+    `qualities` are NaN where there is none; `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`;
+    `asks` says which texts ask something (`terms.asks`).
     Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
     `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
     """
@@ -91,6 +93,7 @@ class View:
         self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
         self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
         self.sources: npt.NDArray[np.uint8] = arrays["sources"]
+        self.asks: Mask = arrays["asks"]
         self.vectors, self.words, self.word_bits = indexes
         self.live, self.applied = counts
         self.stamp, self.words_stamp = stamps
@@ -508,6 +511,7 @@ class Columns:
             self._number(record.run_id),
             self._number(record.channel_id),
             self._number(record.agent_id),
+            asks(record.text),
         )
 
     def _number(self, name: str | None) -> int:

@@ -44,6 +44,7 @@ _STOP_WORDS = """
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 
+_QUESTION_MARKS = frozenset("?？؟")
 _PUNCTUATION = ".,;:!\"'“”‘’…`"
 _ARTICLES = frozenset({"an", "the"})  # "a" is a name as well: plan A
 _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure thanks well".split())  # noqa: SIM905
@@ -125,6 +126,11 @@ def said_words(text: str) -> list[str]:
     while bare and bare[-1] in _COURTESIES:
         bare.pop()
     return list(dropwhile(_COURTESIES.__contains__, bare)) or words or [text]
+
+
+def asks(text: str) -> bool:
+    """Whether a text ends by asking: a question mark in its last two fifths."""
+    return not _QUESTION_MARKS.isdisjoint(text[len(text) * 3 // 5 :])
 
 
 def fingerprint(*texts: str) -> int:

@@ -1,4 +1,4 @@
-"""The vectors of one user as two planes of int8, scanned by numkong, the kernels that usearch brings.
+"""The vectors of one user as two planes of int8.
 
 A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 over the largest one,
 rounded, and `fine` is what was rounded off, in 254ths. A scan reads `coarse` alone (1.8 ms per 100,000 vectors of 384
@@ -22,7 +22,6 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import numkong
 import numpy as np
 import numpy.typing as npt
 
@@ -30,10 +29,10 @@ from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import Embedding
 from memory_agent.storage.column import Column
 from memory_agent.storage.indexes import Arrays, Cosines, GraphWriter, LoadedArrays, Mask, Scores, Slots
+from memory_agent.storage.products import Bytes, products, products_into
 from memory_agent.storage.vector_graph import VectorGraph
 from relay.crypto import Cipher
 
-Bytes = npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float32]
 
 _COARSE_STEPS = 127  # of the largest component
@@ -140,7 +139,7 @@ class TableView:
             self._fill(values, unit, np.flatnonzero(mask))
             return Cosines(values, error, -inf)
         for start, rows in self._coarse.parts(len(values)):
-            numkong.cdist(unit.coarse, rows, "inner", out=values[None, start : start + len(rows)])
+            products_into(unit.coarse, rows, values[None, start : start + len(rows)])
         values *= self._scales * unit.scales
         if mask is not None:
             np.copyto(values, nan, where=~mask)
@@ -152,8 +151,8 @@ class TableView:
         if not self.count:
             return np.full(len(slots), nan)
         both = np.concatenate([unit.coarse, unit.fine])
-        with_coarse = _products(both, self._coarse.take(slots, self.ndim))
-        with_fine = _products(both, self._fine.take(slots, self.ndim))
+        with_coarse = products(both, self._coarse.take(slots, self.ndim))
+        with_fine = products(both, self._fine.take(slots, self.ndim))
         product = with_coarse[0] + (with_coarse[1] + with_fine[0]) / _FINE_STEPS + with_fine[1] / _FINE_STEPS**2
         scales = self._scales[slots].astype(np.float64) * float(unit.scales[0])
         cosines: Scores = np.clip(product * scales, -1.0, 1.0)
@@ -186,8 +185,8 @@ class TableView:
 
     def _fill(self, values: Scales, unit: _Quantized, slots: Slots) -> None:
         """Fill in the approximate cosines of `slots` alone."""
-        products = _products(unit.coarse, self._coarse.take(slots, self.ndim))[0]
-        values[slots] = products * (self._scales[slots] * unit.scales)
+        found = products(unit.coarse, self._coarse.take(slots, self.ndim))[0]
+        values[slots] = found * (self._scales[slots] * unit.scales)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
         """Return candidates of the graph, enough for the best `limit`, and the slots to be scanned beside it.
@@ -394,11 +393,3 @@ def _quantized(vectors: Embedding) -> _Quantized:
 def _lengths(vectors: npt.NDArray[np.floating[Any]]) -> Scores:
     lengths: Scores = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     return lengths
-
-
-def _products(queries: Bytes, rows: Bytes) -> Scores:
-    """Return the inner products of `queries` (q, d) with `rows` (m, d): (q, m), exact."""
-    products = np.zeros((len(queries), len(rows)))
-    if len(rows):  # numkong refuses none
-        numkong.cdist(queries, rows, "inner", out=products)
-    return products
