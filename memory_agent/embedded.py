@@ -56,6 +56,11 @@ def of_vector(text: str, vector: Embedding) -> Embedded:
     return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, len(vector) // 8), np.uint8))
 
 
+def first_vector(found: Embedded | None) -> Embedding | None:
+    """Return the vector of the first passage."""
+    return None if found is None else found.vectors[0]
+
+
 def query_of_vector(vector: Embedding) -> EmbeddedQuery:
     """Return what is known of a query of which only the (d,) vector is: no words."""
     return EmbeddedQuery(vector, (), np.zeros((0, len(vector)), np.float16))
@@ -64,13 +69,20 @@ def query_of_vector(vector: Embedding) -> EmbeddedQuery:
 def embedded_text(record: MemoryRecord) -> str:
     """Return the text that is embedded for a memory: its title, its text and its tags, a line each.
 
-    Without title and tags it is exactly the record's text. `span_in_text` turns spans of it into spans of that.
+    A title that its text contains is left out. Without title and tags it is exactly the record's text. `span_in_text`
+    turns spans of it into spans of that.
     """
-    return "\n".join(part for part in (record.title, record.text, ", ".join(record.tags)) if part)
+    parts = (_added_title(record), record.text, ", ".join(record.tags))
+    return "\n".join(part for part in parts if part)
 
 
 def span_in_text(record: MemoryRecord, begin: int, end: int) -> tuple[int, int]:
     """Return which part of `record.text` lies in characters `begin` to `end` of `embedded_text`; may be empty."""
-    shift = len(record.title) + 1 if record.title else 0
+    title = _added_title(record)
+    shift = len(title) + 1 if title else 0
     first, last = (min(max(place - shift, 0), len(record.text)) for place in (begin, end))
     return first, last
+
+
+def _added_title(record: MemoryRecord) -> str:
+    return "" if record.title is None or record.title in record.text else record.title

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 import msgspec
 from ulid import ULID
 
-from memory_agent.embedders import Embedder, PendingVector, PendingVectors, check_text, comparable
+from memory_agent.embedded import Embedded, embedded_text, first_vector
+from memory_agent.embedders import Pending, check_text, comparable
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
 from memory_agent.learning.run_records import Entry, RunRecords
@@ -31,7 +32,6 @@ from memory_agent.records import (
     KINDS,
     PROVENANCES,
     SOURCES,
-    Embedding,
     IngestReport,
     Kind,
     MemoryRecord,
@@ -147,13 +147,13 @@ def count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """Vectors by text, and the stamp of their embedder; empty without a model."""
+    """What a model made of texts, by text, and the stamp of the embedder; empty without a model."""
 
-    by_text: dict[str, Embedding] = {}
+    by_text: dict[str, Embedded] = {}
     stamp: str | None = None
 
-    def admitted(self, batch: Batch) -> dict[str, Embedding]:
-        """Return the vectors if their model is that of the store, or the store has none yet; else an empty dict."""
+    def admitted(self, batch: Batch) -> dict[str, Embedded]:
+        """Return `by_text` if its model is that of the store, or the store has none yet; else an empty dict."""
         if self.stamp is None:
             return {}
         if batch.state.stamp is None:
@@ -168,30 +168,21 @@ class PendingTexts:
         """Begin to embed `texts`, each distinct one once. With `is_awaited` they go before bulk work, and have 4 s."""
         self._texts = list(dict.fromkeys(texts))
         self._embedder = embedder
-        self._queries: list[PendingVector] = []
-        self._bulk: PendingVectors | None = None
+        self._pending: Pending[list[Embedded]] | None = None
         if self._texts:
+            timeout_s = _EMBED_TIMEOUT_S if is_awaited else None
             with suppress(ModelError):
-                self._begin(embedder.get(), is_awaited=is_awaited)
+                self._pending = embedder.get().begin_passages(self._texts, timeout_s=timeout_s)
 
     def result(self) -> Vectors:
-        """Return the vectors; empty without a model, or when it fails or is late."""
+        """Return what was made of the texts; empty without a model, or when it fails or is late."""
+        if self._pending is None:
+            return Vectors()
         try:
-            if self._bulk is not None:
-                vectors: Iterable[Embedding] = self._bulk.result()
-            elif self._queries:
-                vectors = [query.result() for query in self._queries]
-            else:
-                return Vectors()
-            return Vectors(dict(zip(self._texts, vectors, strict=True)), self._embedder.get().info.stamp)
+            found = self._pending.result()
+            return Vectors(dict(zip(self._texts, found, strict=True)), self._embedder.get().info.stamp)
         except ModelError:
             return Vectors()
-
-    def _begin(self, embedder: Embedder, *, is_awaited: bool) -> None:
-        if is_awaited:
-            self._queries = [embedder.begin_query(text, _EMBED_TIMEOUT_S) for text in self._texts]
-        else:
-            self._bulk = embedder.begin_texts(self._texts)
 
 
 class Intake:
@@ -272,7 +263,7 @@ class Intake:
                 tally.duplicates += 1
 
     def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
-        """Return the vectors of `texts`, each distinct text embedded once; empty without a model.
+        """Return what a model makes of `texts`, each distinct text embedded once; empty without a model.
 
         With `is_awaited` they take precedence over bulk work, and are empty after 4 s.
         """
@@ -280,10 +271,11 @@ class Intake:
 
     def remember(self, record: MemoryRecord) -> None:
         """Store one memory without an event. Durable on return."""
-        vectors = self.embed((record.text,), is_awaited=True)
+        text = embedded_text(record)
+        vectors = self.embed((text,), is_awaited=True)
         masked = masked_kinds(record.text, record.title, record.tags, record.metadata)
         with self._archive.batch() as batch:
-            batch.put(record, vectors.admitted(batch).get(record.text))
+            batch.put(record, first_vector(vectors.admitted(batch).get(text)))
             count_masked(batch, masked)
 
     def fill_vectors(self, limit: int | None = None, progress: Progress | None = None) -> int:
@@ -320,14 +312,15 @@ class Intake:
         store = self._archive.store
         rows = store.pending_rows(limit)
         records = dict(zip(rows, store.records(rows), strict=True))
-        vectors = self.embed(record.text for record in records.values() if record is not None)
+        vectors = self.embed(embedded_text(record) for record in records.values() if record is not None)
         if not vectors.by_text:
             return 0
         with self._archive.batch() as batch:
             admitted = vectors.admitted(batch)
-            present = [(row, record) for row in rows if (record := batch.record(row)) and record.text in admitted]
-            for row, record in present:
-                batch.set_vector(row, admitted[record.text])
+            texts = {row: embedded_text(record) for row in rows if (record := batch.record(row))}
+            present = [(row, text) for row, text in texts.items() if text in admitted]
+            for row, text in present:
+                batch.set_vector(row, admitted[text].vectors[0])
         return len(present)
 
     def _read(self, arrival: Arrival) -> _Read:
@@ -350,7 +343,7 @@ class Intake:
     def _unknown_texts(self, outcomes: Iterable[_Draft | Dropped | RejectedEvent]) -> list[str]:
         drafts = [outcome for outcome in outcomes if isinstance(outcome, _Draft)]
         with self._archive.store.snapshot() as snapshot:
-            return [draft.record.text for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
+            return [embedded_text(draft.record) for draft in drafts if snapshot.row_of_event(draft.event_id) is None]
 
     def _settle(self, batch: Batch, reads: Sequence[_Read], vectors: Vectors) -> _Tally:
         """Write the batch, recognising repeats inside the transaction."""
@@ -369,7 +362,7 @@ class Intake:
         return tally
 
     def _settle_one(
-        self, batch: Batch, read: _Read, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
+        self, batch: Batch, read: _Read, vectors: dict[str, Embedded], progress: _LastProgress, tally: _Tally
     ) -> Entry | None:
         """Store, drop or reject one event; if it is new, return what it says about a run."""
         outcome, seq = read.outcome, read.arrival.seq
@@ -393,7 +386,7 @@ class Intake:
         return Entry(read.sign, row, outcome.record if isinstance(outcome, _Draft) and row is not None else None)
 
     def _keep(
-        self, batch: Batch, draft: _Draft, vectors: dict[str, Embedding], progress: _LastProgress, tally: _Tally
+        self, batch: Batch, draft: _Draft, vectors: dict[str, Embedded], progress: _LastProgress, tally: _Tally
     ) -> tuple[bool, int | None]:
         """Store a memory unless it is a repeat; return whether the event is new, and the row of its memory."""
         if batch.row_of_event(draft.event_id) is not None:
@@ -404,7 +397,7 @@ class Intake:
             tally.dropped["repeated_progress"] += 1
             return True, None
         try:
-            row = batch.put(draft.record, vectors.get(draft.record.text))
+            row = batch.put(draft.record, first_vector(vectors.get(embedded_text(draft.record))))
         except InvalidInputError as error:
             reason = str(error)
             tally.rejected.append(RejectedEvent(position=draft.position, event_id=draft.event_id, reason=reason))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -129,6 +129,17 @@ class Derived(Generic[From, T]):
         return self._derive(self._pending.result())
 
 
+class Failed:
+    """Something pending whose error is known."""
+
+    def __init__(self, error: ModelError) -> None:
+        self._error = error
+
+    def result(self) -> NoReturn:
+        """Raise the error."""
+        raise self._error
+
+
 class SettledVector:
     """A `PendingVector`, or `PendingVectors`, whose outcome is known."""
 
@@ -142,7 +153,7 @@ class SettledVector:
         return self._outcome
 
 
-class _All(Generic[T]):
+class All(Generic[T]):
     """Several that are pending, as one."""
 
     def __init__(self, pending: Sequence[Pending[T]]) -> None:
@@ -211,7 +222,7 @@ class Embedder(Protocol):
         if timeout_s is None:
             return Derived(self.begin_texts(texts, progress), lambda vectors: list(map(of_vector, texts, vectors)))
         queries = [self.begin_query(text, timeout_s) for text in texts]
-        return Derived(_All(queries), lambda vectors: list(map(of_vector, texts, vectors)))
+        return Derived(All(queries), lambda vectors: list(map(of_vector, texts, vectors)))
 
     def embed_passages(self, texts: Sequence[str], progress: Progress | None = None) -> list[Embedded]:
         """Return the passages and words of `texts`, at low priority. Raises if any text fails."""
@@ -234,7 +245,7 @@ class PassageEmbedder(Embedder):
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """As `Embedder.begin_query`."""
-        return Derived(self.begin_query_words(text, timeout_s), lambda query: query.vector)
+        return Derived(self.begin_query_words(text, timeout_s), lambda query: query.vector.copy())
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
         """As `Embedder.begin_texts`: the vectors of the first passages."""

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memory_agent.embedded import EmbeddedQuery
 from memory_agent.embedders import (
     Embedder,
     EmbedderInfo,
     Embeddings,
+    Pending,
     PendingVector,
     PendingVectors,
     Progress,
@@ -24,7 +26,6 @@ from memory_agent.embedders import (
     open_embedder,
 )
 from memory_agent.errors import EmbedderUnavailableError, ModelError
-from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 
 _TRY_AGAIN_AFTER_S = 30.0
@@ -38,7 +39,7 @@ class LazyEmbedder:
         """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
         self._settings = settings
         self._given = embedder is not None
-        self._embedder = _Waiting(embedder) if embedder is not None and _is_former(embedder) else embedder
+        self._embedder = None if embedder is None else _adapted(embedder)
         self._failure: ModelError | None = None
         self._failed_at_s = 0.0
         self._opening: threading.Thread | None = None
@@ -62,13 +63,13 @@ class LazyEmbedder:
                 raise self._failure.with_traceback(None)
         raise EmbedderUnavailableError("the model is still being opened")
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """As `Embedder.begin_query`; while the embedder opens, the query begins when its result is asked for."""
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
+        """As `Embedder.begin_query_words`; while the embedder opens, the query begins when its result is asked for."""
         if self._embedder is not None:
-            return self._embedder.begin_query(text, timeout_s)
+            return self._embedder.begin_query_words(text, timeout_s)
         check_text("text", text)
         self._start()
-        return _VectorOnceOpen(self, text, timeout_s)
+        return _QueryOnceOpen(self, text, timeout_s)
 
     def look_again(self) -> None:
         """Forget a failure, so the next `get` tries to open the model again."""
@@ -104,8 +105,8 @@ class LazyEmbedder:
                 self._embedder, self._failure = embedder, None
 
 
-class _Waiting(Embedder):
-    """An embedder of the former protocol, which has `embed_query` and `embed_texts` alone."""
+class _Plain(Embedder):
+    """An embedder that does not inherit the protocol, and so has `begin_query` and `begin_texts` alone."""
 
     def __init__(self, embedder: Any) -> None:
         self._embedder = embedder
@@ -117,12 +118,14 @@ class _Waiting(Embedder):
         return info
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """As `Embedder.begin_query`, but wait."""
-        return _settled(lambda: self._embedder.embed_query(text, timeout_s))
+        """As `Embedder.begin_query`."""
+        pending: PendingVector = self._embedder.begin_query(text, timeout_s)
+        return pending
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """As `Embedder.begin_texts`, but wait."""
-        return _settled(lambda: self._embedder.embed_texts(texts, progress))
+        """As `Embedder.begin_texts`."""
+        pending: PendingVectors = self._embedder.begin_texts(texts, progress)
+        return pending
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """As `Embedder.count_tokens`."""
@@ -133,9 +136,24 @@ class _Waiting(Embedder):
         self._embedder.close()
 
 
-def _is_former(embedder: Embedder) -> bool:
-    """Whether this is of the former protocol. `isinstance` would read `info`, for which a `RemoteEmbedder` must ask."""
-    return getattr(type(embedder), "begin_query", Embedder.begin_query) is Embedder.begin_query
+class _Waiting(_Plain):
+    """An embedder of the former protocol, which has `embed_query` and `embed_texts` alone."""
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """As `Embedder.begin_query`, but wait."""
+        return _settled(lambda: self._embedder.embed_query(text, timeout_s))
+
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """As `Embedder.begin_texts`, but wait."""
+        return _settled(lambda: self._embedder.embed_texts(texts, progress))
+
+
+def _adapted(embedder: Embedder) -> Embedder:
+    """Return an embedder of this protocol. `isinstance` would read `info`, for which a `RemoteEmbedder` must ask."""
+    kind = type(embedder)
+    if getattr(kind, "begin_query", Embedder.begin_query) is Embedder.begin_query:
+        return _Waiting(embedder)
+    return embedder if hasattr(kind, "begin_passages") else _Plain(embedder)
 
 
 def _settled(embed: Callable[[], Embeddings]) -> SettledVector:
@@ -145,17 +163,17 @@ def _settled(embed: Callable[[], Embeddings]) -> SettledVector:
         return SettledVector(error)
 
 
-class _VectorOnceOpen:
-    """The `PendingVector` of a query that came while the embedder opened."""
+class _QueryOnceOpen:
+    """A query that came while the embedder opened."""
 
     def __init__(self, embedder: LazyEmbedder, text: str, timeout_s: float | None) -> None:
         self._embedder = embedder
         self._text = text
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
-    def result(self) -> Embedding:
+    def result(self) -> EmbeddedQuery:
         """Open the embedder and embed; same errors as `LazyEmbedder.get` and `PendingVector.result`."""
-        return self._embedder.get(self._remaining_s()).embed_query(self._text, self._remaining_s())
+        return self._embedder.get(self._remaining_s()).embed_query_words(self._text, self._remaining_s())
 
     def _remaining_s(self) -> float | None:
         return None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())

@@ -16,10 +16,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from memory_agent.embedded import Embedded, embedded_text, first_vector
 from memory_agent.learning.patterns import MOST_RUNS, PastRun, Pattern, find_patterns
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import RunRequest, request_of
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import time_of
@@ -129,11 +130,11 @@ class Vectors(Protocol):
     """Vectors by text; empty without a model."""
 
     @property
-    def by_text(self) -> Mapping[str, Embedding]:
+    def by_text(self) -> Mapping[str, Embedded]:
         """Return the vectors."""
         ...
 
-    def admitted(self, batch: Batch) -> Mapping[str, Embedding]:
+    def admitted(self, batch: Batch) -> Mapping[str, Embedded]:
         """Return the vectors if they come from the store's model, else none."""
         ...
 
@@ -206,14 +207,14 @@ class PatternStore:
         found = find_patterns(past.runs)
         with self._archive.store.snapshot() as snapshot:
             plan = _planned(snapshot, shelf, past, found)
-        vectors = self._embed(change.record.text for change in plan.changes if change.needs_vector)
+        vectors = self._embed(embedded_text(change.record) for change in plan.changes if change.needs_vector)
         if not plan.is_news and not vectors.by_text:
             return False
         with self._archive.batch() as batch:
             return self._write(batch, shelf, past, plan, vectors.admitted(batch), version)
 
     def _write(
-        self, batch: Batch, shelf: _Shelf, past: RunHistory, plan: _Plan, vectors: Mapping[str, Embedding], version: int
+        self, batch: Batch, shelf: _Shelf, past: RunHistory, plan: _Plan, vectors: Mapping[str, Embedded], version: int
     ) -> bool:
         """Write the plan, unless its runs or the stored patterns changed meanwhile; then the next call plans again."""
         is_alone = batch.state.lessons_version == version
@@ -301,12 +302,13 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
         utility=old.utility,
     )
     is_news = record != old or runs != kept.runs
-    return _Change(record, runs, kept, is_news, has_vector and (kept.is_stale or record.text != old.text))
+    is_reworded = embedded_text(record) != embedded_text(old)
+    return _Change(record, runs, kept, is_news, has_vector and (kept.is_stale or is_reworded))
 
 
-def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedding]) -> _Kept:
+def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kept:
     """Write one pattern. Without a model it keeps its former vector, or waits for one as any memory does."""
-    vector = vectors.get(change.record.text) if change.needs_vector else None
+    vector = first_vector(vectors.get(embedded_text(change.record))) if change.needs_vector else None
     if change.kept is None:
         return _Kept(batch.put(change.record, vector), change.runs)
     row = batch.update(change.record)

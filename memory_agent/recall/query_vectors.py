@@ -2,7 +2,7 @@
 
 The running mean of the queries is kept with the store, without a flush of its own; what a crash loses is learned again.
 
-Shapes: d = dimensions of an embedding.
+Shapes: d = dimensions of an embedding, q = words of the query.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import threading
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from memory_agent.embedders import PendingVector, comparable
+from memory_agent.embedded import EmbeddedQuery
+from memory_agent.embedders import Pending, comparable
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.recall.deadline import Deadline
@@ -28,11 +31,18 @@ _SavedMean = tuple[str, bytes]
 
 
 class QueryVector(msgspec.Struct, frozen=True):
-    """A query as embedded (`raw`, for `score`) and as searched with (`centred`), each (d,); `stamp` names the model."""
+    """A query as embedded (`raw`, for `score`) and as searched with (`centred`), each (d,); `stamp` names the model.
+
+    `words` are its content words, folded, and `word_vectors` (q, d) theirs; `words_stamp` names how these are made. All
+    are empty with an embedder that makes none.
+    """
 
     raw: Embedding
     centred: Embedding
     stamp: str
+    words: tuple[str, ...]
+    word_vectors: npt.NDArray[np.float16]
+    words_stamp: str
 
 
 class QueryVectors:
@@ -46,32 +56,39 @@ class QueryVectors:
         self._learner: QueryCentering | None = None
         self._stamp = ""
 
-    def begin(self, text: str, deadline: Deadline) -> PendingVector | None:
+    def begin(self, text: str, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
         """Send `text` to the embedder and return what `finish` waits for, or None with a reason noted in `deadline`."""
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
         if timeout_s > 0:
-            return self._embedder.begin_query(text, timeout_s)
+            return self._embedder.begin_query_words(text, timeout_s)
         deadline.degrade("deadline")
         return None
 
-    def finish(self, pending: PendingVector, stored: str, deadline: Deadline) -> QueryVector | None:
+    def finish(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the vector of a query and return it, or None with a reason noted in `deadline`.
 
         `stored` names the embedder of the vectors that are searched, "" without any.
         """
         try:
-            vector = pending.result()
-            stamp = self._embedder.get(0).info.stamp
+            found = pending.result()
+            info = self._embedder.get(0).info
         except EmbedderUnavailableError:
             deadline.degrade("embedder_timeout")
             return None
         except ModelError:
             deadline.degrade("no_model")
             return None
-        if not comparable(stored or self._archive.store.stamp or stamp, stamp):
+        if not comparable(stored or self._archive.store.stamp or info.stamp, info.stamp):
             deadline.degrade("model_changed")
             return None
-        return QueryVector(vector, self._centre(vector, stamp) if self._centering else vector, stamp)
+        return QueryVector(
+            raw=found.vector,
+            centred=self._centre(found.vector, info.stamp) if self._centering else found.vector,
+            stamp=info.stamp,
+            words=found.words,
+            word_vectors=found.word_vectors,
+            words_stamp=info.words_stamp,
+        )
 
     def _centre(self, vector: Embedding, stamp: str) -> Embedding:
         """Centre `vector` by the mean of the earlier queries, and add it to the mean."""
