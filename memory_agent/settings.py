@@ -31,7 +31,11 @@ Auto = Literal["auto"]
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The embedding model. `folder` holds the weights; empty: search the usual places."""
+    """The embedding model. `folder` holds the weights; empty: search the usual places.
+
+    `query_prefix` and `passage_prefix`: text put before queries and before memories; `auto`: what the model was trained
+    with, for E5 and English BGE models by the folder's name, and none for others.
+    """
 
     folder: str = ""
     scheme: Literal["auto", "int8", "float32"] = "auto"  # auto: int8 where the processor has VNNI
@@ -39,6 +43,8 @@ class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     bulk_niceness: Annotated[int, msgspec.Meta(ge=0, le=19)] = 10
     query_cache: NonNegative = 1024
     allow_download: bool = True
+    query_prefix: str = "auto"
+    passage_prefix: str = "auto"
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -277,10 +277,11 @@ def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report)
         if record is not None and (batch.row_of_id(record.id) or _row_of_event(batch, record)):
             known += 1
         elif record is not None:
-            passages, words = (bodies.passages, bodies.words) if has_words else (None, None)
-            row = batch.put_stored(record, *((bodies.vector, passages, words) if fits else ()))
+            vector = bodies.vector if fits else None
+            passages, words = (bodies.passages, bodies.words) if fits and has_words else (None, None)
+            row = batch.put_stored(record, vector, passages, words)
             taken += 1
-            without_vector += not fits or bodies.vector is None
+            without_vector += vector is None
         if row is not None:
             batch.link_keys(events, row)
     report("taken", head.memories, head.memories)

@@ -21,7 +21,9 @@ from memory_agent.errors import ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
 
 GRAPH_REVISION = 2
-"""Increment whenever the exporter's results change: part of the stamp and of a cached graph's name."""
+"""Increment whenever the vectors of the exporter's graph change: part of the stamp and of a cached graph's name."""
+_GRAPH_FORMAT = 3
+"""Increment whenever the graph changes and its vectors do not: part of a cached graph's name alone."""
 
 _ADVICE = {
     "unbuilt": "the graph is built at the first start, or now by: memory-agent model fetch",
@@ -169,7 +171,7 @@ def _keep(path: Path, content: bytes) -> None:
 def _graph_key(model: Model, scheme: Scheme) -> str:
     """Return a name that identifies everything a graph depends on."""
     facts = msgspec.json.encode([model.sums[weights.WEIGHTS], model.shape])
-    return f"graph-{hashlib.sha256(facts).hexdigest()[:16]}-{scheme}-r{GRAPH_REVISION}"
+    return f"graph-{hashlib.sha256(facts).hexdigest()[:16]}-{scheme}-r{GRAPH_REVISION}.{_GRAPH_FORMAT}"
 
 
 def _cached_graph(cache: Path, model: Model, scheme: Scheme) -> Path | None:

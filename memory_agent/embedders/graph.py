@@ -1,6 +1,7 @@
 """Exports BERT weights to one ONNX graph that includes pooling and norm, in float32 or in int8 per channel.
 
-Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Output: `embedding`, float32 (n, d), of unit length. int8:
+Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Outputs: `embedding`, float32 (n, d), of unit length, and
+`token_vectors`, float32 (n, t, d), the last layer. int8:
 one signed scale per output column of each matrix and per row of the word table; the engine quantises activations per
 run.
 
@@ -176,6 +177,7 @@ class _Encoder:
         x = self._embed()
         for layer in range(self._shape.layers):
             x = self._layer(x, f"encoder.layer.{layer}")
+        g.add("Identity", [x], "token_vectors")
         pooled = self._mean(x) if self._shape.pooling == "mean" else self._first(x)
         g.add("LpNormalization", [pooled], "embedding", axis=1, p=2)
         return g
@@ -237,8 +239,11 @@ def _serialize(nodes: _Nodes, name: str) -> bytes:
         helper.make_tensor_value_info(part, TensorProto.INT32, ["n", "t"]) for part in ("input_ids", "attention_mask")
     ]
     width = next(c.dims[0] for c in nodes.constants if c.name == "embeddings.LayerNorm.gain")
-    output = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", width])
-    graph = helper.make_graph(nodes.nodes, name, inputs, [output], nodes.constants)
+    outputs = [
+        helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", width]),
+        helper.make_tensor_value_info("token_vectors", TensorProto.FLOAT, ["n", "t", width]),
+    ]
+    graph = helper.make_graph(nodes.nodes, name, inputs, outputs, nodes.constants)
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="memory-agent")
     return bytes(model.SerializeToString(deterministic=True))

@@ -1,12 +1,13 @@
 """Two lanes into one model: queries first, bulk work at low priority.
 
-Queries run at normal priority on their own threads. Bulk threads are `nice`, take one text per step, and start none
-while a query waits, so bulk work delays a query by at most the texts in progress, one per bulk thread. Bulk calls take
-turns text by text, so a short call does not wait for a long one. Two guards prevent starvation: each bulk thread takes
+Queries run at normal priority on their own threads. Bulk threads are `nice`, take one passage of a text per step, and
+start none while a query waits, so bulk work delays a query by at most the passages in progress, one per bulk thread.
+Texts that a caller waits for run among the queries, and go behind the waiting ones after each passage. Bulk calls take
+turns step by step, so a short call does not wait for a long one. Two guards prevent starvation: each bulk thread takes
 a step every `starved_s` even while queries keep coming; and while other programs starve the nice threads, as many
 normal-priority threads help.
 
-Equal texts are embedded once: recent vectors are cached, and concurrent calls share a text in progress. Rejected: one
+Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress. Rejected: one
 worker with a priority queue, where a query waits for the current text while other cores idle.
 """
 
@@ -22,42 +23,47 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from itertools import chain
+from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-
-from memory_agent.embedders import (
-    Embedder,
-    EmbedderInfo,
-    Embeddings,
-    PendingVector,
-    PendingVectors,
-    Progress,
-    check_text,
-)
+from memory_agent.embedded import Embedded, EmbeddedQuery
+from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress, check_text
 from memory_agent.errors import EmbedderUnavailableError
-from memory_agent.records import Embedding
 
-_BULK_CACHE = 4096  # 1.6 KB each
+_BULK_CACHE = 4096  # 2.2 KB each for 34 tokens
+_CACHE_BYTES = 16 << 20  # of each of the two caches
 _LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
 _CLOSED = "the embedder was closed"
 _SLOW = 12.0  # ratio of elapsed to processor time of a nice thread
 _STALLED_S = 0.5
+_QUERY, _TEXT = b"query", b"text"  # of one string they may differ
 
 Digest = bytes
-Outcome = Embedding | Exception
+Result = TypeVar("Result")
+Outcome = Embedded | EmbeddedQuery | Exception
 Steps = queue.SimpleQueue[int | None]
 """Numbers of texts done, and None at the end."""
 
 
+class Reading(Protocol):
+    """A text on its way through the model. For one thread at a time."""
+
+    def step(self) -> Embedded | None:
+        """Run the model on the next passage; return the result after the last one."""
+        ...
+
+
 class Model(Protocol):
-    """The model behind the lanes. Embeds one text per call; called from several threads."""
+    """The model behind the lanes. Embeds one passage per call; called from several threads."""
 
     @property
     def info(self) -> EmbedderInfo: ...
 
-    def embed(self, text: str) -> Embedding: ...
+    def embed_query(self, text: str) -> EmbeddedQuery: ...
+
+    def begin_text(self, text: str) -> Reading: ...
 
     def count_tokens(self, text: str) -> int: ...
 
@@ -69,18 +75,22 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A caller waiting for a query, which is not started for it after `deadline` (monotonic seconds)."""
+    """A caller waiting for a query or text, which is not continued for it after `deadline` (monotonic seconds)."""
 
-    future: Future[Embedding]
+    future: Future[EmbeddedQuery] | Future[Embedded]
     deadline: float | None
 
 
 @dataclass
 class PendingQuery:
-    """A queued text and all callers waiting for its vector."""
+    """What a caller waits for, a query or a text, and all callers waiting for it.
+
+    `step` runs the model once and returns None while passages are left.
+    """
 
     digest: Digest
-    text: str = field(repr=False)
+    step: Callable[[], Embedded | EmbeddedQuery | None] = field(repr=False)
+    cache: ResultCache = field(repr=False)
     waiters: list[Waiter] = field(default_factory=list)
 
     def take_late(self, now: float) -> list[Waiter]:
@@ -94,52 +104,57 @@ class PendingQuery:
 
 
 class BulkTask:
-    """A bulk call: its texts, and the result rows that each text fills."""
+    """A bulk call: its texts, and the places of the result that each text fills."""
 
-    def __init__(self, vectors: Embeddings, on_done: Callable[[int], None] | None) -> None:
-        self.vectors = vectors
-        self.rows: defaultdict[Digest, list[int]] = defaultdict(list)
-        self.todo: deque[tuple[Digest, str]] = deque()
-        self.future: Future[Embeddings] = Future()
+    def __init__(self, total: int, on_done: Callable[[int], None] | None) -> None:
+        self.found: dict[int, Embedded] = {}
+        self.places: defaultdict[Digest, list[int]] = defaultdict(list)
+        self.todo: deque[BulkText] = deque()
+        self.future: Future[list[Embedded]] = Future()
+        self._total = total
         self._on_done = on_done
-        self._done = 0
         self._ended = False
 
     def fill(self, digest: Digest, outcome: Outcome) -> bool:
         """Store the outcome of one text; return whether the task has ended, complete or failed."""
         if self._ended:
             return False
-        if not isinstance(outcome, Exception):
-            self._enter(self.rows[digest], outcome)
-        self._ended = isinstance(outcome, Exception) or self._done == len(self.vectors)
+        if isinstance(outcome, Embedded):
+            self._enter(self.places[digest], outcome)
+        self._ended = isinstance(outcome, Exception) or len(self.found) == self._total
         return self._ended
 
-    def _enter(self, rows: list[int], vector: Embedding) -> None:
-        self.vectors[rows] = vector
-        self._done += len(rows)
+    def result(self) -> list[Embedded]:
+        """Return what was made of each text, in order."""
+        return [self.found[place] for place in range(self._total)]
+
+    def _enter(self, places: list[int], found: Embedded) -> None:
+        self.found.update(dict.fromkeys(places, found))
         if self._on_done is not None:
-            self._on_done(self._done)
+            self._on_done(len(self.found))
 
 
-class VectorCache:
-    """The most recently used vectors (LRU)."""
+class ResultCache:
+    """The most recently used results (LRU), at most `capacity` of at most 16 MiB in all."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._vectors: OrderedDict[Digest, Embedding] = OrderedDict()
+        self._results: OrderedDict[Digest, Embedded | EmbeddedQuery] = OrderedDict()
+        self._bytes = 0
 
-    def get(self, digest: Digest) -> Embedding | None:
-        vector = self._vectors.get(digest)
-        if vector is not None:
-            self._vectors.move_to_end(digest)
-        return vector
+    def get(self, digest: Digest) -> Embedded | EmbeddedQuery | None:
+        result = self._results.get(digest)
+        if result is not None:
+            self._results.move_to_end(digest)
+        return result
 
     def put(self, digest: Digest, outcome: Outcome | None) -> None:
-        if not isinstance(outcome, np.ndarray):
+        if outcome is None or isinstance(outcome, Exception) or digest in self._results:
             return
-        self._vectors[digest] = outcome
-        if len(self._vectors) > self._capacity:
-            self._vectors.popitem(last=False)
+        self._results[digest] = outcome
+        self._bytes += outcome.nbytes
+        while len(self._results) > self._capacity or self._bytes > _CACHE_BYTES:
+            self._bytes -= self._results.popitem(last=False)[1].nbytes
 
 
 def answer_all(waiters: Sequence[Waiter], outcome: Outcome) -> None:
@@ -147,7 +162,7 @@ def answer_all(waiters: Sequence[Waiter], outcome: Outcome) -> None:
         resolve(waiter.future, outcome)
 
 
-def resolve(future: Future[Embedding] | Future[Embeddings], outcome: Outcome) -> None:
+def resolve(future: Future[Any], outcome: object) -> None:
     """Set the outcome of a future that was not cancelled."""
     if future.done() or not future.set_running_or_notify_cancel():
         return
@@ -157,27 +172,27 @@ def resolve(future: Future[Embedding] | Future[Embeddings], outcome: Outcome) ->
         future.set_result(outcome)
 
 
-class _QueuedVector:
-    """The `PendingVector` of a query in the lanes."""
+class _Queued(Generic[Result]):
+    """A query, or a text that a caller waits for, in the lanes."""
 
-    def __init__(self, future: Future[Embedding], timeout_s: float | None) -> None:
+    def __init__(self, future: Future[Result], timeout_s: float | None) -> None:
         self._future = future
         self._timeout_s = timeout_s
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
-    def result(self) -> Embedding:
-        """Return a copy of the vector; same errors as `PendingVector.result`."""
+    def result(self) -> Result:
+        """Return what was made of it, read-only; same errors as `PendingVector.result`."""
         remaining_s = None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())
         try:
-            return self._future.result(remaining_s).copy()
+            return self._future.result(remaining_s)
         except TimeoutError as error:
             raise EmbedderUnavailableError(f"no vector within {self._timeout_s:.3g} s") from error
 
 
 class _QueuedTexts:
-    """The `PendingVectors` of a bulk call whose caller follows its progress."""
+    """A bulk call whose caller follows its progress."""
 
-    def __init__(self, future: Future[Embeddings], total: int, progress: Progress, steps: Steps) -> None:
+    def __init__(self, future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> None:
         """`steps` receives the number of texts done."""
         self._future = future
         self._total = total
@@ -185,8 +200,8 @@ class _QueuedTexts:
         self._steps = steps
         future.add_done_callback(lambda _: steps.put(None))
 
-    def result(self) -> Embeddings:
-        """Return the vectors; same errors as `PendingVectors.result`, and those of the progress function."""
+    def result(self) -> list[Embedded]:
+        """Return the results; same errors as `PendingVectors.result`, and those of the progress function."""
         try:
             for done in iter(self._steps.get, None):
                 self._progress(done, self._total)
@@ -222,7 +237,7 @@ class Pace:
         return hangs or self._slowness > _SLOW
 
 
-class LanedEmbedder(Embedder):
+class LanedEmbedder(PassageEmbedder):
     """An `Embedder` over a model in this process. Safe to use from several threads."""
 
     def __init__(
@@ -252,8 +267,8 @@ class LanedEmbedder(Embedder):
         self._asked: dict[Digest, PendingQuery] = {}
         self._tasks: deque[BulkTask] = deque()
         self._begun: defaultdict[Digest, list[BulkTask]] = defaultdict(list)
-        self._query_vectors = VectorCache(query_cache)
-        self._bulk_vectors = VectorCache(_BULK_CACHE)
+        self._known_queries = ResultCache(query_cache)
+        self._known_texts = ResultCache(_BULK_CACHE)
         self._closed = False
         self._pace = Pace()
         lanes = [self._run_queries] * (query_threads or cores)
@@ -269,12 +284,16 @@ class LanedEmbedder(Embedder):
         """The origin of the vectors."""
         return self._model.info
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
         """Queue a query, ahead of all bulk work; same errors as `Embedder.begin_query`."""
-        return _QueuedVector(self.submit_query(text, timeout_s), timeout_s)
+        return _Queued(self.submit_query(text, timeout_s), timeout_s)
 
-    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """Queue a bulk call; same errors as `Embedder.begin_texts`."""
+    def begin_passages(
+        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        """Queue a bulk call, or texts that a caller waits for; same errors as `Embedder.begin_passages`."""
+        if timeout_s is not None:
+            return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:
             return self.submit_texts(texts)
         steps: Steps = queue.SimpleQueue()
@@ -284,39 +303,39 @@ class LanedEmbedder(Embedder):
         """Return the number of tokens of `text`, not truncated. Does not wait for the lanes."""
         return self._model.count_tokens(text)
 
-    def submit_query(self, text: str, timeout_s: float | None = None) -> Future[Embedding]:
-        """Queue a query and return its future; the vector is read-only.
+    def submit_query(self, text: str, timeout_s: float | None = None) -> Future[EmbeddedQuery]:
+        """Queue a query and return its future; the arrays are read-only.
 
         The future fails with `EmbedderUnavailableError` if the query does not start within `timeout_s`, at once if that
         is 0 or less, or if this embedder is closed. Raises `InvalidInputError`.
         """
-        digest = _digest("text", text)
-        future: Future[Embedding] = Future()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        is_late = timeout_s is not None and timeout_s <= 0
-        with self._lock:
-            outcome: Outcome | None = self._known(digest)
-            if self._closed:
-                outcome = EmbedderUnavailableError(_CLOSED)
-            elif outcome is None and is_late:
-                outcome = EmbedderUnavailableError(_LATE)
-            elif outcome is None:
-                self._ask(digest, text, Waiter(future, deadline))
-        if outcome is not None:
-            resolve(future, outcome)
+        future: Future[EmbeddedQuery] = Future()
+        digest = _digest("text", text, _QUERY)
+        query = PendingQuery(digest, partial(self._model.embed_query, text), self._known_queries)
+        self._submit(query, Waiter(future, _deadline(timeout_s)), is_late=timeout_s is not None and timeout_s <= 0)
         return future
 
-    def submit_texts(self, texts: Sequence[str], on_done: Callable[[int], None] | None = None) -> Future[Embeddings]:
+    def submit_awaited_text(self, text: str, timeout_s: float) -> Future[Embedded]:
+        """Queue a text that a caller waits for among the queries; as `submit_query`."""
+        future: Future[Embedded] = Future()
+        digest = _digest("text", text, _TEXT)
+        query = PendingQuery(digest, _lazy_steps(self._model, text), self._known_texts)
+        self._submit(query, Waiter(future, _deadline(timeout_s)), is_late=timeout_s <= 0)
+        return future
+
+    def submit_texts(
+        self, texts: Sequence[str], on_done: Callable[[int], None] | None = None
+    ) -> Future[list[Embedded]]:
         """Queue a bulk call and return its future. `on_done` receives the number of texts done; it must be quick.
 
         The future fails with `EmbedderUnavailableError` if this embedder is closed. Raises `InvalidInputError`.
         """
-        digests = [_digest(f"texts[{position}]", text) for position, text in enumerate(texts)]
-        task = BulkTask(np.empty((len(texts), self.info.ndim), dtype=np.float32), on_done)
+        digests = [_digest(f"texts[{position}]", text, _TEXT) for position, text in enumerate(texts)]
+        task = BulkTask(len(texts), on_done)
         for position, (digest, text) in enumerate(zip(digests, texts, strict=True)):
-            if digest not in task.rows:
-                task.todo.append((digest, text))
-            task.rows[digest].append(position)
+            if digest not in task.places:
+                task.todo.append(BulkText(digest, _lazy_steps(self._model, text)))
+            task.places[digest].append(position)
         with self._lock:
             is_closed = self._closed
             if texts and not is_closed:
@@ -325,7 +344,7 @@ class LanedEmbedder(Embedder):
         if is_closed:
             resolve(task.future, EmbedderUnavailableError(_CLOSED))
         elif not texts:
-            resolve(task.future, task.vectors)
+            resolve(task.future, [])
         return task.future
 
     def close(self) -> None:
@@ -339,28 +358,36 @@ class LanedEmbedder(Embedder):
         closed = EmbedderUnavailableError(_CLOSED)
         for query in self._queries:
             query.answer(closed)
-        for task in self._tasks:
+        for task in (*self._tasks, *chain.from_iterable(self._begun.values())):
             resolve(task.future, closed)
         self._queries.clear()
         self._tasks.clear()
 
-    def _known(self, digest: Digest) -> Embedding | None:
-        known = self._query_vectors.get(digest)
-        return self._bulk_vectors.get(digest) if known is None else known
-
     # The query lane
 
-    def _ask(self, digest: Digest, text: str, waiter: Waiter) -> None:
-        query = self._asked.get(digest)
-        if query is None:
-            query = self._asked[digest] = PendingQuery(digest, text)
+    def _submit(self, query: PendingQuery, waiter: Waiter, *, is_late: bool) -> None:
+        """Answer from the cache, or queue, unless the same is queued already."""
+        with self._lock:
+            outcome: Outcome | None = query.cache.get(query.digest)
+            if self._closed:
+                outcome = EmbedderUnavailableError(_CLOSED)
+            elif outcome is None and is_late:
+                outcome = EmbedderUnavailableError(_LATE)
+            elif outcome is None:
+                self._ask(query, waiter)
+        if outcome is not None:
+            resolve(waiter.future, outcome)
+
+    def _ask(self, query: PendingQuery, waiter: Waiter) -> None:
+        asked = self._asked.setdefault(query.digest, query)
+        asked.waiters.append(waiter)
+        if asked is query:
             self._queries.append(query)
             self._query_ready.notify()
-        query.waiters.append(waiter)
 
     def _run_queries(self) -> None:
         while (query := self._next_query()) is not None:
-            self._finish_query(query, _attempt(self._model, query.text) if query.waiters else None)
+            self._finish_query(query, _attempt(query.step) if query.waiters else None)
 
     def _next_query(self) -> PendingQuery | None:
         """Wait for a query and drop its expired waiters. None when closed."""
@@ -376,12 +403,12 @@ class LanedEmbedder(Embedder):
 
     def _finish_query(self, query: PendingQuery, outcome: Outcome | None) -> None:
         with self._lock:
-            if outcome is None and query.waiters:  # a waiter arrived while expired ones were answered
+            if outcome is None and query.waiters:  # passages are left, or one came while expired ones were answered
                 self._queries.append(query)
                 self._query_ready.notify()
                 return
             del self._asked[query.digest]
-            self._query_vectors.put(query.digest, outcome)
+            query.cache.put(query.digest, outcome)
             if not self._asked:
                 self._bulk_ready.notify_all()
         if outcome is not None:
@@ -392,24 +419,21 @@ class LanedEmbedder(Embedder):
     def _run_bulk(self) -> None:
         _lower_priority(self._niceness)
         thread = threading.get_ident()
-        while (step := self._next_step()) is not None:
+        while (text := self._next_step()) is not None:
             with self._lock:
                 self._pace.began(thread, time.monotonic())
             before_s = time.thread_time()
-            outcome = self._outcome(step)
+            outcome = _attempt(text.step)
             with self._lock:
                 self._pace.ended(thread, time.monotonic(), time.thread_time() - before_s)
-            self._finish_step(step, outcome)
+            self._finish_step(text, outcome)
 
     def _run_steady(self) -> None:
         """Take bulk texts at normal priority while the nice threads are starved."""
-        while (step := self._next_steady_step()) is not None:
-            self._finish_step(step, self._outcome(step))
+        while (text := self._next_steady_step()) is not None:
+            self._finish_step(text, _attempt(text.step))
 
-    def _outcome(self, step: _Step) -> Outcome:
-        return _attempt(self._model, step.text) if step.known is None else step.known
-
-    def _next_steady_step(self) -> _Step | None:
+    def _next_steady_step(self) -> BulkText | None:
         """Wait until the nice threads are starved, and return the next text. None when closed."""
         with self._lock:
             while not self._closed:
@@ -417,11 +441,11 @@ class LanedEmbedder(Embedder):
                     self._bulk_ready.wait()
                 elif not self._pace.is_slow(time.monotonic()):
                     self._bulk_ready.wait(_LOOK_EVERY_S)
-                elif (step := self._take_turn()) is not None:
-                    return step
+                elif (text := self._take_turn()) is not None:
+                    return text
             return None
 
-    def _next_step(self) -> _Step | None:
+    def _next_step(self) -> BulkText | None:
         """Wait until no query is pending; return the next text of the task whose turn it is. None when closed."""
         starved_at = time.monotonic() + self._starved_s
         with self._lock:
@@ -431,51 +455,91 @@ class LanedEmbedder(Embedder):
                     self._bulk_ready.wait()
                 elif self._asked and patience > 0:
                     self._bulk_ready.wait(patience)
-                elif (step := self._take_turn()) is not None:
-                    return step
+                elif (text := self._take_turn()) is not None:
+                    return text
             return None
 
-    def _take_turn(self) -> _Step | None:
+    def _take_turn(self) -> BulkText | None:
         """Move the first task to the end; return its next text, or None if another thread is embedding it."""
         task = self._tasks.popleft()
         if task.future.done():
+            for text in task.todo:
+                if text.is_begun:
+                    self._continue(text)  # another task may wait for it
             return None
-        digest, text = task.todo.popleft()
+        text = task.todo.popleft()
         if task.todo:
             self._tasks.append(task)
-        waiting = self._begun[digest]
+        if text.is_begun:
+            return text
+        waiting = self._begun[text.digest]
         waiting.append(task)
-        return _Step(digest, text, self._known(digest)) if len(waiting) == 1 else None
+        if len(waiting) > 1:
+            return None
+        text.is_begun = True
+        known = self._known_texts.get(text.digest)
+        if known is not None:
+            text.step = lambda: known
+        return text
 
-    def _finish_step(self, step: _Step, outcome: Outcome) -> None:
+    def _finish_step(self, text: BulkText, outcome: Outcome | None) -> None:
         with self._lock:
-            self._bulk_vectors.put(step.digest, outcome)
-            ended = [task for task in self._begun.pop(step.digest) if task.fill(step.digest, outcome)]
+            if outcome is None:
+                self._continue(text)
+                return
+            self._known_texts.put(text.digest, outcome)
+            ended = [task for task in self._begun.pop(text.digest) if task.fill(text.digest, outcome)]
         for task in ended:
-            resolve(task.future, outcome if isinstance(outcome, Exception) else task.vectors)
+            resolve(task.future, outcome if isinstance(outcome, Exception) else task.result())
+
+    def _continue(self, text: BulkText) -> None:
+        """Put a text with passages left before the others of a task that waits for it; drop it if none does."""
+        task = next((task for task in self._begun[text.digest] if not task.future.done()), None)
+        if task is None:
+            del self._begun[text.digest]
+            return
+        task.todo.appendleft(text)
+        if task not in self._tasks:
+            self._tasks.append(task)
+        self._bulk_ready.notify()
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One text of the bulk lane; `known` is its vector if it is cached."""
+@dataclass
+class BulkText:
+    """A text of the bulk lane. `step` runs the model once and returns None while passages are left."""
 
     digest: Digest
-    text: str = field(repr=False)
-    known: Embedding | None = field(repr=False)
+    step: Callable[[], Outcome | None] = field(repr=False)
+    is_begun: bool = False
 
 
-def _digest(field_name: str, text: str) -> Digest:
+def _lazy_steps(model: Model, text: str) -> Callable[[], Embedded | None]:
+    """Return a function that runs the model on the next passage of `text` each time."""
+    reading: Reading | None = None
+
+    def step() -> Embedded | None:
+        nonlocal reading
+        if reading is None:
+            reading = model.begin_text(text)
+        return reading.step()
+
+    return step
+
+
+def _digest(field_name: str, text: str, purpose: bytes) -> Digest:
     check_text(field_name, text)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return hashlib.blake2b(text.encode(), digest_size=16, person=purpose).digest()
 
 
-def _attempt(model: Model, text: str) -> Outcome:
+def _deadline(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else time.monotonic() + timeout_s
+
+
+def _attempt(step: Callable[[], Outcome | None]) -> Outcome | None:
     try:
-        vector = model.embed(text)
+        return step()
     except Exception as error:  # noqa: BLE001 - callers get the error; the lane continues
         return error
-    vector.flags.writeable = False
-    return vector
 
 
 def _lower_priority(niceness: int) -> None:

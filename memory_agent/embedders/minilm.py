@@ -1,45 +1,73 @@
 """Runs the model in this process, one text at a time. The only file that imports `onnxruntime`.
 
-One thread per run, no spinning (a spinning pool uses three quarters of a core), no arena (it never shrinks: 262 MB
-instead of 74, measured). One text per run, never padded or batched: int8 scales are computed per run, so other texts in
-a batch would change the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and
-upgrading the engine then changes no vector. Telemetry is off. Rejected: batches of equal length, 15 % faster at best,
-but with different bits.
+The passages and the words of a text come from the same runs (`passages`). One thread per run, no spinning (a spinning
+pool uses three quarters of a core), no arena (it never shrinks: 262 MB instead of 74, measured). One passage per run,
+never padded or batched: int8 scales are computed per run, so other texts in a batch would change the bits. The engine's
+graph optimiser is off: the exporter has already fused the operators, and upgrading the engine then changes no vector.
+Telemetry is off. Rejected: batches of equal length, 15 % faster at best, but with different bits.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import; telemetry leaves a session file in TMPDIR
 import onnxruntime
 
+from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import EmbedderInfo, Embeddings
 from memory_agent.embedders.cache import GRAPH_REVISION, Artifacts, obtain
-from memory_agent.embedders.weights import WEIGHTS
-from memory_agent.embedders.wordpiece import Ids, WordPiece
-from memory_agent.errors import ModelError
+from memory_agent.embedders.passages import (
+    MOST_PASSAGES,
+    MOST_QUERY_WORDS,
+    MOST_TEXT_WORDS,
+    WORDS_REVISION,
+    Array,
+    Bits,
+    Ints,
+    content_words,
+    cut,
+    signs,
+    spans_of,
+    unit_vectors,
+    word_sums,
+)
+from memory_agent.embedders.weights import WEIGHTS, prefixes_of
+from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
+from memory_agent.errors import ModelError, SettingsError
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 
 _ERRORS_ONLY = 3
+_LEAST_ROOM = 4
 
 
 def open_minilm(settings: EmbedderSettings, cache: Path, package: str) -> MiniLM:
     """Load the model of the settings. Raises the errors of `cache.obtain`."""
-    return MiniLM(obtain(settings, cache, package), settings.max_tokens)
+    artifacts = obtain(settings, cache, package)
+    prefixes = prefixes_of(artifacts.model.shape.name, settings)
+    return MiniLM(artifacts, settings.max_tokens, *prefixes)
 
 
 class MiniLM:
     """A loaded model. Thread-safe; each run uses the calling thread."""
 
-    def __init__(self, artifacts: Artifacts, max_tokens: int) -> None:
-        """Load the artifacts. Raises `ModelError` if the engine rejects the graph."""
+    def __init__(self, artifacts: Artifacts, max_tokens: int, query_prefix: str = "", passage_prefix: str = "") -> None:
+        """Load the artifacts; `max_tokens` bounds a run, its prefix and special tokens included.
+
+        Raises `ModelError` if the engine rejects the graph, `SettingsError` if a prefix leaves too little room.
+        """
         self._max_tokens = min(max_tokens, artifacts.model.shape.positions)
-        self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens)
+        self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens, MOST_PASSAGES)
+        self._query_chars = self._max_tokens * CHARS_PER_TOKEN
+        self._query_prefix = self._prefix("embedder.query_prefix", query_prefix)
+        self._passage_prefix = self._prefix("embedder.passage_prefix", passage_prefix)
         self._session = _open_session(artifacts.graph)
         self.info = EmbedderInfo(
             model=artifacts.model.shape.name,
@@ -47,13 +75,36 @@ class MiniLM:
             scheme=artifacts.scheme,
             runtime=f"onnxruntime-{onnxruntime.__version__}/{artifacts.kernels}/graph-{GRAPH_REVISION}/tokens-{self._max_tokens}",
             ndim=int(self._session.get_outputs()[0].shape[1]),
+            words=WORDS_REVISION,
+            prefixes=_digest(query_prefix, passage_prefix),
         )
 
     def embed(self, text: str) -> Embedding:
-        """Return the (d,) vector of `text`. Raises `InvalidInputError`, `ModelError`."""
+        """Return the (d,) vector of the beginning of `text`, without a prefix. Raises `InvalidInputError`."""
         ids = self.encode(text)
         vector: Embedding = self.embed_ids(ids, np.ones_like(ids))[0]
         return vector
+
+    def embed_query(self, text: str) -> EmbeddedQuery:
+        """Return the vectors of a query and its words. Raises `InvalidInputError`, `ModelError`."""
+        tokens = self._wordpiece.read(text[: self._query_chars])
+        ids = tokens.ids[: min(tokens.first, self._room(self._query_prefix))]
+        vector, states = self._run(self._query_prefix, ids)
+        words = content_words(text[: self._query_chars], tokens, MOST_QUERY_WORDS).within(len(ids))
+        return EmbeddedQuery(_read_only(vector), words.folded, _read_only(unit_vectors(words, states)))
+
+    def begin_text(self, text: str) -> Reading:
+        """Return a reading of `text`, which runs the model once for each passage."""
+        return Reading(self, text)
+
+    def read(self, text: str) -> tuple[Tokens, Ints]:
+        """Return the tokens of a text, and the (p, 2) first and last-but-one of each passage."""
+        tokens = self._wordpiece.read(text)
+        return tokens, cut(tokens, self._room(self._passage_prefix))
+
+    def embed_passage(self, ids: Ids) -> tuple[Embedding, Array]:
+        """Return the (d,) vector and the (t + 1, d) token vectors of (t,) ids; the last is not of them."""
+        return self._run(self._passage_prefix, ids)
 
     def encode(self, text: str) -> Ids:
         """Return the (1, t) ids of `text`, truncated, not padded. Raises `InvalidInputError`."""
@@ -61,15 +112,73 @@ class MiniLM:
 
     def embed_ids(self, ids: Ids, mask: Ids) -> Embeddings:
         """Return (n, d) vectors for (n, t) ids; the rows of a call share their int8 scales."""
-        try:
-            vectors: Embeddings = self._session.run(["embedding"], {"input_ids": ids, "attention_mask": mask})[0]
-        except Exception as error:  # the engine's errors have no common base class
-            raise ModelError(f"the engine failed: {type(error).__name__}: {error}") from error
-        return vectors
+        return self._outputs(["embedding"], ids, mask)[0]
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of `text`, not truncated."""
         return self._wordpiece.count(text)
+
+    def _run(self, prefix: Ids, ids: Ids) -> tuple[Embedding, Array]:
+        framed = self._wordpiece.framed(np.concatenate((prefix, ids)) if len(prefix) else ids)
+        vectors, states = self._outputs(["embedding", "token_vectors"], framed, np.ones_like(framed))
+        return vectors[0], states[0, 1 + len(prefix) :]
+
+    def _outputs(self, names: list[str], ids: Ids, mask: Ids) -> list[Array]:
+        try:
+            arrays: list[Array] = self._session.run(names, {"input_ids": ids, "attention_mask": mask})
+        except Exception as error:  # the engine's errors have no common base class
+            raise ModelError(f"the engine failed: {type(error).__name__}: {error}") from error
+        return arrays
+
+    def _prefix(self, setting: str, prefix: str) -> Ids:
+        """Return the (t,) ids of a prefix."""
+        ids = self._wordpiece.read(prefix).ids
+        if self._room(ids) < _LEAST_ROOM:
+            raise SettingsError(setting, f"has {len(ids)} tokens and leaves no room in {self._max_tokens}")
+        return ids
+
+    def _room(self, prefix: Ids) -> int:
+        return self._max_tokens - 2 - len(prefix)
+
+
+class Reading:
+    """A text on its way through the model. For one thread at a time."""
+
+    def __init__(self, model: MiniLM, text: str) -> None:
+        self._model = model
+        self._text = text
+        self._vectors: list[Embedding] = []
+        self._bits: list[Bits] = []
+
+    def step(self) -> Embedded | None:
+        """Embed the next passage; return the result after the last one. Raises `InvalidInputError`, `ModelError`."""
+        if not self._vectors:
+            self._tokens, self._passages = self._model.read(self._text)
+            self._words = content_words(self._text, self._tokens, MOST_TEXT_WORDS)
+        begin, end = self._passages[len(self._vectors)].tolist()
+        vector, states = self._model.embed_passage(self._tokens.ids[begin:end])
+        here, self._words = self._words.divided(begin, end)
+        self._vectors.append(vector)
+        self._bits.append(signs(word_sums(here, states)))
+        if len(self._vectors) < len(self._passages):
+            return None
+        return Embedded(
+            _read_only(np.array(self._vectors)),
+            _read_only(spans_of(self._passages, self._tokens, len(self._text))),
+            _read_only(np.concatenate(self._bits)),
+            len(self._tokens.ids),
+        )
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+def _digest(query_prefix: str, passage_prefix: str) -> str:
+    """Return a name of the prefixes; "" without any."""
+    prefixes = f"{query_prefix}\0{passage_prefix}"
+    return hashlib.sha256(prefixes.encode()).hexdigest()[:8] if prefixes != "\0" else ""
 
 
 def _open_session(graph: Path | bytes) -> onnxruntime.InferenceSession:

@@ -12,39 +12,40 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Generic, TypeVar
 
-import numpy as np
-
+from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import (
-    Embedder,
+    All,
     EmbedderInfo,
-    Embeddings,
-    PendingVector,
-    PendingVectors,
+    Failed,
+    PassageEmbedder,
+    Pending,
     Progress,
-    SettledVector,
     check_text,
     wire,
 )
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
-from memory_agent.records import Embedding
 from relay.net import RequestSocket
 
 _FIRST_WAIT_S = 1.0
 _LEAST_WAIT_S = 0.001  # sockets count milliseconds; too little for a retry
 _CHUNK = 64
+_CHUNK_CHARS = 1 << 16
 _CHUNKS_SENT = 2
 _SILENT_AFTER_S = 0.4  # four times the time of the longest text
 _SILENT_PATIENCE_S = 0.05
 
+T = TypeVar("T")
 
-class RemoteEmbedder(Embedder):
+
+class RemoteEmbedder(PassageEmbedder):
     """A client of one endpoint. Thread-safe: each request uses its own socket."""
 
     def __init__(self, endpoint: str, *, timeout_s: float = 10.0, bulk_timeout_s: float = 120.0) -> None:
-        """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of 64 texts. The server may start later."""
+        """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of at most 64 texts. The server may start later."""
         self._timeout_s = timeout_s
         self._bulk_timeout_s = bulk_timeout_s
         self._sockets = _Sockets(endpoint)
@@ -60,17 +61,20 @@ class RemoteEmbedder(Embedder):
             raise EmbedderUnavailableError(f"{self._sockets.endpoint} does not say what its vectors come from")
         return self._info
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Send a query and return without waiting for its vector; same errors as `Embedder.begin_query`."""
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
+        """Send a query and return without waiting for its vectors; same errors as `Embedder.begin_query`."""
         check_text("text", text)
-        patience_s = self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)
-        return _SentQuery(self._send(wire.QueryQuestion(patience_s, time.monotonic()), [text], patience_s))
+        return self._send_before_bulk(text, timeout_s, wire.decode_query)
 
-    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """Send the first chunks and return without waiting; same errors as `Embedder.begin_texts`."""
+    def begin_passages(
+        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        """Send the first chunks, or each text that a caller waits for; same errors as `Embedder.begin_passages`."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
-        return _SentTexts(texts, lambda chunk: self._send(wire.BulkQuestion(), chunk, self._bulk_timeout_s), progress)
+        if timeout_s is not None:
+            return All([self._send_before_bulk(text, timeout_s, _decode_text, is_text=True) for text in texts])
+        return _SentTexts(texts, self._send_chunk, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`; same errors as `Embedder.count_tokens`."""
@@ -82,11 +86,33 @@ class RemoteEmbedder(Embedder):
         """Close the sockets; requests in progress end with their answer or timeout."""
         self._sockets.close()
 
-    def _send(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> PendingVectors:
+    def _send_before_bulk(
+        self,
+        text: str,
+        timeout_s: float | None,
+        decode: Callable[[wire.Frames], tuple[EmbedderInfo, T]],
+        *,
+        is_text: bool = False,
+    ) -> Pending[T]:
+        patience_s = self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)
+        return self._send(wire.QueryQuestion(patience_s, time.monotonic(), is_text), [text], patience_s, decode)
+
+    def _send_chunk(self, texts: Sequence[str]) -> Pending[list[Embedded]]:
+        return self._send(
+            wire.BulkQuestion(), texts, self._bulk_timeout_s, lambda frames: wire.decode_texts(frames, len(texts))
+        )
+
+    def _send(
+        self,
+        question: wire.Question,
+        texts: Sequence[str],
+        timeout_s: float,
+        decode: Callable[[wire.Frames], tuple[EmbedderInfo, T]],
+    ) -> Pending[T]:
         try:
-            return _SentChunk(self._begin(question, texts, timeout_s), len(texts), self._learn)
+            return _Sent(self._begin(question, texts, timeout_s), decode, self._learn)
         except EmbedderUnavailableError as error:
-            return SettledVector(error)
+            return Failed(error)
 
     def _begin(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> _Request:
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
@@ -95,62 +121,75 @@ class RemoteEmbedder(Embedder):
         self._info = info
 
 
-class _SentChunk:
-    """Texts sent in one request."""
+def _decode_text(frames: wire.Frames) -> tuple[EmbedderInfo, Embedded]:
+    info, (found,) = wire.decode_texts(frames, 1)
+    return info, found
 
-    def __init__(self, request: _Request, rows: int, learn: Callable[[EmbedderInfo], None]) -> None:
+
+class _Sent(Generic[T]):
+    """Texts or a query sent in one request."""
+
+    def __init__(
+        self,
+        request: _Request,
+        decode: Callable[[wire.Frames], tuple[EmbedderInfo, T]],
+        learn: Callable[[EmbedderInfo], None],
+    ) -> None:
         """`learn` receives the origin of the vectors."""
         self._request = request
-        self._rows = rows
+        self._decode = decode
         self._learn = learn
 
-    def result(self) -> Embeddings:
-        """Return the vectors; same errors as `PendingVectors.result`."""
-        info, vectors = wire.decode_vectors(self._request.answer(), self._rows)
+    def result(self) -> T:
+        """Return what was made of them; same errors as `PendingVectors.result`."""
+        info, found = self._decode(self._request.answer())
         self._learn(info)
-        return vectors
-
-
-class _SentQuery:
-    """The `PendingVector` of a query that was sent."""
-
-    def __init__(self, vectors: PendingVectors) -> None:
-        self._vectors = vectors
-
-    def result(self) -> Embedding:
-        """Return the vector; same errors as `PendingVector.result`."""
-        vector: Embedding = self._vectors.result()[0]
-        return vector
+        return found
 
 
 class _SentTexts:
-    """The `PendingVectors` of texts sent in chunks, two at a time, so that the bulk lane has one while one returns."""
+    """Texts sent in chunks, two at a time, so that the bulk lane has one while the other returns."""
 
     def __init__(
-        self, texts: Sequence[str], send: Callable[[Sequence[str]], PendingVectors], progress: Progress | None
+        self,
+        texts: Sequence[str],
+        send: Callable[[Sequence[str]], Pending[list[Embedded]]],
+        progress: Progress | None,
     ) -> None:
-        """Send the first chunks; no texts are one empty chunk, whose answer has the number of dimensions."""
-        chunks = [texts[start : start + _CHUNK] for start in range(0, len(texts), _CHUNK)] or [texts]
+        """Send the first chunks; no texts are one empty chunk, whose answer says whether the server is there."""
+        chunks = list(_chunks(texts)) or [texts]
         self._total = len(texts)
         self._waiting = deque(chunks)
         self._send = send
-        self._sent: deque[PendingVectors] = deque()
+        self._sent: deque[Pending[list[Embedded]]] = deque()
         self._progress = progress
         self._send_next()
 
-    def result(self) -> Embeddings:
-        """Return the vectors; same errors as `PendingVectors.result`, and those of the progress function."""
-        done: list[Embeddings] = []
+    def result(self) -> list[Embedded]:
+        """Return the results; same errors as `PendingVectors.result`, and those of the progress function."""
+        done: list[Embedded] = []
         while self._sent:
-            done.append(self._sent.popleft().result())
+            done += self._sent.popleft().result()
             self._send_next()
             if self._progress is not None and self._total:
-                self._progress(sum(map(len, done)), self._total)
-        return np.concatenate(done)
+                self._progress(len(done), self._total)
+        return done
 
     def _send_next(self) -> None:
         while self._waiting and len(self._sent) < _CHUNKS_SENT:
             self._sent.append(self._send(self._waiting.popleft()))
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Divide texts, so that a chunk is embedded in a second or two, whatever their lengths."""
+    start, chars = 0, 0
+    for position, text in enumerate(texts):
+        chars += len(text)
+        if position + 1 - start == _CHUNK or chars >= _CHUNK_CHARS:
+            yield texts[start : position + 1]
+            start, chars = position + 1, 0
+    if start < len(texts):
+        yield texts[start:]
 
 
 class _Request:

@@ -12,17 +12,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
-import numpy as np
 import structlog
 
-from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, wire
+from memory_agent.embedders import EmbedderInfo, wire
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
-from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 from relay.net import Message, ReplySocket
 
@@ -30,6 +29,8 @@ _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
 _LOOK_AGAIN_REFUSED_S = 10.0  # each look hashes the rejected file (90 MB) again
 _MOST_TEXTS = 1024
+
+T = TypeVar("T")
 
 _log = structlog.get_logger()
 
@@ -116,29 +117,30 @@ class EmbedderServer:
             self._fail(request, error)
 
     def _answer(self, request: Message, question: wire.Question, texts: list[str], embedder: LanedEmbedder) -> None:
-        if isinstance(question, wire.QueryQuestion):
-            remaining_s = question.remaining_s(time.monotonic())
-            self._reply_when_done(request, embedder.submit_query(texts[0], remaining_s), embedder)
+        if isinstance(question, wire.QueryQuestion) and not question.is_text:
+            query = embedder.submit_query(texts[0], question.remaining_s(time.monotonic()))
+            self._reply_when_done(request, query, lambda found: wire.encode_query(embedder.info, found))
+        elif isinstance(question, wire.QueryQuestion):
+            awaited = embedder.submit_awaited_text(texts[0], question.remaining_s(time.monotonic()))
+            self._reply_when_done(request, awaited, lambda found: wire.encode_texts(embedder.info, [found]))
         elif isinstance(question, wire.BulkQuestion):
             if len(texts) > _MOST_TEXTS:
                 raise InvalidInputError("texts", f"{len(texts)} in one question, at most {_MOST_TEXTS}")
-            self._reply_when_done(request, embedder.submit_texts(texts), embedder)
+            bulk = embedder.submit_texts(texts)
+            self._reply_when_done(request, bulk, lambda found: wire.encode_texts(embedder.info, found))
         elif isinstance(question, wire.TokensQuestion):
             tokens = embedder.count_tokens(texts[0])
             self._socket.reply(request, wire.encode_answer(wire.Answer(tokens=tokens)))
         else:
             self._socket.reply(request, wire.encode_answer(wire.Answer(info=embedder.info)))
 
-    def _reply_when_done(
-        self, request: Message, future: Future[Embedding] | Future[Embeddings], embedder: Embedder
-    ) -> None:
-        def reply(done: Future[Embedding] | Future[Embeddings]) -> None:
+    def _reply_when_done(self, request: Message, future: Future[T], encode: Callable[[T], wire.Frames]) -> None:
+        def reply(done: Future[T]) -> None:
             error = done.exception()
             if isinstance(error, Exception):
                 self._fail(request, error)
-                return
-            vectors = np.atleast_2d(done.result())
-            self._socket.reply(request, wire.encode_answer(wire.Answer(embedder.info, len(vectors)), vectors))
+            else:
+                self._socket.reply(request, encode(done.result()))
 
         future.add_done_callback(reply)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -55,6 +56,12 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT_SHAPE = ModelShape(name="all-MiniLM-L6-v2", layers=6, heads=12, epsilon=1e-12, positions=512)
 
+_PREFIXES = (
+    (re.compile(r"(^|[-_])e5([-_]|$)"), ("query: ", "passage: ")),
+    (re.compile(r"(^|[-_])bge-.*\ben\b"), ("Represent this sentence for searching relevant passages: ", "")),
+)
+"""By the model's name, from the model cards. Instruction-tuned E5 models have others."""
+
 _CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
 _VERIFIED = "verified.json"
 
@@ -66,6 +73,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     sums: dict[str, str]
     origin: Origin
     folder: Path | None
+
+
+def prefixes_of(model: str, settings: EmbedderSettings) -> tuple[str, str]:
+    """Return the prefixes of queries and of passages: those of the settings, or those a model of this name needs."""
+    known = next((pair for pattern, pair in _PREFIXES if pattern.search(model.lower())), ("", ""))
+    query = known[0] if settings.query_prefix == "auto" else settings.query_prefix
+    return query, known[1] if settings.passage_prefix == "auto" else settings.passage_prefix
 
 
 def cache_folder() -> Path:

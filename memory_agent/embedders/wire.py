@@ -1,8 +1,10 @@
 """Encodes requests to the embedder process and its answers as frames. Pure: no sockets.
 
-A question is `[header, text, ...]`, an answer `[header, vectors]`: headers are MessagePack, texts UTF-8, vectors a
-little-endian float32 (n, d) array. Vectors are sent with their origin, so that vectors of a restarted embedder are
-never stored under the previous stamp. New fields go last, with defaults.
+A question is `[header, text, ...]`, an answer `[header, array, ...]`: headers are MessagePack, texts UTF-8, arrays
+little-endian. Vectors are sent with their origin, so that vectors of a restarted embedder are never stored under the
+previous stamp. New fields go last, with defaults.
+
+Shapes: n texts with p passages and w words, q words of a query, d dimensions.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from memory_agent.embedders import EmbedderInfo, Embeddings
+from memory_agent.embedded import Embedded, EmbeddedQuery
+from memory_agent.embedders import EmbedderInfo
 from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
 
 Frames = list[bytes]
+
+_FLOAT, _HALF, _INT, _BYTE = "<f4", "<f2", "<i4", "u1"
 
 
 class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
@@ -26,11 +32,13 @@ class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
     """Embed the one text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
 
-    `asked_at_s` is in monotonic time, which all processes of the machine share, so time spent in a socket counts.
+    `asked_at_s` is in monotonic time, which all processes of the machine share, so time spent in a socket counts. With
+    `is_text` it is a text to store, and the answer that to a `BulkQuestion`.
     """
 
     timeout_s: float
     asked_at_s: float | None = None
+    is_text: bool = False
 
     def remaining_s(self, now_s: float) -> float:
         """Return the seconds until the timeout; negative after it."""
@@ -49,13 +57,14 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One of: `rows` vectors and their origin, a count of tokens, an error's code and arguments."""
+    """One of: `rows` texts or a query with its `words`, and their origin; a count of tokens; an error."""
 
     info: EmbedderInfo | None = None
     rows: int = 0
     tokens: int = 0
     code: str = ""
     args: tuple[Any, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -80,10 +89,29 @@ def decode_question(frames: Sequence[bytes]) -> tuple[Question, list[str]]:
     return question, texts
 
 
-def encode_answer(answer: Answer, vectors: Embeddings | None = None) -> Frames:
-    """Return the frames of an answer."""
-    header = _encoder.encode(answer)
-    return [header] if vectors is None else [header, np.ascontiguousarray(vectors, dtype="<f4").tobytes()]
+def encode_answer(answer: Answer, arrays: Sequence[tuple[npt.NDArray[Any], str]] = ()) -> Frames:
+    """Return the frames of an answer; each array is sent as its type."""
+    return [_encoder.encode(answer), *(np.ascontiguousarray(array, dtype).tobytes() for array, dtype in arrays)]
+
+
+def encode_texts(info: EmbedderInfo, found: Sequence[Embedded]) -> Frames:
+    """Return the frames of the answer to a bulk question."""
+    sizes = [(len(one.vectors), len(one.word_bits), one.length) for one in found]
+    empty = Embedded(np.zeros((0, info.ndim), np.float32), np.zeros((0, 2), np.int32), np.zeros((0, 0), np.uint8))
+    parts = found or [empty]
+    arrays = (
+        (np.array(sizes, np.int32), _INT),
+        (np.concatenate([one.vectors for one in parts]), _FLOAT),
+        (np.concatenate([one.spans for one in parts]), _INT),
+        (np.concatenate([one.word_bits for one in parts]), _BYTE),
+    )
+    return encode_answer(Answer(info, len(found)), arrays)
+
+
+def encode_query(info: EmbedderInfo, query: EmbeddedQuery) -> Frames:
+    """Return the frames of the answer to a query."""
+    arrays = (query.vector, _FLOAT), (query.word_vectors, _HALF)
+    return encode_answer(Answer(info, 1, words=query.words), arrays)
 
 
 def encode_failure(error: Exception) -> Frames:
@@ -104,14 +132,40 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
     return answer
 
 
-def decode_vectors(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, Embeddings]:
-    """Return the origin and the (rows, d) vectors. Raises the errors of `decode_answer`."""
+def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list[Embedded]]:
+    """Return the origin, and what was made of each text. Raises the errors of `decode_answer`."""
     answer = decode_answer(frames)
-    if answer.info is None or answer.rows != rows or len(frames) != 2:
-        raise ProtocolError(f"expected {rows} vectors")
-    if len(frames[1]) != rows * answer.info.ndim * 4:
-        raise ProtocolError(f"{len(frames[1])} bytes are not {rows} vectors of {answer.info.ndim} dimensions")
-    return answer.info, np.frombuffer(frames[1], dtype="<f4").reshape(rows, answer.info.ndim).astype(np.float32)
+    if answer.info is None or answer.rows != rows or len(frames) != 5:
+        raise ProtocolError(f"expected {rows} texts")
+    sizes = _array(frames[1], _INT, 3)
+    ends = np.cumsum(sizes, axis=0).tolist()
+    vectors, spans = _array(frames[2], _FLOAT, answer.info.ndim), _array(frames[3], _INT, 2)
+    words = ends[-1][1] if rows else 0
+    bits = _array(frames[4], _BYTE, len(frames[4]) // words if words else 1)
+    if len(sizes) != rows or (rows and ends[-1][:2] != [len(vectors), len(bits)]) or len(spans) != len(vectors):
+        raise ProtocolError("the arrays of an answer do not fit together")
+    return answer.info, [
+        Embedded(vectors[p - count : p], spans[p - count : p], bits[w - words : w], length)
+        for (count, words, length), (p, w, _) in zip(sizes.tolist(), ends, strict=True)
+    ]
+
+
+def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
+    """Return the origin, and what was made of a query. Raises the errors of `decode_answer`."""
+    answer = decode_answer(frames)
+    if answer.info is None or len(frames) != 3:
+        raise ProtocolError("expected a query")
+    vector, words = _array(frames[1], _FLOAT, answer.info.ndim), _array(frames[2], _HALF, answer.info.ndim)
+    if (len(vector), len(words)) != (1, len(answer.words)):
+        raise ProtocolError(f"{len(vector)} vectors and {len(words)} of words are not those of a query")
+    return answer.info, EmbeddedQuery(vector[0], answer.words, words)
+
+
+def _array(frame: bytes, dtype: str, width: int) -> npt.NDArray[Any]:
+    """Return the (k, width) array of a frame."""
+    if len(frame) % (np.dtype(dtype).itemsize * width):
+        raise ProtocolError(f"{len(frame)} bytes are no rows of {width}")
+    return np.frombuffer(frame, dtype).reshape(-1, width)
 
 
 def _rebuild(answer: Answer) -> MemoryAgentError:

@@ -148,9 +148,10 @@ class Batch(Snapshot):
         self._write_embedded(row, self._encoded(row, record.text, vector))
         self._settle_pending(row)
         after = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
-        if before[2] != after[2]:
-            self._log("words", row)
-        if before[:2] != after[:2]:
+        if before[:2] == after[:2]:
+            if before != after:
+                self._log("words", row)
+        else:
             if self.state.next_number > 1:  # an ended run may have begun with it, or used it
                 self.change_lessons()
             self._log("vector", row)

@@ -89,7 +89,7 @@ def settle(entries: Iterable[LogEntry]) -> list[Settled]:
         known = settled.get(entry.row)
         op = entry.op if known is None else max(known.op, entry.op, key=_STRENGTH.__getitem__)
         new_vector = entry.op in ("put", "vector") or (known is not None and known.new_vector)
-        new_words = entry.op in ("put", "words") or (known is not None and known.new_words)
+        new_words = entry.op in ("put", "vector", "words") or (known is not None and known.new_words)
         settled[entry.row] = Settled(entry.row, op, new_vector, new_words)
     return list(settled.values())
 

@@ -391,7 +391,7 @@ class Columns:
         added: list[Change] = []
         updated: list[tuple[int, tuple[Any, ...]]] = []
         vectored: list[tuple[int, Change]] = []
-        worded: dict[int, Words] = {}
+        worded: dict[int, Words | None] = {}
         for slot, change in zip(slots, part, strict=True):
             if change.record is None:
                 removed += [slot] if slot >= 0 else []
@@ -411,11 +411,11 @@ class Columns:
                 updated.append((slot, values))
             if change.new_vector:
                 vectored.append((slot, change))
-            if change.new_words and change.words is not None:
+            if change.new_words:
                 worded[slot] = change.words
         sessions = self._update(updated)
         replaced = self._set_vectors(vectored)
-        self._word_bits.set(np.array(list(worded), dtype=np.int64), list(worded.values()))
+        self._set_words(worded)
         sessions |= self._remove([*removed, *(slot for slot, _ in replaced)])
         sessions |= self._append([*added, *(change for _, change in replaced)])
         self._relink(sessions)
@@ -447,6 +447,12 @@ class Columns:
             for one, slot, vector in zip(vectored, slots[:, None], vectors[:, None], strict=True)
             if not vector.any() or not self.vectors.set(slot, vector, [one[1].passages])
         ]
+
+    def _set_words(self, worded: Mapping[int, Words | None]) -> None:
+        """Give slots their words, None where they are not known any more."""
+        known = {slot: words for slot, words in worded.items() if words is not None}
+        self._word_bits.set(np.array(list(known), dtype=np.int64), list(known.values()))
+        self._word_bits.remove(np.array([slot for slot in worded if slot not in known], dtype=np.int64))
 
     def _remove(self, removed: list[int]) -> set[int]:
         """Let slots be dead; return their sessions."""

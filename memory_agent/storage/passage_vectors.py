@@ -103,11 +103,13 @@ class PassageView:
     def _scan_further(self, query: Embedding, limit: int, mask: Mask | None) -> Cosines:
         """Scan the further passages for those of the best `limit` slots: several of one slot may be among the best."""
         wanted = limit
-        while True:
-            found = self._further.scan(query, wanted, None if mask is None else mask[self._owners])
+        while mask is None and wanted < self._further.count:
+            found = self._further.scan(query, wanted)
             if found.unseen == -inf or len(np.unique(self._owners[~np.isnan(found.values)])) >= limit:
                 return found
             wanted *= 2
+        is_asked = np.ones(len(self._owners), dtype=np.bool_) if mask is None else mask[self._owners]
+        return self._further.scan(query, wanted, is_asked)
 
     def _best(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
         best, places = self._first.cosines(query, slots), np.zeros(len(slots), dtype=np.int64)

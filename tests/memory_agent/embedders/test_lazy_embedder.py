@@ -31,18 +31,18 @@ def unopened() -> Iterator[LazyEmbedder]:
 
 
 def test_a_query_begun_before_it_is_open_is_answered(unopened: LazyEmbedder, int8_model: MiniLM) -> None:
-    first = unopened.begin_query("first", WAIT_S)
-    assert np.array_equal(first.result(), int8_model.embed("first"))
-    assert np.array_equal(unopened.begin_query("second", WAIT_S).result(), int8_model.embed("second"))
+    first = unopened.begin_query_words("first", WAIT_S)
+    assert np.array_equal(first.result().vector, int8_model.embed("first"))
+    assert np.array_equal(unopened.begin_query_words("second", WAIT_S).result().vector, int8_model.embed("second"))
 
 
 def test_a_given_embedder_begins_at_once(laned: LanedEmbedder, int8_model: MiniLM) -> None:
     embedder = LazyEmbedder(laned, EmbedderSettings())
-    assert np.array_equal(embedder.begin_query("a query").result(), int8_model.embed("a query"))
+    assert np.array_equal(embedder.begin_query_words("a query").result().vector, int8_model.embed("a query"))
 
 
 def test_a_query_waits_for_the_opening_no_longer_than_its_timeout(unopened: LazyEmbedder) -> None:
-    pending = unopened.begin_query("impatient", 0.0)
+    pending = unopened.begin_query_words("impatient", 0.0)
     with pytest.raises(EmbedderUnavailableError, match="being opened"):
         pending.result()
 
@@ -58,7 +58,7 @@ def test_an_embedder_that_is_away_is_taken_without_asking_it(tmp_path: Path) -> 
 def test_without_a_model_the_result_says_so(tmp_path: Path) -> None:
     embedder = LazyEmbedder(None, EmbedderSettings(folder=str(tmp_path), allow_download=False))
     for _ in range(2):  # the second time from the remembered failure
-        pending = embedder.begin_query("a query", WAIT_S)
+        pending = embedder.begin_query_words("a query", WAIT_S)
         with pytest.raises(ModelMissingError):
             pending.result()
     embedder.close()
@@ -66,7 +66,7 @@ def test_without_a_model_the_result_says_so(tmp_path: Path) -> None:
 
 def test_a_query_that_is_not_unicode_is_refused_at_once(unopened: LazyEmbedder) -> None:
     with pytest.raises(InvalidInputError, match="text"):
-        unopened.begin_query("\ud800")
+        unopened.begin_query_words("\ud800")
 
 
 class _FormerEmbedder:
@@ -102,9 +102,9 @@ def test_an_embedder_of_the_former_protocol_works_as_before(
 ) -> None:
     former: Any = kind(int8_model)
     embedder = LazyEmbedder(former, EmbedderSettings())
-    assert np.array_equal(embedder.begin_query("sourdough").result(), int8_model.embed("sourdough"))
+    assert np.array_equal(embedder.begin_query_words("sourdough").result().vector, int8_model.embed("sourdough"))
     with pytest.raises(EmbedderUnavailableError):
-        embedder.begin_query("sourdough", 0).result()
+        embedder.begin_query_words("sourdough", 0).result()
     with Memory.open(tmp_path / "a", embedder=former) as memory:
         memory.remember("Sourdough wants time")
         assert memory.recall("sourdough").memories[0].retrieval == "hybrid"

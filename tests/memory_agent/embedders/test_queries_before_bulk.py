@@ -77,7 +77,7 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
         embedder.embed_query(f"query {number}", timeout_s=WAIT_S)
     assert not [text for what, text in witness.events if what == "begun" and text.startswith("bulk")]
     witness.release("long query")
-    assert query.result(WAIT_S).shape == (384,)
+    assert query.result(WAIT_S).vector.shape == (384,)
     assert [call.result(WAIT_S).shape for call in calls[1:]] == [(64, 384)] * 5
 
 

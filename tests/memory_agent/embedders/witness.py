@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 
+from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import EmbedderInfo
-from memory_agent.embedders.minilm import MiniLM
-from memory_agent.records import Embedding
+from memory_agent.embedders.minilm import MiniLM, Reading
 
 WAIT_S = 60.0
 
@@ -43,15 +43,42 @@ class Witness:
         for held in self._held.values():
             held.set()
 
-    def embed(self, text: str) -> Embedding:
+    def embed_query(self, text: str) -> EmbeddedQuery:
+        self._begin(text)
+        found = self._model.embed_query(text)
+        self.events.append(("ended", text))
+        return found
+
+    def begin_text(self, text: str) -> WitnessedReading:
+        return WitnessedReading(self, self._model.begin_text(text), text)
+
+    def _begin(self, text: str) -> None:
         self.events.append(("begun", text))
         self.niceness[text] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         if text in self._held:
             self._reached[text].set()
             assert self._held[text].wait(WAIT_S)
-        vector = self._model.embed(text)
-        self.events.append(("ended", text))
-        return vector
 
     def begun(self, text: str) -> int:
         return self.events.count(("begun", text))
+
+
+class WitnessedReading:
+    """A reading whose passages are recorded: that of number 2 and later as ("passage", text)."""
+
+    def __init__(self, witness: Witness, reading: Reading, text: str) -> None:
+        self._witness = witness
+        self._reading = reading
+        self._text = text
+        self._steps = 0
+
+    def step(self) -> Embedded | None:
+        self._steps += 1
+        if self._steps == 1:
+            self._witness._begin(self._text)
+        else:
+            self._witness.events.append(("passage", self._text))
+        found = self._reading.step()
+        if found is not None:
+            self._witness.events.append(("ended", self._text))
+        return found

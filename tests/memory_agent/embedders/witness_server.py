@@ -11,10 +11,10 @@ from pathlib import Path
 
 from embedder_inputs import INT8
 
+from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders.lanes import LanedEmbedder
-from memory_agent.embedders.minilm import MiniLM, open_minilm
+from memory_agent.embedders.minilm import MiniLM, Reading, open_minilm
 from memory_agent.embedders.server import EmbedderServer, ModelKeeper
-from memory_agent.records import Embedding
 
 
 class Teller:
@@ -28,15 +28,40 @@ class Teller:
     def count_tokens(self, text: str) -> int:
         return self._model.count_tokens(text)
 
-    def embed(self, text: str) -> Embedding:
-        sys.stdout.write(f"begun {text}\n")
-        sys.stdout.flush()
+    def embed_query(self, text: str) -> EmbeddedQuery:
+        self._tell(f"begun {text}")
         if text.startswith("held"):
             self._go.wait()
-        vector = self._model.embed(text)
-        sys.stdout.write(f"ended {text}\n")
+        found = self._model.embed_query(text)
+        self._tell(f"ended {text}")
+        return found
+
+    def begin_text(self, text: str) -> ToldReading:
+        return ToldReading(self, text)
+
+    def _tell(self, line: str) -> None:
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-        return vector
+
+
+class ToldReading:
+    """A reading that prints when it begins and ends."""
+
+    def __init__(self, teller: Teller, text: str) -> None:
+        self._teller = teller
+        self._text = text
+        self._reading: Reading | None = None
+
+    def step(self) -> Embedded | None:
+        if self._reading is None:
+            self._teller._tell(f"begun {self._text}")
+            if self._text.startswith("held"):
+                self._teller._go.wait()
+            self._reading = self._teller._model.begin_text(self._text)
+        found = self._reading.step()
+        if found is not None:
+            self._teller._tell(f"ended {self._text}")
+        return found
 
 
 class Keeper(ModelKeeper):

@@ -121,7 +121,8 @@ def searched(
     """Search with the vectors `seed` (centred) and `seed + 1` (raw)."""
     options: Any = {"dates": dates_mode}
     query = make_query(text, 5, chosen, mode, 600_000, options, RecallSettings(), START)
-    vector = None if seed is None else QueryVector(vector_of(seed + 1), vector_of(seed), "model")
+    words = np.zeros((0, 8), np.float16)
+    vector = None if seed is None else QueryVector(vector_of(seed + 1), vector_of(seed), "model", (), words, "")
     given: Any = GivenVector(vector)
     return search(query, dates, world.archive.view, given, RecallSettings(), Deadline(600_000))
 

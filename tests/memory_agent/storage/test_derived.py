@@ -10,17 +10,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from brute_force import assert_holds, assert_searches
-from samples import NDIM, SMALL, memory, unit_vectors
+from brute_force import assert_holds, assert_searches, assert_words
+from samples import NDIM, SMALL, embedded, memory, unit_vectors
 
 from memory_agent.errors import IndexDamagedError, StoreError
-from memory_agent.records import MemoryFilter
+from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.storage import derived
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.vector_table import VectorTable
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
 COUNT = 120
@@ -41,22 +42,30 @@ def archives(key: UserKey | None) -> Iterator[Callable[[Path], Archive]]:
 
 
 def add(archive: Archive, count: int, seed: int = 1, word: str = "race") -> None:
-    vectors = unit_vectors(count, seed)
+    """Add memories; every third has several passages, every fourth no words."""
     for start in range(0, count, 10):
         with archive.batch() as batch:
             batch.set_stamp("model")
+            batch.set_words_stamp("words")
             for number in range(start, min(count, start + 10)):
-                batch.put(memory(f"{word} number{number}"), vectors[number])
+                found = embedded(1_000 * seed + number, 1 + 2 * (number % 3 == 0), 5 * (number % 4))
+                batch.put(memory(f"{word} number{number}"), found)
 
 
 def assert_right(archive: Archive) -> None:
     """Check that the view equals the store."""
-    memories = dict(archive.store.scan())
-    rows = sorted(memories)
-    vectors = {row: one for row, one in zip(rows, archive.store.vectors(rows), strict=True) if one.any()}
+    with archive.store.snapshot() as snapshot:
+        memories = dict(snapshot.scan())
+        vectors: dict[int, Embedding] = {}
+        for row in memories:
+            vector, passages = snapshot.vector(row), snapshot.passages(row)
+            if vector is not None:
+                vectors[row] = vector if passages is None else np.vstack([vector, passages[1]])
+        words = dict(snapshot.scan_words(0, len(memories)))
     assert archive.view.applied == archive.store.last_change
     assert not archive.is_rebuilding
     assert_holds(archive.view, memories, vectors)
+    assert_words(archive.view, words)
     for query in unit_vectors(3, seed=99):
         assert_searches(archive.view, memories, vectors, query, ["race", "number3", "absent"])
 
@@ -349,20 +358,30 @@ def test_a_purge_leaves_nothing_of_the_deleted_in_any_file(
     closed: Path, archives: Callable[[Path], Archive], key: UserKey | None
 ) -> None:
     archive = archives(closed)
-    vector = unit_vectors(1, seed=77)[0]
+    found = embedded(77, passages=3, words=8)
     fields = {"session_id": "secretsession", "run_id": "secretrun", "tags": ("secrettag",)}
     with archive.batch() as batch:
-        rows = [batch.put(memory(f"secretword{number} race", **fields), vector) for number in range(30)]
+        batch.set_words_stamp("words")
+        rows = [batch.put(memory(f"secretword{number} race", **fields), found) for number in range(30)]
     archive._save()
-    planes = archive.view.vectors.coarse(archive.view.slots(rows[:1])).tobytes()  # type: ignore[attr-defined]
-    assert (planes in content(closed)) == (key is None)
+    traces = [planes(vector.astype(np.float16).astype(np.float32)) for vector in found.vectors]
+    traces += [vector.astype("<f2").tobytes() for vector in found.vectors]
+    traces += [found.word_bits.tobytes(), found.spans.astype("<i4").tobytes()]
+    assert [trace in content(closed) for trace in traces] == [key is None] * len(traces)
     with archive.batch() as batch:
         for row in rows:
             batch.delete(row)
     archive.purge()
     assert b"secret" not in content(closed)
-    assert planes not in content(closed)
+    assert not any(trace in content(closed) for trace in traces)
     assert_right(archive)
+
+
+def planes(vector: Embedding) -> bytes:
+    """The bytes of a vector in the file of the columns."""
+    table = VectorTable()
+    table.append(vector[None])
+    return table.view().coarse(np.array([0])).tobytes()
 
 
 def content(folder: Path) -> bytes:
