@@ -94,6 +94,11 @@ def text_words(text: str) -> list[str]:
     return _WORD.findall(fold(text))
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return where each of `text_words(text)` begins and ends in `text`."""
+    return [found.span() for found in (_PIECES if text.isascii() else _MARKED_PIECES).finditer(text)]
+
+
 def pieces(text: str) -> list[str]:
     """Return `text` in pieces: what stands before, between and after its words at even places, these at odd ones."""
     return (_PIECES if text.isascii() else _MARKED_PIECES).split(text)
