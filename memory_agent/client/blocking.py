@@ -48,8 +48,7 @@ class MemoryClient(MemoryMethods):
 
     def send(self, call: Call) -> Any:
         """Send one request and return its result."""
-        self._address.require()
-        request = call.encode(self._named, self._address.token)
+        request = call.encode(self._named, self._address.present())
         try:
             with self._socket() as socket:
                 frames = socket.request(request, call.patience_ms / 1000 + GRACE_S)
