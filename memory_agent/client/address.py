@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -28,25 +29,19 @@ class Address:
     is_local: bool
     named_token: str | None
     identity: Identity
-    _found: tuple[float, str] = field(default=(0.0, ""), init=False, repr=False)
-
-    def present(self) -> str:
-        """Return the token to present to a daemon that ran within the last second. Raises as `require`.
-
-        Looking at the files for each request took a fifth of a client's processor time for a recall (measured).
-        """
-        looked_at_s, token = self._found
-        now_s = time.monotonic()
-        if not token or now_s - looked_at_s > _LOOK_AGAIN_S:
-            self.require()
-            token = self.token
-            self._found = now_s, token
-        return token
+    _found_at_s: float = field(default=-math.inf, init=False, repr=False)
 
     @property
     def token(self) -> str:
-        """The token to present; read each time, since a daemon's first start creates the file."""
+        """The token to present; read each time, since a first start creates the file and `keys` replaces it."""
         return self.layout.token() if self.named_token is None else self.named_token
+
+    def require_lately(self) -> None:
+        """As `require`, unless a daemon was found within the last second; looking takes as long as sending."""
+        now_s = time.monotonic()
+        if now_s - self._found_at_s > _LOOK_AGAIN_S:
+            self.require()
+            self._found_at_s = now_s
 
     def require(self) -> None:
         """Raise `UnavailableError` when it is known that no daemon runs there."""

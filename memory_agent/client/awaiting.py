@@ -37,7 +37,8 @@ class AsyncMemoryClient(AsyncMemoryMethods):
 
     async def send(self, call: Call) -> Any:
         """Send one request and return its result."""
-        request = call.encode(self._named, self._address.present())
+        self._address.require_lately()
+        request = call.encode(self._named, self._address.token)
         if self._socket is None:
             self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
         try:

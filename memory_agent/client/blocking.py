@@ -48,7 +48,8 @@ class MemoryClient(MemoryMethods):
 
     def send(self, call: Call) -> Any:
         """Send one request and return its result."""
-        request = call.encode(self._named, self._address.present())
+        self._address.require_lately()
+        request = call.encode(self._named, self._address.token)
         try:
             with self._socket() as socket:
                 frames = socket.request(request, call.patience_ms / 1000 + GRACE_S)
