@@ -166,8 +166,9 @@ class RequestSocket:
         """
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
-            while reply := zeromq.receive_within(self._socket, _remaining_ms(deadline_s)):
-                if reply[0] == correlation:
+            while self._socket.poll(_remaining_ms(deadline_s)):
+                reply = self._socket.recv_multipart()
+                if reply and reply[0] == correlation:
                     return reply[1:]
         raise _no_reply(self._endpoint, timeout_s)
 

@@ -291,15 +291,6 @@ def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | No
         return None
 
 
-def receive_within(socket: PlainSocket, timeout_ms: int) -> Frames | None:
-    """Return a message, waiting for it at most `timeout_ms`; None when none came."""
-    socket.setsockopt(zmq.RCVTIMEO, timeout_ms)
-    try:
-        return socket.recv_multipart()
-    except zmq.Again:
-        return None
-
-
 def can_receive(socket: PlainSocket) -> bool:
     """Whether a message waits."""
     return bool(_number(socket, zmq.EVENTS) & zmq.POLLIN)
