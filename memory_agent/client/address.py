@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from memory_agent.errors import InvalidInputError, SettingsError, UnavailableError
@@ -14,34 +12,22 @@ from relay import Identity, RelaySettingsError, identity_of, read_key_file
 
 GRACE_S = 0.5
 """How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""
-_LOOK_AGAIN_S = 1.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Address:
-    """Where a daemon listens. `is_local`: at the socket file of `layout`; `named_token` overrides the layout's.
-
-    Threads may share it.
-    """
+    """Where a daemon listens. `is_local`: at the socket file of `layout`; `named_token` overrides the layout's."""
 
     endpoint: str
     layout: Layout
     is_local: bool
     named_token: str | None
     identity: Identity
-    _found_at_s: float = field(default=-math.inf, init=False, repr=False)
 
     @property
     def token(self) -> str:
-        """The token to present; read each time, since a first start creates the file and `keys` replaces it."""
+        """The token to present; read each time, since a daemon's first start creates the file."""
         return self.layout.token() if self.named_token is None else self.named_token
-
-    def require_lately(self) -> None:
-        """As `require`, unless a daemon was found within the last second; looking takes as long as sending."""
-        now_s = time.monotonic()
-        if now_s - self._found_at_s > _LOOK_AGAIN_S:
-            self.require()
-            self._found_at_s = now_s
 
     def require(self) -> None:
         """Raise `UnavailableError` when it is known that no daemon runs there."""

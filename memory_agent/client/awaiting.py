@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
-from memory_agent.errors import DeadlineExceededError
 from memory_agent.protocol import DEFAULT_USER, decode_reply
 from memory_agent.verbs import BY_METHOD, Call
 from relay.net import AsyncRequestSocket
@@ -37,15 +36,11 @@ class AsyncMemoryClient(AsyncMemoryMethods):
 
     async def send(self, call: Call) -> Any:
         """Send one request and return its result."""
-        self._address.require_lately()
+        self._address.require()
         request = call.encode(self._named, self._address.token)
         if self._socket is None:
             self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
-        try:
-            frames = await self._socket.request(request, call.patience_ms / 1000 + GRACE_S)
-        except DeadlineExceededError:
-            self._address.require()
-            raise
+        frames = await self._socket.request(request, call.patience_ms / 1000 + GRACE_S)
         return decode_reply(frames[0], call.verb.result)
 
     async def close(self) -> None:

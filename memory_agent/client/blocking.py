@@ -48,7 +48,7 @@ class MemoryClient(MemoryMethods):
 
     def send(self, call: Call) -> Any:
         """Send one request and return its result."""
-        self._address.require_lately()
+        self._address.require()
         request = call.encode(self._named, self._address.token)
         try:
             with self._socket() as socket:

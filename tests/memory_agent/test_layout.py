@@ -83,23 +83,6 @@ def test_the_error_for_an_unreachable_daemon_has_advice(tmp_path: Path) -> None:
         find_daemon(tmp_path, None, None).require()
 
 
-def test_a_daemon_that_was_found_is_looked_for_again_after_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from memory_agent.client import address as client_address
-
-    monkeypatch.setattr(client_address, "_LOOK_AGAIN_S", 3_600.0)
-    layout, address = Layout(tmp_path), client_address.find_daemon(tmp_path, None, None)
-    with pytest.raises(UnavailableError):
-        address.require_lately()
-    with layout.hold():
-        address.require_lately()
-    address.require_lately()
-    monkeypatch.setattr(client_address, "_LOOK_AGAIN_S", -1.0)
-    with pytest.raises(UnavailableError, match="no daemon serves"):
-        address.require_lately()
-
-
 def test_the_folders_are_private(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "data")
     layout.create()
