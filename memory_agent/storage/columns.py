@@ -46,6 +46,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "runs": np.int32,
     "channels": np.int32,
     "agents": np.int32,
+    "asks": np.bool_,
 }
 """The columns that hold a memory's fields, in the order of `Columns._values_of`."""
 
@@ -58,6 +59,7 @@ _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
 _FEW = 16  # tags; each is compared at 12 us per 100,000 memories, more are looked up at 300 us together
+_ASKING_SHARE = 0.4  # of a text
 _STEP = 1_000  # memories applied, and published, at a time
 _MOST_UNSORTED = 4_096  # fingerprints at the end that are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
@@ -69,7 +71,8 @@ _names_of = msgspec.msgpack.Decoder(list[str])
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
-    `qualities` are NaN where there is none; `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`.
+    `asks` says whose texts end with a question. `qualities` are NaN where there is none; `kinds` and `sources` are
+    places in `records.KINDS` and `records.SOURCES`.
     Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
     `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
     """
@@ -91,6 +94,7 @@ class View:
         self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
         self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
         self.sources: npt.NDArray[np.uint8] = arrays["sources"]
+        self.asks: Mask = arrays["asks"]
         self.vectors, self.words, self.word_bits = indexes
         self.live, self.applied = counts
         self.stamp, self.words_stamp = stamps
@@ -515,6 +519,7 @@ class Columns:
             self._number(record.run_id),
             self._number(record.channel_id),
             self._number(record.agent_id),
+            does_ask(record.text),
         )
 
     def _number(self, name: str | None) -> int:
@@ -564,6 +569,11 @@ class Columns:
             (len(self._alive) - self._dead, self.applied),
             (self.stamp, self.words_stamp),
         )
+
+
+def does_ask(text: str) -> bool:
+    """Whether a text asks something at its end: a question mark in its last 40 %."""
+    return text.rfind("?") >= (1 - _ASKING_SHARE) * len(text)
 
 
 def record_fingerprint(record: MemoryRecord) -> int:

@@ -11,7 +11,7 @@ from samples import NOW, WORD_BYTES, tables
 
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Words
-from memory_agent.storage.columns import Columns, View, record_fingerprint
+from memory_agent.storage.columns import Columns, View, does_ask, record_fingerprint
 from memory_agent.storage.postings import Postings
 
 REACH = 2
@@ -60,6 +60,7 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     for fingerprint in set(fingerprints.values()):
         alike = [row for row in rows if fingerprints[row] == fingerprint]
         assert sorted(view.rows[view.same(fingerprint)].tolist()) == alike
+    assert view.asks[slots].tolist() == [does_ask(records[row].text) for row in rows]
     windows = list(_windows(records))
     found = view.windows(slots, REACH)
     assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)

@@ -26,7 +26,7 @@ from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryF
 from memory_agent.storage import columns as columns_module
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Change, Changes, Words
-from memory_agent.storage.columns import Columns, record_fingerprint
+from memory_agent.storage.columns import Columns, does_ask, record_fingerprint
 from memory_agent.storage.indexes import section
 from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.postings import Postings
@@ -437,3 +437,13 @@ def test_vectors_of_another_embedder_are_not_followed_and_the_view_names_its_own
     with pytest.raises(IndexDamagedError):
         columns.apply(Changes(1, 2, puts([memory()], 2), "other"))
     assert (columns.view.stamp, columns.view.live) == ("one", 1)
+
+
+def test_a_text_asks_if_it_ends_with_a_question() -> None:
+    assert [does_ask(text) for text in ("why?", "why? " + 20 * "because ", "", "so?" + "x", "no")] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
