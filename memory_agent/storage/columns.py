@@ -70,8 +70,8 @@ _names_of = msgspec.msgpack.Decoder(list[str])
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
-    `qualities` are NaN where there is none; `kinds` and `sources` are places in `records.KINDS` and `records.SOURCES`;
-    `asks` says which texts ask something (`terms.asks`).
+    `asks` says whose texts end with a question. `qualities` are NaN where there is none; `kinds` and `sources` are
+    places in `records.KINDS` and `records.SOURCES`.
     Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
     `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
     """

@@ -103,8 +103,10 @@ UNLIKE = frozenset({
 which of two ways a filter was applied; there is one now.
 """
 
-ADDED: frozenset[str] = frozenset()
+ADDED = frozenset({"waiting"})
 """Fields that later versions answer besides."""
+PENDING = "word_vectors_pending"
+"""Marks each answer from files of the former version, which had no word vectors, until these are filled in."""
 
 TOLERANCE = 1e-4
 _TEXT = ("context",)
@@ -199,7 +201,7 @@ def comparable(document: Any, root: str = "/nowhere") -> Any:
     if isinstance(document, dict):
         return {key: comparable(value, root) for key, value in document.items() if key not in UNLIKE}
     if isinstance(document, list | tuple):
-        return [comparable(value, root) for value in document]
+        return [comparable(value, root) for value in document if value != PENDING]
     if isinstance(document, float):
         return round(document, 6)
     return document.replace(root, "ROOT") if isinstance(document, str) else document

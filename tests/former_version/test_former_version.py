@@ -4,7 +4,8 @@ The fixture is a data folder, an encrypted one with its key ring, a backup, an e
 unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
 `answers.json` holds what that version answered. What differs on purpose:
 
-- fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then: none);
+- fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then);
+- answers are marked as made without word vectors (`PENDING`), until these are filled in;
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
 - vectors are float32 and scores compared to 1e-4: another release of the engine may round differently.
@@ -27,6 +28,7 @@ import pytest
 from questions import (
     ANSWERS,
     LOGOUTS,
+    PENDING,
     QUESTIONS,
     answers,
     comparable,
@@ -133,6 +135,17 @@ def test_a_publisher_sends_the_former_spool_to_a_relay_on_the_former_journal(roo
     assert quarantined == [entry["code"] for entry in FORMER["quarantine"]["answer"]]
 
 
+def test_word_vectors_are_filled_in_and_nothing_else_changes(root: Path, embedder: Embedder) -> None:
+    keys = EncryptionSettings(keys_folder=str(root / "keys"))
+    for folder, settings in ((root / "data/users/alice", None), (root / "encrypted/users/erin", keys)):
+        with Memory.open(folder, embedder=embedder, encryption_settings=settings) as memory:
+            before, records = memory.stats(), [record for _, record in memory._archive.store.scan()]
+            assert (memory.fill_vectors(), memory.stats().waiting) == (before.memories, 0)
+            assert memory.recall(LOGOUTS, now=AT, deadline_ms=60_000).degraded == ()
+            assert [record for _, record in memory._archive.store.scan()] == records
+            assert memory._archive.store.verify() == len(records) == memory._archive.view.word_bits.count
+
+
 def events_after(subscriber: Subscriber, seq: int) -> list[list[Any]]:
     entries = subscriber.fetch(seq, 1_000).entries
     return [[entry.seq, msgspec.msgpack.decode(entry.data)["event_id"]] for entry in entries]
@@ -140,7 +153,7 @@ def events_after(subscriber: Subscriber, seq: int) -> list[list[Any]]:
 
 def recalled(memory: Memory) -> Any:
     result = memory.recall(LOGOUTS, now=AT, deadline_ms=60_000)
-    assert result.degraded == ()
+    assert result.degraded == (PENDING,)
     memories = comparable(msgspec.to_builtins(result.memories))
     for memory in memories:
         assert memory["record"].pop("embedding") is None  # the command line leaves it out

@@ -335,7 +335,7 @@ def test_several_threads_recall_while_one_ingests(tmp_path: Path, embedder: Embe
 
 def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(filled: Memory) -> None:
     assert isinstance(filled, MemoryProvider)
-    by_model = {"no_model", "embedder_timeout", "vectors_pending", "model_changed"}
+    by_model = {"no_model", "embedder_timeout", "vectors_pending", "word_vectors_pending", "model_changed"}
     assert by_model | {"index_rebuilding", "deadline", "waking"} == set(REASONS)
 
 

@@ -13,6 +13,7 @@ from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Words
 from memory_agent.storage.columns import Columns, View, record_fingerprint
 from memory_agent.storage.postings import Postings
+from memory_agent.storage.terms import asks
 
 REACH = 2
 
@@ -61,6 +62,7 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     for row in rows:
         alike[fingerprints[row]].append(row)
     assert [sorted(view.rows[same].tolist()) for same in view.same(slots)] == [alike[fingerprints[row]] for row in rows]
+    assert view.asks[slots].tolist() == [asks(records[row].text) for row in rows]
     windows = list(_windows(records))
     found = view.windows(slots, REACH)
     assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)

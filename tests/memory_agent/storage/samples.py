@@ -59,7 +59,7 @@ def tables(exact_search_limit: int = 250_000) -> PassageVectors:
 def embedded(seed: int, passages: int = 1, words: int = 3, *, ndim: int = NDIM) -> Embedded:
     """What a model could make of a text: as many passages and words as asked for, the same for the same seed."""
     rng = np.random.default_rng(seed)
-    starts = 100 * np.arange(passages, dtype=np.int32)
+    starts = seed + 100 * np.arange(passages, dtype=np.int32)
     return Embedded(
         vectors=unit_vectors(passages, seed, ndim),
         spans=np.stack([starts, starts + 130], axis=1),

@@ -31,6 +31,7 @@ from memory_agent.storage.indexes import section
 from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.store import Store
+from memory_agent.storage.terms import asks
 from memory_agent.storage.vector_table import VectorTable
 
 WORDS = ("auth", "race", "mutex", "token", "retry")
@@ -438,3 +439,13 @@ def test_vectors_of_another_embedder_are_not_followed_and_the_view_names_its_own
     with pytest.raises(IndexDamagedError):
         columns.apply(Changes(1, 2, puts([memory()], 2), "other"))
     assert (columns.view.stamp, columns.view.live) == ("one", 1)
+
+
+def test_a_text_asks_if_it_ends_with_a_question() -> None:
+    assert [asks(text) for text in ("why?", "why? " + 20 * "because ", "", "so?" + "x", "no")] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]

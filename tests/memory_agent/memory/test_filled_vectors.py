@@ -1,0 +1,192 @@
+"""Vectors and words that come later: of former stores, after a change of the model, after a crash in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_vectors import WAIT_S, MadeVectors
+
+from memory_agent import Memory
+from memory_agent.errors import ModelError
+from memory_agent.settings import EmbedderSettings, Settings
+from relay import EncryptionSettings
+
+COUNT = 600  # more than two chunks
+FACT = "the spare key lies below the blue flowerpot"
+LONG = " ".join(f"w{number}" for number in range(1_200)) + " " + FACT
+
+
+def remember(memory: Memory, count: int = COUNT) -> None:
+    for number in range(count):
+        memory.remember(f"note{number} about topic{number % 7} of place{number % 11}")
+    memory.remember(LONG)
+
+
+def found(memory: Memory, query: str, mode: str = "vector") -> str:
+    return memory.recall(query, 1, mode=mode).memories[0].record.text  # type: ignore[arg-type]
+
+
+def assert_whole(memory: Memory, embedder: MadeVectors, count: int = COUNT) -> None:
+    """Check that every memory has what the embedder makes, in the store and in the columns."""
+    view, store = memory._archive.view, memory._archive.store
+    assert view.live == store.count == count + 1
+    with store.snapshot() as snapshot:
+        for row, record in snapshot.scan():
+            made = embedder.begin_passages([record.text]).result()[0]
+            vector, passages, words = snapshot.vector(row), snapshot.passages(row), snapshot.words(row)
+            vectors = np.stack([vector, *(() if passages is None else passages[1])])  # type: ignore[list-item]
+            assert np.allclose(vectors, made.vectors, atol=1e-3)
+            assert words is not None
+            slots = view.slots([row])
+            bits, counts = view.word_bits.of(slots)
+            assert bits.tobytes() == words.bits.tobytes() == made.word_bits.tobytes()
+            assert (counts.tolist(), view.word_bits.lengths[slots].tolist()) == ([len(made.word_bits)], [made.length])
+            assert np.allclose(view.vectors.cosines(vectors[-1], slots), (vectors @ vectors[-1]).max(), atol=1e-3)
+    assert memory.stats().waiting == 0
+    assert memory._archive.store.verify() == count + 1
+
+
+def test_a_store_without_words_is_served_marked_and_completed(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "a", embedder=MadeVectors(words="")) as memory:
+        remember(memory)
+        assert (memory.stats().waiting, memory.recall("topic3").degraded) == (0, ())
+        assert found(memory, FACT) != LONG
+    embedder = MadeVectors()
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert memory.recall("topic3").degraded == ("word_vectors_pending",)
+        assert memory.fill_vectors(100) == 100
+        stats = memory.stats()
+        assert (stats.waiting, stats.without_vector) == (COUNT - 99, 0)
+        assert memory.recall("topic3").degraded == ("word_vectors_pending",)
+        assert memory.fill_vectors() == COUNT - 99
+        assert memory.fill_vectors() == 0
+        assert memory.recall("topic3").degraded == ()
+        assert found(memory, FACT) == LONG
+        assert_whole(memory, embedder)
+        slots = np.flatnonzero(memory._archive.view.alive)
+        assert memory._archive.view.word_bits.count == len(slots)
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:  # the bits come from the store again
+        assert_whole(memory, embedder)
+
+
+def test_memories_stored_without_a_model_get_vectors_and_words_together(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "a", settings=Settings(embedder=EmbedderSettings(folder="none"))) as memory:
+        remember(memory, 20)
+        assert memory.stats().waiting == memory.stats().without_vector == 21
+        with pytest.raises(ModelError):
+            memory.care.rebuild(vectors=True)
+    embedder = MadeVectors()
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert memory.fill_vectors() == 21
+        assert_whole(memory, embedder, 20)
+
+
+def test_all_is_embedded_again_in_the_background_by_a_model_of_other_dimensions(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
+        remember(memory)
+    embedder = MadeVectors(ndim=64, model="other")
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        memory.remember("said under another model")
+        assert memory.recall("topic3").degraded == ("model_changed",)
+        assert memory.fill_vectors() == 0
+        embedder.going_on.clear()
+        assert memory.care.rebuild(vectors=True) == COUNT + 2
+        assert memory.care.rebuild(vectors=True) == COUNT + 2
+        stats = memory.stats()
+        assert (stats.waiting, stats.memories, stats.model) == (COUNT + 2, COUNT + 2, embedder.info.stamp)
+        assert found(memory, "note17", "hybrid").startswith("note17 ")  # by words
+        memory.remember("said meanwhile")
+        assert memory.recall("said meanwhile").degraded == ("vectors_pending",)
+        assert found(memory, "said meanwhile") == "said meanwhile"
+        embedder.going_on.set()
+        thread = memory._intake._fill_thread
+        assert thread is not None
+        thread.join(WAIT_S)
+        assert memory.stats().waiting == 0
+        assert memory.care.rebuild(vectors=True) == 0
+        assert memory.recall("topic3").degraded == ()
+        assert found(memory, FACT) == LONG
+        memory.forget([one.id for one in memory.get(_ids(memory)) if one.text.startswith("said")])
+        assert_whole(memory, embedder)
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
+def test_what_a_crash_interrupts_is_continued_and_no_memory_is_lost(tmp_path: Path, is_encrypted: bool) -> None:
+    keys = {"encryption_settings": EncryptionSettings(keys_folder=str(tmp_path / "keys"))} if is_encrypted else {}
+    with Memory.open(tmp_path / "a", embedder=MadeVectors(), **keys) as memory:  # type: ignore[arg-type]
+        remember(memory)
+    embedder = MadeVectors(ndim=64, model="other")
+    memory = Memory.open(tmp_path / "a", embedder=embedder, **keys)  # type: ignore[arg-type]
+    assert memory._intake.begin_reembedding() == COUNT + 1
+    assert memory.fill_vectors(300) == 300
+    memory.abandon()
+    with Memory.open(tmp_path / "a", embedder=embedder, **keys) as memory:  # type: ignore[arg-type]
+        assert memory.stats().waiting == COUNT - 299
+        assert memory.recall("topic3").degraded == ("vectors_pending",)
+        assert memory.care.rebuild(vectors=True) == COUNT - 299
+        thread = memory._intake._fill_thread
+        assert thread is not None
+        thread.join(WAIT_S)
+        assert_whole(memory, embedder)
+
+
+def test_closing_stops_the_work_in_the_background(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
+        remember(memory)
+    embedder = MadeVectors(model="other")
+    embedder.going_on.clear()
+    memory = Memory.open(tmp_path / "a", embedder=embedder)
+    memory.care.rebuild(vectors=True)
+    thread = memory._intake._fill_thread
+    assert thread is not None
+    memory._intake._closing.set()
+    embedder.going_on.set()
+    memory.close()
+    assert not thread.is_alive()
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert 0 < memory.stats().waiting <= COUNT + 1
+        memory.fill_vectors()
+        assert_whole(memory, embedder)
+
+
+def test_words_made_in_another_way_are_made_again_and_vectors_stay(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
+        remember(memory, 30)
+        changes = memory._archive.store.last_change
+    embedder = MadeVectors(words="signs-2")
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert memory.fill_vectors() == 31
+        assert memory.stats().without_vector == 0
+        assert memory._archive.view.count == 31  # no slot was replaced: the vectors are the same
+        assert memory._archive.store.last_change == changes + 31
+        assert memory._archive.view.words_stamp == embedder.info.words_stamp
+        assert_whole(memory, embedder, 30)
+
+
+def test_an_embedder_without_words_leaves_what_others_made(tmp_path: Path) -> None:
+    embedder = MadeVectors()
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        remember(memory, 30)
+    with Memory.open(tmp_path / "a", embedder=MadeVectors(words="")) as memory:
+        memory.remember("without words")
+        assert (memory.fill_vectors(), memory.stats().waiting) == (0, 1)
+        assert memory._archive.view.word_bits.count == 31
+    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
+        assert memory.fill_vectors() == 1
+        assert memory.forget([one.id for one in memory.get(_ids(memory)) if one.text == "without words"]) == 1
+        assert_whole(memory, embedder, 30)
+
+
+def test_a_format_that_holds_words_is_refused_by_versions_that_would_leave_them(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "a", embedder=MadeVectors(words="")) as memory:
+        memory.remember("one")
+        assert memory._archive.store.state.format == 1
+    with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
+        memory.fill_vectors()
+        assert memory._archive.store.state.format == 2
+
+
+def _ids(memory: Memory) -> list[str]:
+    return [record.id for _, record in memory._archive.store.scan()]
