@@ -103,7 +103,7 @@ class MiniLM:
         return tokens, cut(tokens, self._room(self._passage_prefix))
 
     def embed_passage(self, ids: Ids) -> tuple[Embedding, Array]:
-        """Return the (d,) vector and the (t + 1, d) token vectors of (t,) ids; the last is not of them."""
+        """Return the (d,) vector and the (t, d) token vectors of (t,) ids."""
         return self._run(self._passage_prefix, ids)
 
     def encode(self, text: str) -> Ids:
@@ -121,7 +121,7 @@ class MiniLM:
     def _run(self, prefix: Ids, ids: Ids) -> tuple[Embedding, Array]:
         framed = self._wordpiece.framed(np.concatenate((prefix, ids)) if len(prefix) else ids)
         vectors, states = self._outputs(["embedding", "token_vectors"], framed, np.ones_like(framed))
-        return vectors[0], states[0, 1 + len(prefix) :]
+        return vectors[0], states[0, 1 + len(prefix) : -1]
 
     def _outputs(self, names: list[str], ids: Ids, mask: Ids) -> list[Array]:
         try:

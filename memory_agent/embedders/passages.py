@@ -100,11 +100,12 @@ def content_words(text: str, tokens: Tokens, most: int) -> Words:
 
 
 def word_sums(words: Words, states: Array) -> Array:
-    """Return the (w, d) sums of the token vectors of words. `states` (t, d) has a token after each word."""
-    if not len(words.begins):
-        return np.zeros((0, states.shape[1]), np.float32)
-    edges = np.stack([words.begins, words.ends], axis=1).reshape(-1)
-    sums: Array = np.add.reduceat(states, edges, axis=0)[::2]
+    """Return the (w, d) sums of the (t, d) token vectors of words."""
+    sums: Array = states[words.begins]  # `reduceat` takes ten times as long (measured)
+    lengths = words.ends - words.begins
+    for offset in range(1, int(lengths.max(initial=1))):
+        longer = np.flatnonzero(lengths > offset)
+        sums[longer] += states[words.begins[longer] + offset]
     return sums
 
 
