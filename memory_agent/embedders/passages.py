@@ -41,6 +41,11 @@ class Words(NamedTuple):
         """Return the words at these places."""
         return Words(tuple(self.folded[place] for place in places), self.begins[places], self.ends[places])
 
+    def distinct(self) -> Words:
+        """Return the first occurrence of each word."""
+        first = dict(zip(reversed(self.folded), range(len(self.folded) - 1, -1, -1), strict=True))
+        return self if len(first) == len(self.folded) else self.at(np.sort(np.array(list(first.values()))))
+
     def within(self, count: int) -> Words:
         """Return the words of the first `count` tokens."""
         return self.at(np.flatnonzero(self.ends <= count))
@@ -83,20 +88,27 @@ def spans_of(passages: Ints, tokens: Tokens, length: int) -> Ints:
     return spans
 
 
-def content_words(text: str, tokens: Tokens, most: int) -> Words:
-    """Return the first `most` distinct content words of `text` that have tokens, each at its first occurrence."""
-    seen: dict[str, tuple[int, int]] = {}
-    stops: dict[str, tuple[int, int]] = {}
-    for word, span in zip(text_words(text), word_spans(text), strict=True):
-        if len(word) <= LONGEST_WORD:
-            (stops if word in STOP_WORDS else seen).setdefault(word, span)
-    for found in (seen, stops):
-        spans = np.array(list(found.values()), dtype=np.int32).reshape(len(found), 2)
+def content_words(text: str, tokens: Tokens) -> Words:
+    """Return the content words of `text` that have tokens, in order, with repeats."""
+    said = [(word, span) for word, span in zip(text_words(text), word_spans(text), strict=True) if _is_short(word)]
+    telling = [(word, span) for word, span in said if word not in STOP_WORDS]
+    for found in (telling, said):
+        spans = np.array([span for _, span in found], dtype=np.int32).reshape(len(found), 2)
         edges = np.searchsorted(tokens.begins, spans).astype(np.int32)
-        kept = np.flatnonzero(edges[:, 1] > edges[:, 0])[:most]
+        words = Words(tuple(word for word, _ in found), edges[:, 0], edges[:, 1])
+        kept = np.flatnonzero(edges[:, 1] > edges[:, 0])
         if len(kept):
-            return Words(tuple(found), edges[:, 0], edges[:, 1]).at(kept)
-    return Words((), np.zeros(0, np.int32), np.zeros(0, np.int32))
+            return words if len(kept) == len(found) else words.at(kept)
+    return words.at(kept)
+
+
+def _is_short(word: str) -> bool:
+    return len(word) <= LONGEST_WORD
+
+
+def kept_words(words: Words) -> Words:
+    """Return the words of a text whose bits are stored: the first 64 distinct ones, each at its first occurrence."""
+    return words.distinct().at(np.arange(min(len(set(words.folded)), MOST_TEXT_WORDS)))
 
 
 def word_sums(words: Words, states: Array) -> Array:
@@ -109,11 +121,14 @@ def word_sums(words: Words, states: Array) -> Array:
     return sums
 
 
-def unit_vectors(words: Words, states: Array) -> npt.NDArray[np.float16]:
-    """Return the (w, d) mean token vectors of words, of unit length."""
-    sums = word_sums(words, states)
+def query_words(words: Words, states: Array) -> tuple[tuple[str, ...], npt.NDArray[np.float16]]:
+    """Return the first 32 distinct words, and their (w, d) mean token vectors over all repeats, of unit length."""
+    distinct = {word: place for place, word in enumerate(dict.fromkeys(words.folded))}
+    sums = np.zeros((len(distinct), states.shape[1]), np.float32)
+    np.add.at(sums, [distinct[word] for word in words.folded], word_sums(words, states))
+    sums = sums[:MOST_QUERY_WORDS]
     vectors: npt.NDArray[np.float16] = (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float16)
-    return vectors
+    return tuple(distinct)[:MOST_QUERY_WORDS], vectors
 
 
 def signs(vectors: Array) -> Bits:
