@@ -48,13 +48,13 @@ class Words(NamedTuple):
 
     def within(self, count: int) -> Words:
         """Return the words of the first `count` tokens."""
-        return self.at(np.flatnonzero(self.ends <= count))
+        beyond = len(self.ends) and self.ends[-1] > count
+        return self.at(np.flatnonzero(self.ends <= count)) if beyond else self
 
     def divided(self, begin: int, end: int) -> tuple[Words, Words]:
         """Return the words that end by token `end`, with their tokens from `begin` on, and the others."""
-        here = np.flatnonzero(self.ends <= end)
-        words = self.at(here)
-        moved = Words(words.folded, np.maximum(words.begins - begin, 0), words.ends - begin)
+        words = self.within(end)
+        moved = Words(words.folded, np.maximum(words.begins - begin, 0), words.ends - begin) if begin else words
         return moved, self.at(np.flatnonzero(self.ends > end))
 
 
@@ -81,10 +81,10 @@ def spans_of(passages: Ints, tokens: Tokens, length: int) -> Ints:
         if end < len(tokens.ids):
             whole = np.flatnonzero(tokens.begins_word[begin + 1 : end + 1])
             end = begin + 1 + int(whole[-1]) if len(whole) else end
-            spans[place, 1] = tokens.ends[end - 1] if end else 0
+            spans[place, 1] = tokens.spans[end - 1, 1] if end else 0
         else:
             spans[place, 1] = length
-        spans[place, 0] = tokens.begins[begin] if place else 0
+        spans[place, 0] = tokens.spans[begin, 0] if place else 0
     return spans
 
 
@@ -94,7 +94,7 @@ def content_words(text: str, tokens: Tokens) -> Words:
     telling = [(word, span) for word, span in said if word not in STOP_WORDS]
     for found in (telling, said):
         spans = np.array([span for _, span in found], dtype=np.int32).reshape(len(found), 2)
-        edges = np.searchsorted(tokens.begins, spans).astype(np.int32)
+        edges = np.searchsorted(tokens.spans[:, 0], spans).astype(np.int32)
         words = Words(tuple(word for word, _ in found), edges[:, 0], edges[:, 1])
         kept = np.flatnonzero(edges[:, 1] > edges[:, 0])
         if len(kept):
@@ -123,12 +123,15 @@ def word_sums(words: Words, states: Array) -> Array:
 
 def query_words(words: Words, states: Array) -> tuple[tuple[str, ...], npt.NDArray[np.float16]]:
     """Return the first 32 distinct words, and their (w, d) mean token vectors over all repeats, of unit length."""
-    distinct = {word: place for place, word in enumerate(dict.fromkeys(words.folded))}
-    sums = np.zeros((len(distinct), states.shape[1]), np.float32)
-    np.add.at(sums, [distinct[word] for word in words.folded], word_sums(words, states))
+    sums = word_sums(words, states)
+    distinct = tuple(dict.fromkeys(words.folded))
+    if len(distinct) < len(words.folded):
+        places, said = dict(zip(distinct, range(len(distinct)), strict=True)), sums
+        sums = np.zeros((len(distinct), states.shape[1]), np.float32)
+        np.add.at(sums, [places[word] for word in words.folded], said)
     sums = sums[:MOST_QUERY_WORDS]
-    vectors: npt.NDArray[np.float16] = (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float16)
-    return tuple(distinct)[:MOST_QUERY_WORDS], vectors
+    sums /= np.sqrt(np.einsum("wd,wd->w", sums, sums))[:, None]
+    return distinct[:MOST_QUERY_WORDS], sums.astype(np.float16)
 
 
 def signs(vectors: Array) -> Bits:
