@@ -39,7 +39,7 @@ from memory_agent.embedders.passages import (
 )
 from memory_agent.embedders.weights import WEIGHTS, prefixes_of
 from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
-from memory_agent.errors import ModelError, SettingsError
+from memory_agent.errors import ModelError
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 
@@ -60,7 +60,7 @@ class MiniLM:
     def __init__(self, artifacts: Artifacts, max_tokens: int, query_prefix: str = "", passage_prefix: str = "") -> None:
         """Load the artifacts; `max_tokens` bounds a run, its prefix and special tokens included.
 
-        Raises `ModelError` if the engine rejects the graph, `SettingsError` if a prefix leaves too little room.
+        Raises `ModelError` if the engine rejects the graph, or a prefix leaves too little room.
         """
         self._max_tokens = min(max_tokens, artifacts.model.shape.positions)
         self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens, MOST_PASSAGES)
@@ -133,7 +133,7 @@ class MiniLM:
         """Return the (t,) ids of a prefix."""
         ids = self._wordpiece.read(prefix).ids
         if self._room(ids) < _LEAST_ROOM:
-            raise SettingsError(setting, f"has {len(ids)} tokens and leaves no room in {self._max_tokens}")
+            raise ModelError(f"{setting} has {len(ids)} tokens, which leave no room in {self._max_tokens}")
         return ids
 
     def _room(self, prefix: Ids) -> int:
