@@ -28,7 +28,7 @@ from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.column import Column, Sorted
 from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Slots, WordIndex, WordView
 from memory_agent.storage.passage_vectors import PassageVectors, PassageView
-from memory_agent.storage.terms import fingerprint
+from memory_agent.storage.terms import asks, fingerprint
 from memory_agent.storage.word_bits import WordBits, WordBitsView
 
 Span = tuple[datetime | None, datetime | None]
@@ -59,7 +59,6 @@ _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
 _FEW = 16  # tags; each is compared at 12 us per 100,000 memories, more are looked up at 300 us together
-_ASKING_SHARE = 0.4  # of a text
 _STEP = 1_000  # memories applied, and published, at a time
 _MOST_UNSORTED = 4_096  # fingerprints at the end that are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
@@ -156,10 +155,9 @@ class View:
                 found[:, place] = np.where(last >= 0, beside[last], -1)
         return found
 
-    def same(self, fingerprint: int) -> Slots:
-        """Return the live slots with this fingerprint (`record_fingerprint`), ascending."""
-        found = self._equal.find(self.fingerprints, fingerprint)
-        return found[self.alive[found]]
+    def same(self, slots: Slots) -> list[Slots]:
+        """Return, for each of `slots` (m,), the live slots with its fingerprint (`record_fingerprint`), ascending."""
+        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, self.fingerprints[slots])]
 
     def count_by(self, column: Literal["kind", "source"]) -> dict[str, int]:
         """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
@@ -523,7 +521,7 @@ class Columns:
             self._number(record.run_id),
             self._number(record.channel_id),
             self._number(record.agent_id),
-            does_ask(record.text),
+            asks(record.text),
         )
 
     def _number(self, name: str | None) -> int:
@@ -573,11 +571,6 @@ class Columns:
             (len(self._alive) - self._dead, self.applied),
             (self.stamp, self.words_stamp),
         )
-
-
-def does_ask(text: str) -> bool:
-    """Whether a text asks something at its end: a question mark in its last 40 %."""
-    return text.rfind("?") >= (1 - _ASKING_SHARE) * len(text)
 
 
 def record_fingerprint(record: MemoryRecord) -> int:

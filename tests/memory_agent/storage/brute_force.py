@@ -11,8 +11,9 @@ from samples import NOW, WORD_BYTES, tables
 
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Words
-from memory_agent.storage.columns import Columns, View, does_ask, record_fingerprint
+from memory_agent.storage.columns import Columns, View, record_fingerprint
 from memory_agent.storage.postings import Postings
+from memory_agent.storage.terms import asks
 
 REACH = 2
 
@@ -57,10 +58,11 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     assert view.time_span() == ((min(times), max(times)) if times else (None, None))
     fingerprints = {row: record_fingerprint(record) for row, record in records.items()}
     assert view.fingerprints[slots].tolist() == [fingerprints[row] for row in rows]
-    for fingerprint in set(fingerprints.values()):
-        alike = [row for row in rows if fingerprints[row] == fingerprint]
-        assert sorted(view.rows[view.same(fingerprint)].tolist()) == alike
-    assert view.asks[slots].tolist() == [does_ask(records[row].text) for row in rows]
+    alike = defaultdict(list)
+    for row in rows:
+        alike[fingerprints[row]].append(row)
+    assert [sorted(view.rows[same].tolist()) for same in view.same(slots)] == [alike[fingerprints[row]] for row in rows]
+    assert view.asks[slots].tolist() == [asks(records[row].text) for row in rows]
     windows = list(_windows(records))
     found = view.windows(slots, REACH)
     assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)

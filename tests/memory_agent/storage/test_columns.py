@@ -26,11 +26,12 @@ from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryF
 from memory_agent.storage import columns as columns_module
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Change, Changes, Words
-from memory_agent.storage.columns import Columns, does_ask, record_fingerprint
+from memory_agent.storage.columns import Columns
 from memory_agent.storage.indexes import section
 from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.store import Store
+from memory_agent.storage.terms import asks
 from memory_agent.storage.vector_table import VectorTable
 
 WORDS = ("auth", "race", "mutex", "token", "retry")
@@ -366,8 +367,9 @@ def test_equal_texts_are_found_before_and_after_they_are_sorted(monkeypatch: pyt
     columns = Columns(tables(), Postings())
     for row, record in records.items():
         columns.apply(Changes(row - 1, row, [Change(row, "put", record, None, True)]))
-        wanted = record_fingerprint(record)
-        assert columns.view.rows[columns.view.same(wanted)].tolist() == list(range(row % 5 or 5, row + 1, 5))
+        view = columns.view
+        (same,) = view.same(view.slots([row]))
+        assert view.rows[same].tolist() == list(range(row % 5 or 5, row + 1, 5))
 
 
 def test_arrays_that_do_not_fit_together_are_damage() -> None:
@@ -440,7 +442,7 @@ def test_vectors_of_another_embedder_are_not_followed_and_the_view_names_its_own
 
 
 def test_a_text_asks_if_it_ends_with_a_question() -> None:
-    assert [does_ask(text) for text in ("why?", "why? " + 20 * "because ", "", "and so?x", "no")] == [
+    assert [asks(text) for text in ("why?", "why? " + 20 * "because ", "", "and so?x", "no")] == [
         True,
         False,
         False,
