@@ -1,6 +1,6 @@
 """What a model makes of a memory and of a query, and the text of a memory that it reads.
 
-Shapes: p passages of a text, w words kept of it, q words of a query, d dimensions, b = d / 8 bytes of a word's signs.
+Shapes: p passages of a text, w words kept of it, q words of a query, d dimensions, b = d / 8 bytes of a word.
 """
 
 from __future__ import annotations
@@ -50,10 +50,15 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
         return self.vector.nbytes + self.word_vectors.nbytes
 
 
+def word_bytes(ndim: int) -> int:
+    """Return the bytes of a word's signs: a bit for each dimension."""
+    return -(-ndim // 8)
+
+
 def of_vector(text: str, vector: Embedding) -> Embedded:
     """Return what is known of a text of which only the (d,) vector is: one passage and no words."""
     spans = np.array([[0, len(text)]], dtype=np.int32)
-    return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, len(vector) // 8), np.uint8))
+    return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, word_bytes(len(vector))), np.uint8))
 
 
 def first_vector(found: Embedded | None) -> Embedding | None:

@@ -41,15 +41,20 @@ class Words(NamedTuple):
         """Return the words at these places."""
         return Words(tuple(self.folded[place] for place in places), self.begins[places], self.ends[places])
 
+    def distinct(self) -> Words:
+        """Return the first occurrence of each word."""
+        first = dict(zip(reversed(self.folded), range(len(self.folded) - 1, -1, -1), strict=True))
+        return self if len(first) == len(self.folded) else self.at(np.sort(np.array(list(first.values()))))
+
     def within(self, count: int) -> Words:
         """Return the words of the first `count` tokens."""
-        return self.at(np.flatnonzero(self.ends <= count))
+        beyond = len(self.ends) and self.ends[-1] > count
+        return self.at(np.flatnonzero(self.ends <= count)) if beyond else self
 
     def divided(self, begin: int, end: int) -> tuple[Words, Words]:
         """Return the words that end by token `end`, with their tokens from `begin` on, and the others."""
-        here = np.flatnonzero(self.ends <= end)
-        words = self.at(here)
-        moved = Words(words.folded, np.maximum(words.begins - begin, 0), words.ends - begin)
+        words = self.within(end)
+        moved = Words(words.folded, np.maximum(words.begins - begin, 0), words.ends - begin) if begin else words
         return moved, self.at(np.flatnonzero(self.ends > end))
 
 
@@ -76,43 +81,57 @@ def spans_of(passages: Ints, tokens: Tokens, length: int) -> Ints:
         if end < len(tokens.ids):
             whole = np.flatnonzero(tokens.begins_word[begin + 1 : end + 1])
             end = begin + 1 + int(whole[-1]) if len(whole) else end
-            spans[place, 1] = tokens.ends[end - 1] if end else 0
+            spans[place, 1] = tokens.spans[end - 1, 1] if end else 0
         else:
             spans[place, 1] = length
-        spans[place, 0] = tokens.begins[begin] if place else 0
+        spans[place, 0] = tokens.spans[begin, 0] if place else 0
     return spans
 
 
-def content_words(text: str, tokens: Tokens, most: int) -> Words:
-    """Return the first `most` distinct content words of `text` that have tokens, each at its first occurrence."""
-    seen: dict[str, tuple[int, int]] = {}
-    stops: dict[str, tuple[int, int]] = {}
-    for word, span in zip(text_words(text), word_spans(text), strict=True):
-        if len(word) <= LONGEST_WORD:
-            (stops if word in STOP_WORDS else seen).setdefault(word, span)
-    for found in (seen, stops):
-        spans = np.array(list(found.values()), dtype=np.int32).reshape(len(found), 2)
-        edges = np.searchsorted(tokens.begins, spans).astype(np.int32)
-        kept = np.flatnonzero(edges[:, 1] > edges[:, 0])[:most]
+def content_words(text: str, tokens: Tokens) -> Words:
+    """Return the content words of `text` that have tokens, in order, with repeats."""
+    said = [(word, span) for word, span in zip(text_words(text), word_spans(text), strict=True) if _is_short(word)]
+    telling = [(word, span) for word, span in said if word not in STOP_WORDS]
+    for found in (telling, said):
+        spans = np.array([span for _, span in found], dtype=np.int32).reshape(len(found), 2)
+        edges = np.searchsorted(tokens.spans[:, 0], spans).astype(np.int32)
+        words = Words(tuple(word for word, _ in found), edges[:, 0], edges[:, 1])
+        kept = np.flatnonzero(edges[:, 1] > edges[:, 0])
         if len(kept):
-            return Words(tuple(found), edges[:, 0], edges[:, 1]).at(kept)
-    return Words((), np.zeros(0, np.int32), np.zeros(0, np.int32))
+            return words if len(kept) == len(found) else words.at(kept)
+    return words.at(kept)
+
+
+def _is_short(word: str) -> bool:
+    return len(word) <= LONGEST_WORD
+
+
+def kept_words(words: Words) -> Words:
+    """Return the words of a text whose bits are stored: the first 64 distinct ones, each at its first occurrence."""
+    return words.distinct().at(np.arange(min(len(set(words.folded)), MOST_TEXT_WORDS)))
 
 
 def word_sums(words: Words, states: Array) -> Array:
-    """Return the (w, d) sums of the token vectors of words. `states` (t, d) has a token after each word."""
-    if not len(words.begins):
-        return np.zeros((0, states.shape[1]), np.float32)
-    edges = np.stack([words.begins, words.ends], axis=1).reshape(-1)
-    sums: Array = np.add.reduceat(states, edges, axis=0)[::2]
+    """Return the (w, d) sums of the (t, d) token vectors of words."""
+    sums: Array = states[words.begins]  # `reduceat` takes ten times as long (measured)
+    lengths = words.ends - words.begins
+    for offset in range(1, int(lengths.max(initial=1))):
+        longer = np.flatnonzero(lengths > offset)
+        sums[longer] += states[words.begins[longer] + offset]
     return sums
 
 
-def unit_vectors(words: Words, states: Array) -> npt.NDArray[np.float16]:
-    """Return the (w, d) mean token vectors of words, of unit length."""
+def query_words(words: Words, states: Array) -> tuple[tuple[str, ...], npt.NDArray[np.float16]]:
+    """Return the first 32 distinct words, and their (w, d) mean token vectors over all repeats, of unit length."""
     sums = word_sums(words, states)
-    vectors: npt.NDArray[np.float16] = (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float16)
-    return vectors
+    distinct = tuple(dict.fromkeys(words.folded))
+    if len(distinct) < len(words.folded):
+        places, said = dict(zip(distinct, range(len(distinct)), strict=True)), sums
+        sums = np.zeros((len(distinct), states.shape[1]), np.float32)
+        np.add.at(sums, [places[word] for word in words.folded], said)
+    sums = sums[:MOST_QUERY_WORDS]
+    sums /= np.sqrt(np.einsum("wd,wd->w", sums, sums))[:, None]
+    return distinct[:MOST_QUERY_WORDS], sums.astype(np.float16)
 
 
 def signs(vectors: Array) -> Bits:
