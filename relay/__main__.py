@@ -2,7 +2,8 @@
 
 Prints one JSON line with its endpoints when it is ready, and logs JSON lines to standard error. Exits with 0 after
 SIGTERM, once queued requests are answered, with 1 on an error, and with 2 on an invalid setting. With `--parent-pid` it
-also ends when that process is no longer its parent.
+also ends when that process is no longer its parent, which it notices within a second; so its successor, which a
+supervisor may start at once, waits for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO, cast
@@ -23,9 +25,13 @@ import structlog
 
 from relay.broker import Broker
 from relay.config import RelaySettings, load_settings
-from relay.errors import RelayError, RelaySettingsError
+from relay.errors import JournalInUseError, RelayError, RelaySettingsError
+
+log = structlog.get_logger()
 
 _LEVELS = ("debug", "info", "warning", "error")
+_PREDECESSOR_S = 10.0
+_POLL_S = 0.05
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
-    broker = Broker(data_dir, settings)
+    broker = _successor(data_dir, settings) if parent_pid else Broker(data_dir, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
     ready = {
@@ -54,6 +60,22 @@ def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
     }
     print(json.dumps(ready), flush=True)  # noqa: T201
     broker.run(lambda: parent_pid in (0, os.getppid()))
+
+
+def _successor(data_dir: Path, settings: RelaySettings) -> Broker:
+    """Open the broker once the relay of a killed parent has ended. Raises as `Broker`."""
+    deadline_s = time.monotonic() + _PREDECESSOR_S
+    is_logged = False
+    while True:
+        try:
+            return Broker(data_dir, settings)
+        except JournalInUseError as error:
+            if time.monotonic() >= deadline_s:
+                raise
+            if not is_logged:
+                log.info("relay.waiting", owner=error.owner)
+                is_logged = True
+            time.sleep(_POLL_S)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

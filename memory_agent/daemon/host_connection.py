@@ -57,7 +57,8 @@ class HostConnection:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
         connecting = self._connecting
-        await asyncio.wait((connecting,))
+        if not connecting.done():
+            await asyncio.wait((connecting,))
         if connecting.cancelled():
             raise UnavailableError(f"{self._name}: the connection was closed")
         try:

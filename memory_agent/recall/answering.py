@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from heapq import nlargest
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,49 +36,59 @@ _MOST_ORIGINS = 8
 _MOST_ECHOES = 20
 
 
+class _Occurrences(NamedTuple):
+    """A memory and its duplicates: how many, their first and last time, and the rows of the newest.
+
+    Of these there is one more than are named as origins.
+    """
+
+    number: int
+    first_us: int
+    last_us: int
+    newest: list[int]
+
+
 class Answering:
     """Builds the answer to one recall. Reads each memory once, from one snapshot."""
 
     def __init__(self, store: Store, search: Search, advice: Advice, picks: Sequence[Pick]) -> None:
         self._search = search
         self._advice = advice
-        self._picks = [(pick, passing(search, search.view.same(pick.choice.leader.fingerprint))) for pick in picks]
-        named = dict.fromkeys(row for pick, same in self._picks for row in self._named(pick, same))
+        self._slots = np.array([pick.slot for pick in picks], dtype=np.int64)
+        occurrences = [self._occurrences(same) for same in search.view.same(self._slots)]
+        self._picks = list(zip(picks, occurrences, strict=True))
+        named = dict.fromkeys(row for pick, occurring in self._picks for row in self._named(pick, occurring))
         found = zip(named, store.records(named, search.query.with_embedding), strict=True)
         self._records = {row: record for row, record in found if record is not None}
 
     def memories(self) -> tuple[RetrievedMemory, ...]:
         """Return the memories of the answer, in the order of the picks, without any that was deleted meanwhile."""
-        vector, slots = self._search.vector, np.array([pick.slot for pick, _ in self._picks], dtype=np.int64)
-        cosines = (
-            np.full(slots.shape, np.nan) if vector is None else self._search.view.vectors.cosines(vector.raw, slots)
-        )
+        view, vector, slots = self._search.view, self._search.vector, self._slots
+        cosines = np.full(slots.shape, np.nan) if vector is None else view.vectors.cosines(vector.raw, slots)
         return tuple(
-            self._memory(pick, self._records[pick.row], cosine, same)
-            for (pick, same), cosine in zip(self._picks, cosines.tolist(), strict=True)
+            self._memory(pick, self._records[pick.row], cosine, occurring)
+            for (pick, occurring), cosine in zip(self._picks, cosines.tolist(), strict=True)
             if pick.row in self._records
         )
 
-    def _named(self, pick: Pick, same: Slots) -> list[int]:
+    def _occurrences(self, same: Slots) -> _Occurrences:
+        view, slots = self._search.view, passing(self._search, same)
+        placed = list(zip(view.times_us[slots].tolist(), view.rows[slots].tolist(), strict=True))
+        newest = nlargest(_MOST_ORIGINS + 1, placed)
+        return _Occurrences(len(placed), min(placed)[0], newest[0][0], [row for _, row in newest])
+
+    def _named(self, pick: Pick, occurring: _Occurrences) -> list[int]:
         """Return the rows of all memories that the answer reads for a pick."""
         leader, like = pick.choice.leader, pick.choice.like
         places = [*leader.echoes[:_MOST_ECHOES], *(() if like is None else (like,))]
-        return [pick.row, *pick.found.rows[places].tolist(), *self._lenders(pick), *self._newest(same)]
+        return [pick.row, *pick.found.rows[places].tolist(), *self._lenders(pick), *occurring.newest]
 
     def _lenders(self, pick: Pick) -> list[int]:
         lender = int(pick.found.lenders[pick.choice.place])
         return [] if lender < 0 else [int(self._search.view.rows[lender])]
 
-    def _newest(self, same: Slots) -> list[int]:
-        """Return the rows of the newest duplicates, one more than are named as origins."""
-        view = self._search.view
-        rows = view.rows[same]
-        newest: list[int] = rows[np.lexsort((-rows, -view.times_us[same]))][: _MOST_ORIGINS + 1].tolist()
-        return newest
-
-    def _memory(self, pick: Pick, record: MemoryRecord, cosine: float, same: Slots) -> RetrievedMemory:
+    def _memory(self, pick: Pick, record: MemoryRecord, cosine: float, occurring: _Occurrences) -> RetrievedMemory:
         bm25 = float(pick.found.bm25[pick.choice.place])
-        times_us = self._search.view.times_us[same]
         return RetrievedMemory(
             record=record,
             score=number(cosine),
@@ -86,10 +97,10 @@ class Answering:
             retrieval=_retrieval(pick),
             highlights=highlights(self._search.words, record.title or "", record.text, record.tags),
             explanation=self._explanation(pick),
-            count=same.size,
-            first_seen=time_of(int(times_us.min())),
-            last_seen=time_of(int(times_us.max())),
-            origins=tuple(_origin(other) for other in self._read(self._newest(same)) if other.id != record.id),
+            count=occurring.number,
+            first_seen=time_of(occurring.first_us),
+            last_seen=time_of(occurring.last_us),
+            origins=tuple(_origin(other) for other in self._read(occurring.newest) if other.id != record.id),
         )
 
     def _explanation(self, pick: Pick) -> dict[str, Any]:

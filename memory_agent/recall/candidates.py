@@ -63,7 +63,8 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
         floor = reached - weight * search.cosines.error
         if floor < float(scores[slots].min()):
             slots = np.flatnonzero(scores >= floor)
-    slots = np.union1d(slots, _without_cosine(search, limit))
+    unseen = _without_cosine(search, limit)
+    slots = np.union1d(slots, unseen) if unseen.size else slots
     further = slots[~places_of(found.slots, slots)[1]]
     if further.size:
         found = add(found, further, search)

@@ -42,7 +42,7 @@ _LONGER_CHARS = 60  # allowed beyond twice the query; longer texts say more and 
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
 
-class Leader(msgspec.Struct, frozen=True):
+class Leader(msgspec.Struct, frozen=True, gc=False):
     """The best candidate of a duplicate group: its position among all candidates, and those of the others.
 
     `echoes` are the positions of former requests folded into it, with their duplicates.
@@ -56,10 +56,14 @@ class Leader(msgspec.Struct, frozen=True):
 
 def fold(places: Iterable[tuple[int, int]]) -> list[Leader]:
     """Return the leaders of candidates given as (position, fingerprint), best first."""
-    groups: dict[int, list[int]] = {}
+    leaders: dict[int, Leader] = {}
     for place, fingerprint in places:
-        groups.setdefault(fingerprint, []).append(place)
-    return [Leader(group[0], fingerprint, group[1:]) for fingerprint, group in groups.items()]
+        leader = leaders.get(fingerprint)
+        if leader is None:
+            leaders[fingerprint] = Leader(place, fingerprint, [])
+        else:
+            leader.folded.append(place)
+    return list(leaders.values())
 
 
 def leaders_of(found: Candidates, search: Search) -> list[Leader]:

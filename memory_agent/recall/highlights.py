@@ -7,27 +7,26 @@ Words are numbered from 0; a hit is the number of a word that the query shares.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from memory_agent.storage.terms import fold, stems, text_words, word_spans
+from memory_agent.storage.terms import fold, pieces, stems
 
 _PASSAGE_WORDS = 24
 _MARK, _ELLIPSIS = "**", "…"
 _FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # of a hit, by whether its word is already in the passage
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
-_BETWEEN_SENTENCES = re.compile(r"[.:][ \t\n\r]+")
+_ENDS, _SPACE = (".", ":"), " \t\n\r"  # of a sentence, and what must follow
 
 
 class _Part(NamedTuple):
-    """A text with where its words lie, and the stem of each hit, ascending."""
+    """A text in `terms.pieces`, the number of its words, and the stem of each hit, ascending."""
 
-    text: str
-    spans: list[tuple[int, int]]
+    pieces: list[str]
+    size: int
     hits: dict[int, str]
 
 
@@ -37,6 +36,13 @@ class _Passage(NamedTuple):
     part: _Part
 
 
+class _Wanted(NamedTuple):
+    """How many words of the query have each stem, and the first characters of these."""
+
+    counts: Counter[str]
+    initials: frozenset[str]
+
+
 def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence[str]) -> tuple[str, ...]:
     """Return the best passage of at most 24 words, an empty tuple where no word is shared.
 
@@ -44,51 +50,58 @@ def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence
     """
     wanted = _wanted(tuple(query_words))
     best: _Passage | None = None
-    for column in (title, text, " ".join(tags)):
-        if column and (hits := _hits(wanted, column)):
-            found = _best_passage(wanted, _Part(column, word_spans(column), hits))
+    for column in filter(None, (title, text, " ".join(tags))):
+        split = pieces(column)
+        if hits := _hits(wanted, split[1::2]):
+            found = _best_passage(wanted.counts, _Part(split, len(split) // 2, hits))
             if best is None or found.score > best.score:
                 best = found
     return () if best is None else (_marked(best),)
 
 
 @lru_cache(maxsize=8)
-def _wanted(query_words: tuple[str, ...]) -> Counter[str]:
-    """Return how many words of the query have each stem; asked for once per memory of an answer."""
-    return Counter(stems([fold(word) for word in query_words]))
+def _wanted(query_words: tuple[str, ...]) -> _Wanted:
+    """Return what the words of a query ask for; called once per memory of an answer."""
+    counts = Counter(stems([fold(word) for word in query_words]))
+    return _Wanted(counts, frozenset(stem[0] for stem in counts))
 
 
-def _hits(wanted: Mapping[str, int], text: str) -> dict[int, str]:
-    words = text_words(text)
-    distinct = list(set(words))
-    shared = {word: stem for word, stem in zip(distinct, stems(distinct), strict=True) if stem in wanted}
-    return {number: shared[word] for number, word in enumerate(words) if word in shared} if shared else {}
+def _hits(wanted: _Wanted, words: Sequence[str]) -> dict[int, str]:
+    folded = fold(" ".join(words)).split(" ")
+    likely = {number: word for number, word in enumerate(folded) if word[:1] in wanted.initials}
+    found = zip(likely, stems(list(likely.values())), strict=True)
+    return {number: stem for number, stem in found if stem in wanted.counts}
 
 
 def _best_passage(wanted: Mapping[str, int], part: _Part) -> _Passage:
     """Compare the passages that begin with a hit, centred, and those that begin with a hit's sentence."""
-    size = len(part.spans)
-    sentences = _sentence_starts(part) if size > _PASSAGE_WORDS else []
+    if part.size <= _PASSAGE_WORDS:
+        first = next(iter(part.hits))
+        return _Passage(_scores(wanted, part.hits, [first])[first][0], 0, part)
+    sentences = _sentence_starts(part)
     scores = _scores(wanted, part.hits, sorted({*part.hits, *sentences}))
     best_score, best_start = 0, 0
     for hit in part.hits:
         score, last = scores[hit]
         if score > best_score:
             centred = hit - (_PASSAGE_WORDS - (last + 1 - hit)) // 2
-            best_score, best_start = score, max(0, min(centred, size - _PASSAGE_WORDS))
-        if sentences:
-            start = sentences[bisect_right(sentences, hit) - 1]
-            score = scores[start][0] + (_SENTENCE_BONUS if start else _BEGINNING_BONUS)
-            if start < hit and score > best_score:
-                best_score, best_start = score, start
+            best_score, best_start = score, max(0, min(centred, part.size - _PASSAGE_WORDS))
+        start = sentences[bisect_right(sentences, hit) - 1]
+        score = scores[start][0] + (_SENTENCE_BONUS if start else _BEGINNING_BONUS)
+        if start < hit and score > best_score:
+            best_score, best_start = score, start
     return _Passage(best_score, best_start, part)
 
 
 def _sentence_starts(part: _Part) -> list[int]:
     """Return the first word, and each one after a full stop or colon and white space, up to the last hit."""
-    ends = {found.end() for found in _BETWEEN_SENTENCES.finditer(part.text)}
-    last = max(part.hits)
-    return [number for number, (start, _) in enumerate(part.spans[: last + 1]) if not number or start in ends]
+    between = part.pieces[2 : 2 * max(part.hits) + 1 : 2]
+    return [0, *(number for number, piece in enumerate(between, 1) if piece != " " and _ends_sentence(piece))]
+
+
+def _ends_sentence(piece: str) -> bool:
+    bare = piece.rstrip(_SPACE)
+    return len(bare) < len(piece) and bare.endswith(_ENDS)
 
 
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
@@ -113,14 +126,12 @@ def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable
 
 
 def _marked(passage: _Passage) -> str:
-    text, spans, hits = passage.part
-    end = passage.start + _PASSAGE_WORDS
-    pieces = [_ELLIPSIS] if passage.start else []
-    done = spans[passage.start][0] if passage.start else 0
-    for number in range(passage.start, min(end, len(spans))):
-        if number in hits:
-            start, stop = spans[number]
-            pieces += text[done:start], _MARK, text[start:stop], _MARK
-            done = stop
-    pieces += [text[done:]] if end >= len(spans) else [text[done : spans[end - 1][1]], _ELLIPSIS]
-    return "".join(pieces)
+    part, end = passage.part, passage.start + _PASSAGE_WORDS
+    shown = part.pieces.copy()
+    for number in part.hits:
+        shown[2 * number + 1] = f"{_MARK}{shown[2 * number + 1]}{_MARK}"
+    if end < part.size:
+        shown[2 * end :] = [_ELLIPSIS]
+    if passage.start:
+        shown[: 2 * passage.start + 1] = [_ELLIPSIS]
+    return "".join(shown)

@@ -83,9 +83,12 @@ class Sorted(NamedTuple):
         moved = added.positions + np.int32(len(self.values))
         return Sorted(np.insert(self.values, places, added.values), np.insert(self.positions, places, moved))
 
-    def find(self, values: npt.NDArray[np.int64], value: int) -> Positions:
-        """Return the positions of `value` among all values (n,) of the column, ascending."""
+    def find(self, values: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> list[Positions]:
+        """Return, for each of `wanted`, its positions among all values (n,) of the column, ascending."""
+        starts, ends = (np.searchsorted(self.values, wanted, side).tolist() for side in ("left", "right"))
+        found = [self.positions[start:end].astype(np.int64) for start, end in zip(starts, ends, strict=True)]
         k = len(self.values)
-        start, end = (int(np.searchsorted(self.values, value, side)) for side in ("left", "right"))
-        later = k + np.flatnonzero(values[k:] == value)
-        return np.concatenate([self.positions[start:end], later]).astype(np.int64)
+        if k == len(values):
+            return found
+        later = [k + np.flatnonzero(values[k:] == value) for value in wanted.tolist()]
+        return [np.concatenate(both) for both in zip(found, later, strict=True)]

@@ -159,10 +159,9 @@ class View:
                 found[:, place] = np.where(last >= 0, beside[last], -1)
         return found
 
-    def same(self, fingerprint: int) -> Slots:
-        """Return the live slots with this fingerprint (`record_fingerprint`), ascending."""
-        found = self._equal.find(self.fingerprints, fingerprint)
-        return found[self.alive[found]]
+    def same(self, slots: Slots) -> list[Slots]:
+        """Return, for each of `slots` (m,), the live slots with its fingerprint (`record_fingerprint`), ascending."""
+        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, self.fingerprints[slots])]
 
     def count_by(self, column: Literal["kind", "source"]) -> dict[str, int]:
         """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""

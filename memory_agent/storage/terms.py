@@ -28,7 +28,8 @@ _MARKS = (
 """Combining marks that belong to the word before them; all others separate words."""
 
 _WORD = re.compile(r"[^\W_]+")
-_MARKED_WORD = re.compile(rf"[^\W_](?:[^\W_]+|[{_MARKS}]+)*")
+_PIECES = re.compile(rf"({_WORD.pattern})")
+_MARKED_PIECES = re.compile(rf"([^\W_](?:[^\W_]+|[{_MARKS}]+)*)")
 _SHORTEST_INFLECTED = 3  # characters; shorter words, and those longer than `LONGEST_WORD`, are their own stem
 _FOLDED_CHARS = 1 << 15  # kept in the table; all scripts in use have fewer
 LONGEST_WORD = 64  # characters; longer runs are digests and base64
@@ -92,13 +93,13 @@ def text_words(text: str) -> list[str]:
     return _WORD.findall(fold(text))
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return where each of `text_words(text)` begins and ends in `text`."""
-    return [found.span() for found in (_WORD if text.isascii() else _MARKED_WORD).finditer(text)]
+def pieces(text: str) -> list[str]:
+    """Return `text` in pieces: what stands before, between and after its words at even places, these at odd ones."""
+    return (_PIECES if text.isascii() else _MARKED_PIECES).split(text)
 
 
 def stems(folded: Sequence[str]) -> list[str]:
-    """Return the Porter stems of folded words. Thread-safe."""
+    """Return the Porter stems of folded words; each begins with the first character of its word. Thread-safe."""
     return [
         stem if _SHORTEST_INFLECTED <= len(word) <= LONGEST_WORD else word
         for word, stem in zip(folded, _STEMMERS.porter.stemWords(folded), strict=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -66,6 +67,8 @@ class _Plane(NamedTuple):
 
     def take(self, slots: Slots, ndim: int) -> Bytes:
         """Return a copy of the rows (m, d)."""
+        if len(self.chunks) == 1:
+            return self.chunks[0][1].take(slots, axis=0)
         taken = np.empty((len(slots), ndim), dtype=np.int8)
         for places, inside, rows in self._split(slots):
             taken[inside] = rows[places]
@@ -161,10 +164,7 @@ class TableView:
         vector = np.asarray(query, dtype=np.float32)
         if vector.ndim != 1 or (self.ndim and vector.size != self.ndim):
             raise InvalidInputError("vector", f"has shape {vector.shape}, expected ({self.ndim or 'd'},)")
-        quantized = _quantized(vector[None])
-        if np.isnan(quantized.scales[0]):
-            raise InvalidInputError("vector", "has length zero")
-        return quantized
+        return _quantized_query(vector.tobytes())
 
     def vectors(self, slots: Slots) -> Embedding:
         """Return the vectors as `VectorView.vectors` does."""
@@ -360,6 +360,15 @@ class VectorTable:
         self._fine.put(slots[arrived], added.fine[arrived])
         self._count += len(arrived)
         self._rest = max(self._rest, added.rest)
+
+
+@lru_cache(maxsize=4)
+def _quantized_query(vector: bytes) -> _Quantized:
+    """Return one query (d,) of float32 quantized: a recall asks with two, twice and more. Raises as `scan` does."""
+    quantized = _quantized(np.frombuffer(vector, dtype=np.float32)[None])
+    if np.isnan(quantized.scales[0]):
+        raise InvalidInputError("vector", "has length zero")
+    return quantized
 
 
 def _quantized(vectors: Embedding) -> _Quantized:

@@ -46,7 +46,7 @@ class ReplySocket:
             deadline_s = time.monotonic() + timeout_s
             while not self._is_stopped:
                 with self._guard:
-                    frames = zeromq.receive_now(self._socket)
+                    frames = zeromq.receive_now(self._socket) if zeromq.can_receive(self._socket) else None
                 if frames is None:
                     if not self._arrival(_remaining_ms(deadline_s)):
                         return None
@@ -97,17 +97,17 @@ class AsyncReplySocket:
         """Return the next request, after other tasks had a turn: a flood must not keep them from the loop."""
         await asyncio.sleep(0)
         while True:
+            self._may_receive.clear()
+            self._look()
+            await self._may_receive.wait()
             frames = zeromq.receive_now(self._socket, copy=self._authenticator is None)
-            if frames is None:
-                self._may_receive.clear()
-                await self._may_receive.wait()
-            elif (request := self._read(frames)) is not None:
+            if frames is not None and (request := self._read(frames)) is not None:
                 return request
 
     def reply(self, request: Message, frames: Sequence[bytes]) -> None:
         """Send `frames` to the sender of `request`; dropped when it has gone."""
         zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
-        self._may_receive.set()
+        self._look()
 
     def close(self) -> None:
         """Close; unsent replies get a second to leave."""
@@ -227,10 +227,11 @@ class AsyncRequestSocket:
 
     def _settle(self) -> None:
         """Hand replies to those who wait for them."""
-        while not self._socket.closed and (reply := zeromq.receive_now(self._socket)) is not None:
-            future = self._waiting.get(reply[0]) if reply else None
+        while not self._socket.closed and zeromq.can_receive(self._socket):
+            correlation, *frames = zeromq.receive_now(self._socket) or (b"",)
+            future = self._waiting.get(correlation)
             if future is not None and not future.done():
-                future.set_result(list(reply[1:]))
+                future.set_result(frames)
 
     def _look_for_end(self) -> None:
         if self._end is None or self._end.closed or zeromq.receive_now(self._end) is None:

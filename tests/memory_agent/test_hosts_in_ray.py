@@ -141,7 +141,7 @@ def test_ray_keeps_nothing_of_each_call(cluster: Cluster) -> None:
         host.end()
         return _own_bytes(gcs) - before
 
-    (gcs,) = (child for child in psutil.Process().children() if child.name() == "gcs_server")
+    (gcs,) = (process for process in cluster._system if process.name() == "gcs_server")
     grown = asyncio.run(go())
     assert grown < 6_000_000
 

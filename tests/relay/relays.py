@@ -64,6 +64,7 @@ class RelayProcess:
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None, *arguments: str) -> None:
         self._command = [sys.executable, "-m", "relay", "--data-dir", str(data_dir), *arguments]
         self._log = data_dir.parent / f"{data_dir.name}.log"
+        self._log.touch()
         if settings is not None:
             config = data_dir.parent / f"{data_dir.name}.toml"
             config.write_bytes(msgspec.toml.encode(settings))

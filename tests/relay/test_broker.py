@@ -301,6 +301,18 @@ def test_it_ends_with_its_parent(data_dir: Path) -> None:
     assert relay.wait() == 0
 
 
+def test_a_successor_waits_for_the_relay_of_a_killed_parent(data_dir: Path) -> None:
+    relay = RelayProcess(data_dir, None, "--parent-pid", str(os.getpid()))
+    with Journal.open(journal_folder(data_dir)):
+        starting = threading.Thread(target=relay.start)
+        starting.start()
+        wait_until(lambda: "relay.waiting" in relay.log())
+        assert relay.ready == {}
+    starting.join()
+    assert relay.ready["ready"]
+    assert relay.stop() == 0
+
+
 def test_a_damaged_entry_is_set_aside_and_readers_get_past_it(data_dir: Path) -> None:
     with Journal.open(journal_folder(data_dir)) as journal:
         journal.append([event(1), event(2, payload={"text": "a needle"}), event(3)], NOW)

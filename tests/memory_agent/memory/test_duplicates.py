@@ -116,6 +116,26 @@ def test_choices_are_distinct_ordered_and_never_worth_more_than_before(
     assert len(stood_for) == len(set(stood_for))
 
 
+@given(st.integers(1, 60), st.integers(0, 2**31), st.floats(0, 1))
+def test_choices_are_those_of_the_definition(size: int, seed: int, diversity: float) -> None:
+    rng = np.random.default_rng(seed)
+    topics = rng.normal(size=(6, 384))
+    vectors = (topics[rng.integers(6, size=size)] + rng.normal(scale=0.4, size=(size, 384))).astype(np.float32)
+    scores = rng.random(size)
+    unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float64)
+    chosen: list[int] = []
+    for choice in mmr(leaders(list(range(size))), vectors, scores, 10, diversity):
+        likeness = diversity * np.clip(unit @ unit[chosen].T - LIKE_COSINE, 0.0, None).max(axis=1, initial=0.0)
+        worth = scores - likeness
+        worth[chosen] = -np.inf
+        place = choice.place - 100
+        assert place not in chosen
+        assert choice.score == pytest.approx(worth.max(), abs=1e-5) == pytest.approx(worth[place], abs=1e-5)
+        assert choice.likeness == pytest.approx(likeness[place], abs=1e-5)
+        chosen.append(place)
+    assert len(chosen) == min(10, size)
+
+
 def test_the_same_text_is_one_memory_with_count_times_and_origins(memory: Memory) -> None:
     variants = [FIX, FIX.upper(), f"{FIX}!", f"  {FIX}."]
     memory.ingest([message(10 * number, text) for number, text in enumerate(variants)], now=NOW)

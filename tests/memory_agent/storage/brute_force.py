@@ -56,9 +56,10 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     assert view.time_span() == ((min(times), max(times)) if times else (None, None))
     fingerprints = {row: record_fingerprint(record) for row, record in records.items()}
     assert view.fingerprints[slots].tolist() == [fingerprints[row] for row in rows]
-    for fingerprint in set(fingerprints.values()):
-        alike = [row for row in rows if fingerprints[row] == fingerprint]
-        assert sorted(view.rows[view.same(fingerprint)].tolist()) == alike
+    alike = defaultdict(list)
+    for row in rows:
+        alike[fingerprints[row]].append(row)
+    assert [sorted(view.rows[same].tolist()) for same in view.same(slots)] == [alike[fingerprints[row]] for row in rows]
     windows = list(_windows(records))
     found = view.windows(slots, REACH)
     assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)

@@ -13,7 +13,7 @@ from hammering import hammered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memory_agent.storage.terms import fold, query_words, stems, text_words, word_spans
+from memory_agent.storage.terms import fold, pieces, query_words, stems, text_words
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r".*(bly|bli|logy|logies|logi|kked|kking)$")
@@ -49,10 +49,19 @@ def test_words_are_split_and_folded_as_by_fts5(text: str) -> None:
 
 @settings(deadline=None)
 @given(text=st.text(characters | st.characters()))
-def test_spans_and_folding_keep_every_word_apart(text: str) -> None:
-    spans = word_spans(text)
-    assert [fold(text[start:end]) for start, end in spans] == text_words(text)
+def test_pieces_and_folding_keep_every_word_apart(text: str) -> None:
+    split = pieces(text)
+    assert "".join(split) == text
+    assert [fold(word) for word in split[1::2]] == text_words(text)
     assert all(text_words(word) == [word] for word in text_words(text))
+
+
+@settings(deadline=None)
+@given(text=st.text(characters | st.characters() | st.sampled_from("aeioyinglsd")))
+@example("ies aed oing ys yes ayed sses sky")
+def test_a_stem_begins_as_its_word(text: str) -> None:
+    words = text_words(text)
+    assert [stem[0] for stem in stems(words)] == [word[0] for word in words]
 
 
 @settings(deadline=None)
