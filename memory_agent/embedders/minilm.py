@@ -27,15 +27,14 @@ from memory_agent.embedders.passages import (
     MOST_PASSAGES,
     WORDS_REVISION,
     Array,
-    Bits,
     Ints,
-    content_words,
+    add_words,
     cut,
-    kept_words,
-    query_words,
+    query_vectors,
+    query_words_of,
     signs,
     spans_of,
-    word_sums,
+    text_words_of,
 )
 from memory_agent.embedders.weights import WEIGHTS, prefixes_of
 from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
@@ -89,8 +88,10 @@ class MiniLM:
         tokens = self._wordpiece.read(text[: self._query_chars])
         ids = tokens.ids[: min(tokens.first, self._room(self._query_prefix))]
         vector, states = self._run(self._query_prefix, ids)
-        words, vectors = query_words(content_words(text[: self._query_chars], tokens).within(len(ids)), states)
-        return EmbeddedQuery(_read_only(vector), words, _read_only(vectors))
+        words = query_words_of(text[: self._query_chars], tokens, len(ids))
+        sums = np.zeros((len(words.names), len(vector)), np.float32)
+        add_words(words, states, sums)
+        return EmbeddedQuery(_read_only(vector), words.names, _read_only(query_vectors(sums)))
 
     def begin_text(self, text: str) -> Reading:
         """Return a reading of `text`, which runs the model once for each passage."""
@@ -147,24 +148,24 @@ class Reading:
         self._model = model
         self._text = text
         self._vectors: list[Embedding] = []
-        self._bits: list[Bits] = []
 
     def step(self) -> Embedded | None:
         """Embed the next passage; return the result after the last one. Raises `InvalidInputError`, `ModelError`."""
         if not self._vectors:
             self._tokens, self._passages = self._model.read(self._text)
-            self._words = kept_words(content_words(self._text, self._tokens))
+            self._words = text_words_of(self._text, self._tokens, int(self._passages[-1, 1]))
+            self._sums = np.zeros((len(self._words.names), self._model.info.ndim), np.float32)
         begin, end = self._passages[len(self._vectors)].tolist()
         vector, states = self._model.embed_passage(self._tokens.ids[begin:end])
         here, self._words = self._words.divided(begin, end)
+        add_words(here, states, self._sums)
         self._vectors.append(vector)
-        self._bits.append(signs(word_sums(here, states)))
         if len(self._vectors) < len(self._passages):
             return None
         return Embedded(
             _read_only(np.array(self._vectors)),
             _read_only(spans_of(self._passages, self._tokens, len(self._text))),
-            _read_only(np.concatenate(self._bits)),
+            _read_only(signs(self._sums)),
             len(self._tokens.ids),
         )
 

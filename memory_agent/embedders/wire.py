@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedded, EmbeddedQuery, word_bytes
+from memory_agent.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery, word_bytes
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
 
@@ -155,7 +155,8 @@ def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
     answer = decode_answer(frames)
     if answer.info is None or len(frames) != 3:
         raise ProtocolError("expected a query")
-    vector, words = _array(frames[1], _FLOAT, answer.info.ndim), _array(frames[2], _HALF, answer.info.ndim)
+    ndim = answer.info.ndim
+    vector, words = _array(frames[1], _FLOAT, ndim), _array(frames[2], _HALF, min(ndim, WORD_DIMENSIONS))
     if (len(vector), len(words)) != (1, len(answer.words)):
         raise ProtocolError(f"{len(vector)} vectors and {len(words)} of words are not those of a query")
     return answer.info, EmbeddedQuery(vector[0], answer.words, words)

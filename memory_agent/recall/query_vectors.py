@@ -2,7 +2,7 @@
 
 The running mean of the queries is kept with the store, without a flush of its own; what a crash loses is learned again.
 
-Shapes: d = dimensions of an embedding, q = words of the query.
+Shapes: d = dimensions of an embedding, q = words of the query, e = dimensions of a word.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SavedMean = tuple[str, bytes]
 class QueryVector(msgspec.Struct, frozen=True):
     """A query as embedded (`raw`, for `score`) and as searched with (`centred`), each (d,); `stamp` names the model.
 
-    `words` are its content words, folded, and `word_vectors` (q, d) theirs; `words_stamp` names how these are made. All
+    `words` are its content words, folded, and `word_vectors` (q, e) theirs; `words_stamp` names how these are made. All
     are empty with an embedder that makes none.
     """
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from memory_agent.embedded import Embedded
 from memory_agent.embedders import Embedder
 from memory_agent.embedders.minilm import MiniLM
-from memory_agent.embedders.passages import MOST_PASSAGES, MOST_QUERY_WORDS, MOST_TEXT_WORDS, OVERLAP
-from memory_agent.storage.terms import STOP_WORDS, fold, text_words
+from memory_agent.embedders.passages import MOST_PASSAGES, MOST_QUERY_WORDS, MOST_TEXT_WORDS, OVERLAP, text_words_of
+from memory_agent.storage.terms import fold, text_words
 
 FACT = "The kiln in the north workshop is fired with olive wood."
 FILLER = "The committee discussed the schedule of the next quarter and the colour of the new chairs at some length. "
@@ -83,7 +83,7 @@ def test_a_query_has_the_vectors_of_its_words(embedder: Embedder, int8_model: Mi
         assert found.words == expected.words
         assert found.word_vectors.dtype == np.float16
         assert np.array_equal(found.word_vectors, expected.word_vectors)
-        assert found.word_vectors.shape == (len(found.words), 384)
+        assert found.word_vectors.shape == (len(found.words), 256)
         np.testing.assert_allclose(np.linalg.norm(found.word_vectors.astype(np.float32), axis=1), 1.0, atol=1e-3)
 
 
@@ -92,23 +92,32 @@ def test_the_words_of_a_query_are_folded_distinct_and_without_stop_words(int8_mo
     assert words == ("kiln", "elodie", "bought", "mean")
     assert int8_model.embed_query("What was it?").words == ("what", "was", "it")
     assert int8_model.embed_query("?!").words == int8_model.embed_query("").words == ()
-    assert len(int8_model.embed_query(" ".join(f"w{number}" for number in range(60))).words) == MOST_QUERY_WORDS
+    assert len(int8_model.embed_query(" ".join(f"w{number}" for number in range(90))).words) == MOST_QUERY_WORDS
 
 
 def test_the_bits_of_a_word_are_the_signs_of_its_vector(float32_model: MiniLM) -> None:
     """A memory and a query of the same words have the same word vectors, so their signs agree."""
     text = "kiln olive workshop"
     found, query = made_of(float32_model, text), float32_model.embed_query(text)
-    bits = np.unpackbits(found.word_bits, axis=1).astype(bool)
-    assert bits.shape == (3, 384)
-    assert (np.count_nonzero(query.word_vectors, axis=1) >= 380).all()  # a few channels are dead
+    bits = np.unpackbits(found.word_bits, axis=1).astype(bool)[[1, 2, 0]]  # the longest stem is the first
+    assert bits.shape == (3, 256)
+    assert (np.count_nonzero(query.word_vectors, axis=1) >= 252).all()  # a few channels are dead
     assert (((query.word_vectors > 0) == bits) | (query.word_vectors == 0)).all()
+
+
+def test_words_of_one_stem_are_one_and_often_said_and_long_ones_are_kept(int8_model: MiniLM) -> None:
+    assert len(made_of(int8_model, "The kiln, two kilns, KILN!").word_bits) == 2  # and "two"
+    rare = " ".join(f"ab{number:03}" for number in range(100))
+    text = f"{rare} xyz xyz xyz xyz extraordinarily"  # ln 2 * 5, ln 5 * 3, ln 2 * 12
+    assert len(made_of(int8_model, text).word_bits) == MOST_TEXT_WORDS
+    names = text_words_of(text, int8_model.read(text)[0], 10_000).names
+    assert names[:3] == ("extraordinarili", "xyz", "ab000")
 
 
 def test_a_word_is_nearest_to_itself_in_another_text(int8_model: MiniLM) -> None:
     query = int8_model.embed_query("Which wood fires the kiln?")
-    signs = np.unpackbits(made_of(int8_model, FACT).word_bits, axis=1).astype(np.float32) * 2 - 1
-    words = [word for word in text_words(FACT) if word not in STOP_WORDS]
+    signs = np.unpackbits(made_of(int8_model, "kiln wood workshop north").word_bits, axis=1).astype(np.float32) * 2 - 1
+    words = ["workshop", "north", "kiln", "wood"]
     best = (query.word_vectors.astype(np.float32) @ signs.T).argmax(axis=1)
     nearest = dict(zip(query.words, (words[place] for place in best), strict=True))
     assert (nearest["wood"], nearest["kiln"]) == ("wood", "kiln")
@@ -149,7 +158,7 @@ def test_a_text_of_a_hundred_thousand_characters_is_read_to_the_last_passage(int
 @pytest.mark.parametrize(("text", "words"), [("", 0), ("?!… ...", 0), ("\u200b", 0), ("was it", 2), ("a" * 65, 0)])
 def test_texts_without_content_words(int8_model: MiniLM, text: str, words: int) -> None:
     found = made_of(int8_model, text)
-    assert found.word_bits.shape == (words, 48)
+    assert found.word_bits.shape == (words, 32)
     assert found.spans.tolist() == [[0, len(text)]]
 
 
