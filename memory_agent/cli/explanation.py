@@ -15,7 +15,7 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
-from memory_agent.cli.render import emit, plain, print_figures, print_table, shown
+from memory_agent.cli.render import emit, left_out, plain, print_figures, print_table, shown
 from memory_agent.recall.context import age, endings, repeats
 from memory_agent.recall.dates import describe
 from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
@@ -62,6 +62,8 @@ def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
         "degraded": result.degraded or "no",
         "dates understood": [describe(date) for date in result.dates] or "none",
     }
+    if result.excluded:
+        figures["left out"] = left_out(result)
     return figures | (_found(result) if result.memories else _nothing_found(result, asked))
 
 

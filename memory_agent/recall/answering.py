@@ -115,11 +115,11 @@ class Answering:
             "likeness": pick.choice.likeness,
             "like": None if like is None else "".join(self._ids([int(found.rows[like])])) or None,
             "repeats": self._repeats(pick),
-            "filter": "none" if search.mask is None else "exact",
+            "filter": "exact" if search.is_filtered else "none",
             "filters": _conditions(search),
             "dates": [msgspec.to_builtins(date) for date in search.dates],
             "dates_mode": query.dates,
-            "matching": None if search.mask is None else int(np.count_nonzero(search.mask)),
+            "matching": int(np.count_nonzero(search.mask)) if search.is_filtered and search.mask is not None else None,
         }
 
     def _repeats(self, pick: Pick) -> dict[str, object] | None:

@@ -25,8 +25,9 @@ import numpy as np
 
 from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.fusion import best_first
+from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.search import Search
-from memory_agent.records import SOURCES, MemoryRecord
+from memory_agent.records import MemoryRecord
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
@@ -37,7 +38,6 @@ ECHO_COSINE = 0.8
 SAME_COSINE = 0.9
 """Cosine from which it counts as the same request; the run of a merely similar one may have succeeded elsewhere."""
 
-_IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 _LONGER_CHARS = 60  # allowed beyond twice the query; longer texts say more and are not examined
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
@@ -63,13 +63,9 @@ def fold(places: Iterable[tuple[int, int]]) -> list[Leader]:
 
 
 def leaders_of(found: Candidates, search: Search) -> list[Leader]:
-    """Return all leaders, best first, without the memories of the asking run, which knows its own words."""
+    """Return all leaders, best first."""
     order = best_first(found.total, found.rows, found.rows.size)
-    leaders = fold(zip(order.tolist(), search.view.fingerprints[found.slots[order]].tolist(), strict=True))
-    if search.query.by_run is None or not leaders:
-        return leaders
-    own = search.view.of_run(search.query.by_run)[found.slots]
-    return [leader for leader in leaders if not own[leader.place]]
+    return fold(zip(order.tolist(), search.view.fingerprints[found.slots[order]].tolist(), strict=True))
 
 
 class QueryEchoes:
@@ -144,7 +140,7 @@ class QueryEchoes:
     def _requests(self, slots: Slots) -> dict[int, MemoryRecord]:
         """Return those of `slots` that might be the query in other words, with their memories."""
         view, vector = self._search.view, self._search.vector
-        slots = slots[_IS_REQUEST[view.sources[slots]]]
+        slots = slots[IS_REQUEST[view.sources[slots]]]
         if vector is not None and slots.size:
             cosines = view.vectors.cosines(vector.raw, slots)
             self._same.update(slots[cosines >= SAME_COSINE].tolist())

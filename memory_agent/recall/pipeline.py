@@ -1,6 +1,6 @@
 """A recall from query to answer.
 
-    search       the query's words and vector against every memory that passes the filter
+    search       the query's words and vector against every memory that passes the filter, the caller's own words aside
     shortlist    the best of them, scored exactly
     neighbours   what they gain from their session
     past use     what they gain from what runs used          (where the learner may rank)
@@ -36,7 +36,7 @@ from memory_agent.recall.query_vectors import QueryVectors
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import mmr
 from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate
+from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
 from sona.learner import Adaptation
@@ -64,23 +64,25 @@ class RecallPipeline:
         deadline = Deadline(query.deadline_ms)
         dates = _dates_in(query)
         recall_id = str(ULID.from_datetime(now))
-        memories = () if deadline.expired() else self._memories(query, dates, deadline, recall_id, now)
-        result = self._with_context(RecallResult(recall_id=recall_id, memories=memories, dates=dates), query, deadline)
+        result = RecallResult(recall_id=recall_id, memories=(), dates=dates)
+        if not deadline.expired():
+            result = self._with_memories(result, query, deadline, now)
+        result = self._with_context(result, query, deadline)
         deadline.expired()
         return msgspec.structs.replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
 
-    def _memories(
-        self, query: Query, dates: tuple[UnderstoodDate, ...], deadline: Deadline, recall_id: str, now: datetime
-    ) -> tuple[RetrievedMemory, ...]:
+    def _with_memories(self, result: RecallResult, query: Query, deadline: Deadline, now: datetime) -> RecallResult:
+        """Add the memories, and note the recall."""
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
-        searched = search(query, dates, self._archive.view, self._vectors, self._settings, deadline)
-        advice = self._advice(searched, recall_id)
+        view, store = self._archive.view, self._archive.store
+        searched = search(query, result.dates, view, store, self._vectors, self._settings, deadline)
+        advice = self._advice(searched, result.recall_id)
         picks = self._select(searched, advice)
-        memories = Answering(self._archive.store, searched, advice, picks).memories()
-        self._archive.store.touch([pick.row for pick in picks], now)
-        self._archive.store.note_recall(note_of(recall_id, query, searched.vector, advice, picks, now))
-        return memories
+        memories = Answering(store, searched, advice, picks).memories()
+        store.touch([pick.row for pick in picks], now)
+        store.note_recall(note_of(result.recall_id, query, searched.vector, advice, picks, now))
+        return msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
 
     def _advice(self, searched: Search, recall_id: str) -> Advice:
         if searched.vector is None or searched.query.mode != "hybrid":

@@ -123,7 +123,7 @@ def searched(
     query = make_query(text, 5, chosen, mode, 600_000, options, RecallSettings(), START)
     vector = None if seed is None else QueryVector(vector_of(seed + 1), vector_of(seed), "model")
     given: Any = GivenVector(vector)
-    return search(query, dates, world.archive.view, given, RecallSettings(), Deadline(600_000))
+    return search(query, dates, world.archive.view, world.archive.store, given, RecallSettings(), Deadline(600_000))
 
 
 def rows_in(found: Search) -> set[int]:
