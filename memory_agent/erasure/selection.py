@@ -55,7 +55,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             check_text("session_id", self.session_id)
             if not self.session_id.strip():
                 raise InvalidInputError("session_id", "is empty")
-        if self.filter is not None and self.filter == MemoryFilter():
+        if self.filter in (MemoryFilter(), MemoryFilter(exclude=Exclusion())):
             raise InvalidInputError("filter", "is empty, and would erase everything")
         if self.filter is not None and self.filter.min_score is not None:
             raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")

@@ -169,6 +169,13 @@ def test_an_empty_memory_answers_with_nothing_and_lacks_nothing(memory: Memory) 
         ({"filter": {"min_quality": 80}}, "filter.min_quality"),
         ({"filter": {"min_score": math.nan}}, "filter.min_score"),
         ({"filter": {"min_score": -1.5}}, "filter.min_score"),
+        ({"filter": {"exclude": {"colour": "red"}}}, "filter.exclude.colour"),
+        ({"filter": {"exclude": {"sessions": "s-1"}}}, "filter.exclude.sessions"),
+        ({"filter": {"exclude": {"since": "2026-02-01T00:00:00"}}}, "filter.exclude.since"),
+        ({"filter": {"exclude": {"events": ["\ud800"]}}}, "filter.exclude.events"),
+        ({"filter": {"exclude": {"records": [str(number) for number in range(1_001)]}}}, "filter.exclude.records"),
+        ({"by_session": ""}, "by_session"),
+        ({"by_event": 7}, "by_event"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_by_name(

@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 from samples import NOW, exact_ranking
 
-from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
+from memory_agent.records import Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes
 from memory_agent.storage.columns import Columns, View, record_fingerprint
 from memory_agent.storage.postings import Postings
@@ -37,6 +37,16 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
             chosen.min_quality is None
             or (record.quality_score is not None and record.quality_score >= chosen.min_quality)
         )
+        and (chosen.exclude is None or not _is_excluded(record, chosen.exclude))
+    )
+
+
+def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
+    return (
+        record.id in exclude.records
+        or record.session_id in exclude.sessions
+        or record.run_id in exclude.runs
+        or (exclude.since is not None and record.timestamp >= exclude.since)
     )
 
 
@@ -66,7 +76,8 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
 
 def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
     """Check the mask of a filter, and the time ranges of `within`."""
-    mask = view.mask(chosen)
+    named = () if chosen.exclude is None else chosen.exclude.records
+    mask = view.mask(chosen, [row for row, record in records.items() if record.id in named])
     passing = sorted(row for row, record in records.items() if passes(record, chosen))
     if mask is None:
         assert passing == sorted(records)

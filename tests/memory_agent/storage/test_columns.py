@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from samples import NOW, SMALL, memory, unit_vectors
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage import columns as columns_module
 from memory_agent.storage.changes import Change, Changes
 from memory_agent.storage.columns import Columns, record_fingerprint, section
@@ -72,6 +72,13 @@ filters = st.builds(
     tags=tags | st.lists(odd, max_size=2).map(tuple),
     min_quality=qualities | st.just(nan),
     min_score=st.none() | st.just(0.5),
+    exclude=st.none()
+    | st.builds(
+        Exclusion,
+        sessions=st.lists(names.filter(bool) | odd, max_size=2).map(tuple),
+        runs=st.lists(names.filter(bool) | odd, max_size=2).map(tuple),
+        since=st.none() | times,
+    ),
 )
 
 
