@@ -21,7 +21,7 @@ import numpy as np
 
 from memory_agent.learning.learner import Advice
 from memory_agent.recall.candidates import passing
-from memory_agent.recall.duplicates import ECHO_COSINE
+from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import highlights
 from memory_agent.recall.interleaving import Pick
@@ -32,7 +32,7 @@ from memory_agent.storage.indexes import Slots
 from memory_agent.storage.store import Store
 
 _MOST_ORIGINS = 8
-_MOST_ECHOES = 20
+_MOST_REQUESTS = 20
 
 
 class Answering:
@@ -61,7 +61,7 @@ class Answering:
     def _named(self, pick: Pick, same: Slots) -> list[int]:
         """Return the rows of all memories that the answer reads for a pick."""
         leader, like = pick.choice.leader, pick.choice.like
-        places = [*leader.echoes[:_MOST_ECHOES], *(() if like is None else (like,))]
+        places = [*leader.requests[:_MOST_REQUESTS], *(() if like is None else (like,))]
         return [pick.row, *pick.found.rows[places].tolist(), *self._lenders(pick), *self._newest(same)]
 
     def _lenders(self, pick: Pick) -> list[int]:
@@ -123,15 +123,15 @@ class Answering:
         }
 
     def _repeats(self, pick: Pick) -> dict[str, object] | None:
-        """Return the explanation of the echoes folded into a pick, the best ranked 20 by id; None without any."""
-        places = pick.choice.leader.echoes
+        """Return the explanation of the requests folded into a pick, the best ranked 20 by id; None without any."""
+        places = pick.choice.leader.requests
         if not places:
             return None
-        records = self._read(pick.found.rows[list(places[:_MOST_ECHOES])].tolist())
+        records = self._read(pick.found.rows[list(places[:_MOST_REQUESTS])].tolist())
         return {
             "count": len(places),
             "because": "asks what the query asks",
-            "least_cosine": ECHO_COSINE,
+            "least_cosine": REQUEST_COSINE,
             "ids": [record.id for record in records],
             "qualities": [record.quality_score for record in records],
         }
