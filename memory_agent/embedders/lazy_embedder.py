@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import structlog
 
 from memory_agent.embedders import (
     Embedder,
@@ -23,9 +26,11 @@ from memory_agent.embedders import (
     check_text,
     open_embedder,
 )
-from memory_agent.errors import EmbedderUnavailableError, ModelError
+from memory_agent.errors import EmbedderUnavailableError, MemoryAgentError, ModelError
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
+
+log = structlog.get_logger()
 
 _TRY_AGAIN_AFTER_S = 30.0
 _CLOSE_WAIT_S = 10.0
@@ -136,6 +141,19 @@ class _Waiting(Embedder):
 def _is_former(embedder: Embedder) -> bool:
     """Whether this is of the former protocol. `isinstance` would read `info`, for which a `RemoteEmbedder` must ask."""
     return getattr(type(embedder), "begin_query", Embedder.begin_query) is Embedder.begin_query
+
+
+@contextmanager
+def failing_as_model_error() -> Iterator[None]:
+    """Raise `ModelError` for what an embedder of the caller's own raises besides errors of ours; log its type alone."""
+    try:
+        yield
+    except MemoryAgentError:
+        raise
+    except Exception as error:
+        if structlog.is_configured():
+            log.error("embedder.failed", error=type(error).__name__)
+        raise ModelError(f"the embedder failed: {type(error).__name__}") from error
 
 
 def _settled(embed: Callable[[], Embeddings]) -> SettledVector:

@@ -16,7 +16,7 @@ from memory_agent.errors import EmbedderUnavailableError, ModelError
 
 if TYPE_CHECKING:
     from memory_agent.embedders import Embedder
-    from memory_agent.embedders.lazy_embedder import LazyEmbedder
+    from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
     from memory_agent.recall.deadline import Deadline
 
 _NO_PAIR = {
@@ -104,7 +104,8 @@ class TokenCounter:
         timeout_s = self._deadline.remaining_s - self._rest_s
         try:
             if timeout_s > 0:
-                return embedder.count_tokens(text, timeout_s)
+                with failing_as_model_error():
+                    return embedder.count_tokens(text, timeout_s)
             self._deadline.degrade("deadline")
         except EmbedderUnavailableError:
             self._deadline.degrade("embedder_timeout")
