@@ -16,7 +16,7 @@ from memory_agent.errors import EmbedderUnavailableError, ModelError
 
 if TYPE_CHECKING:
     from memory_agent.embedders import Embedder
-    from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
+    from memory_agent.embedders.lazy_embedder import LazyEmbedder
     from memory_agent.recall.deadline import Deadline
 
 _NO_PAIR = {
@@ -101,6 +101,8 @@ class TokenCounter:
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:
+        from memory_agent.embedders.lazy_embedder import failing_as_model_error  # the command line only estimates
+
         timeout_s = self._deadline.remaining_s - self._rest_s
         try:
             if timeout_s > 0:

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
+from structlog.testing import capture_logs
 from ulid import ULID
 
 from memory_agent import MemoryProvider
@@ -355,3 +357,42 @@ def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
         with pytest.raises(InvalidInputError, match=f"filter.{field}"):
             memory.recall("login", filter={field: ["\ud800"] if field == "tags" else "\ud800"}, now=NOW)
         assert memory.ingest([message(1)], now=NOW).kept == 1
+
+
+class FailingModel(OtherModel):
+    """An embedder of a caller's own that breaks on some texts, with errors that are not ours."""
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        if "at once" in text:
+            raise RuntimeError(text)
+        return _Failing() if "later" in text else super().begin_query(text, timeout_s)
+
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        raise ZeroDivisionError(texts[0])
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        raise KeyError(text)
+
+
+class _Failing:
+    def result(self) -> Any:
+        raise OSError("CUDA error")
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+@pytest.mark.parametrize("query", ["what fails at once", "what fails later"])
+def test_an_embedder_that_raises_anything_is_a_degradation_and_logged_by_type_alone(
+    tmp_path: Path, embedder: Embedder, query: str, mode: Mode
+) -> None:
+    failing = FailingModel(embedder)
+    with capture_logs() as logs, Memory.open(tmp_path / "a", embedder=failing) as memory:
+        assert memory.ingest([message(0, "It fails on Safari")], now=NOW).kept == 1
+        memory.remember("It fails at once on Safari")
+        result = memory.recall(query, mode=mode, context_tokens=200)
+        assert result.degraded == ("no_model",)
+        assert len(result.memories) == 2
+        assert memory.stats().without_vector == 2
+    failures = [entry for entry in logs if entry["event"] == "embedder.failed"]
+    assert {entry["error"] for entry in failures} >= {"ZeroDivisionError", "RuntimeError"}
+    assert all(set(entry) == {"event", "error", "log_level"} for entry in failures)
+    structlog.reset_defaults()  # `capture_logs` leaves it configured
