@@ -41,7 +41,7 @@ class Answers:
         settings: RelaySettings,
         admission: Admission,
         counts: Counter[str],
-        on_erased: Callable[[], None],
+        on_erased: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_erased` is called after each erasure, whose bytes are still in the file."""
         self._on_erased = on_erased
