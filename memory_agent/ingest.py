@@ -24,7 +24,7 @@ import msgspec
 from ulid import ULID
 
 from memory_agent.embedders import Embedder, PendingVector, PendingVectors, check_text, comparable
-from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError, UnhandledEventError
 from memory_agent.learning.run_records import Entry, RunRecords
 from memory_agent.records import (
@@ -171,20 +171,19 @@ class PendingTexts:
         self._queries: list[PendingVector] = []
         self._bulk: PendingVectors | None = None
         if self._texts:
-            with suppress(ModelError), failing_as_model_error():
+            with suppress(ModelError):
                 self._begin(embedder.get(), is_awaited=is_awaited)
 
     def result(self) -> Vectors:
         """Return the vectors; empty without a model, or when it fails or is late."""
         try:
-            with failing_as_model_error():
-                if self._bulk is not None:
-                    vectors: Iterable[Embedding] = self._bulk.result()
-                elif self._queries:
-                    vectors = [query.result() for query in self._queries]
-                else:
-                    return Vectors()
-                return Vectors(dict(zip(self._texts, vectors, strict=True)), self._embedder.get().info.stamp)
+            if self._bulk is not None:
+                vectors: Iterable[Embedding] = self._bulk.result()
+            elif self._queries:
+                vectors = [query.result() for query in self._queries]
+            else:
+                return Vectors()
+            return Vectors(dict(zip(self._texts, vectors, strict=True)), self._embedder.get().info.stamp)
         except ModelError:
             return Vectors()
 
