@@ -15,6 +15,7 @@ import msgspec
 from memory_agent.arguments import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
+from memory_agent.metadata import check_conditions
 from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile
 from memory_agent.settings import RecallSettings
 
@@ -22,7 +23,7 @@ MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
 """Different values of one filter field; a list of more is a mistake."""
 _NO_FILTER = MemoryFilter()
-_NAMES = ("session_id", "run_id", "channel_id", "agent_id")
+_NAMES = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
 
 
@@ -112,6 +113,7 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
             raise InvalidInputError(f"filter.{field}", "has no time zone")
     for field in (*_NAMES, *_LISTS):
         _check_unicode(field, getattr(chosen, field))
+    check_conditions("filter.metadata", chosen.metadata)
     _check_floor("min_quality", chosen.min_quality, least=0.0)
     _check_floor("min_score", chosen.min_score, least=-1.0)
     lists = {field: _distinct(field, getattr(chosen, field)) for field in _LISTS}

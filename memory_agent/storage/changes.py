@@ -22,7 +22,7 @@ OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword")  # their p
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One entry of the change log. `reword` is an update that altered the words of the memory."""
+    """One entry of the change log. `reword` is an update that altered the words or the metadata of the memory."""
 
     op: Op
     row: int
@@ -40,8 +40,8 @@ class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
     `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for one that is new in this range,
-    else `reword` when its words changed, `update` when only other fields did, and `vector` when only the vector did.
-    `new_vector`: `vector` was set in this range.
+    else `reword` when its words or metadata changed, `update` when only other fields did, and `vector` when only the
+    vector did. `new_vector`: `vector` was set in this range.
     """
 
     row: int

@@ -23,7 +23,7 @@ from samples import NOW, SMALL, memory, unit_vectors
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage import columns as columns_module
-from memory_agent.storage.changes import Change, Changes
+from memory_agent.storage.changes import Change, Changes, texts_of
 from memory_agent.storage.columns import Columns, record_fingerprint, section
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.store import Store
@@ -40,6 +40,11 @@ minutes = st.integers(-3, 3).map(lambda number: NOW + timedelta(minutes=number))
 microseconds = st.sampled_from([-1, 0, 1]).map(lambda number: timedelta(microseconds=number))
 times = st.builds(lambda time, off: time + off, minutes, microseconds)
 tags = st.lists(st.sampled_from(["x", "y", "s-1"]), max_size=3).map(tuple)
+keys = st.sampled_from(["a", "b", "a.b", "", "s-1"])
+leaves = st.sampled_from([None, True, False, 0, 1, 1.0, -0.0, 0.5, "1", "", "a", 2**63, 2.0**63])
+metadata = st.dictionaries(
+    keys, st.recursive(leaves, lambda below: st.lists(below, max_size=2) | st.dictionaries(keys, below, max_size=2))
+)
 records = st.fixed_dictionaries(
     {
         "text": words,
@@ -53,6 +58,9 @@ records = st.fixed_dictionaries(
         "run_id": names,
         "channel_id": names,
         "agent_id": names,
+        "type": names,
+        "phase": names,
+        "metadata": metadata,
         "tags": tags,
     }
 )
@@ -69,6 +77,13 @@ filters = st.builds(
     run_id=names | odd,
     channel_id=names,
     agent_id=names,
+    type=names | odd,
+    phase=names,
+    metadata=st.dictionaries(
+        st.sampled_from(["a", "b", "a.b", "a.b.a", "", "a.", "\ud800"]),
+        leaves | st.lists(leaves, min_size=1).map(tuple),
+        max_size=2,
+    ),
     tags=tags | st.lists(odd, max_size=2).map(tuple),
     min_quality=qualities | st.just(nan),
     min_score=st.none() | st.just(0.5),
@@ -120,6 +135,49 @@ class ColumnsModel(RuleBasedStateMachine):
         self.records[row] = msgspec.structs.replace(self.records[row], **taken)
         with self.store.batch() as batch:
             assert batch.update(self.records[row]) == row
+        self.follow(batch.changes, follow)
+
+    @rule(
+        data=st.data(),
+        fields=records,
+        vector=vectors,
+        is_new=st.booleans(),
+        keeps_words=st.booleans(),
+        follow=st.booleans(),
+    )
+    def upsert(
+        self,
+        data: st.DataObject,
+        fields: dict[str, Any],
+        vector: int | None,
+        is_new: bool,
+        keeps_words: bool,
+        follow: bool,
+    ) -> None:
+        """Replace a memory by its id; one that is new is added."""
+        record = memory(**fields, event_id="e-9", times_recalled=3)
+        row, given = None, None if vector is None else VECTORS[vector]
+        if self.records and not is_new:
+            row = self.some_row(data)
+            old = self.records[row]
+            kept = {name: getattr(old, name) for name in ("text", "title", "tags") if keeps_words}
+            record = msgspec.structs.replace(record, id=old.id, updated_at=NOW, **kept)
+        else:
+            record = msgspec.structs.replace(record, event_id=None)
+        with self.store.batch() as batch:
+            stored = batch.upsert(record, given)
+        if row is None:
+            row = self.store.row_of_id(record.id)
+            assert row is not None
+            assert stored == record
+        else:
+            usage = {name: getattr(old, name) for name in ("event_id", "times_recalled", "last_recalled_at", "utility")}
+            assert stored == msgspec.structs.replace(record, **usage)
+            if texts_of(old) != texts_of(record):
+                self.vectors.pop(row, None)
+        self.records[row] = stored
+        if given is not None:
+            self.vectors.setdefault(row, given)
         self.follow(batch.changes, follow)
 
     @precondition(lambda self: self.records)
