@@ -16,6 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile
 
 MOST_CONTEXT_TOKENS = 100_000
+MOST_LISTED = 1_000
 MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
 """A day. Clocks and sockets cannot count much further."""

@@ -74,7 +74,7 @@ def matches(metadata: Mapping[str, Any], conditions: Conditions) -> bool:
 
 
 def check_conditions(field: str, conditions: Conditions) -> None:
-    """Raise `InvalidInputError` for a path without values, too many, NaN, a large integer or a lone surrogate."""
+    """Raise `InvalidInputError` for what is no value, no values or too many, and what could not be stored."""
     count = 0
     for path, values in conditions.items():
         each = values if isinstance(values, tuple) else (values,)
@@ -88,7 +88,9 @@ def check_conditions(field: str, conditions: Conditions) -> None:
         raise InvalidInputError(field, f"has {count} values, at most {MOST_VALUES} are allowed")
 
 
-def _check(place: str, path: str, value: MetadataValue) -> None:
+def _check(place: str, path: str, value: object) -> None:
+    if value is not None and not isinstance(value, str | int | float):
+        raise InvalidInputError(place, "must be text, a number, true, false or null, or several of them")
     if isinstance(value, float) and not isfinite(value):
         raise InvalidInputError(place, "is not a finite number")
     if isinstance(value, int) and value not in _INTEGERS:

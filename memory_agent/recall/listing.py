@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.arguments import check_choice, check_whole
+from memory_agent.arguments import MOST_LISTED, check_choice, check_whole
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_filter
 from memory_agent.records import ORDERS, MemoryFilter, MemoryPage, MemoryRecord, Order
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Rows
 
-MOST_LISTED = 1_000
 _MOST_BYTES = 8 << 20  # of records in a page, which travels as one message
 
 

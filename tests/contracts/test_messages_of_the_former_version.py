@@ -79,8 +79,14 @@ MESSAGES = _recorded()
 IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAGES)]
 
 
+NEW = {"list"}
+"""Verbs that the former version did not have."""
+ADDED = {"type", "phase", "updated_at"}
+"""Fields of a record that it did not have."""
+
+
 def test_every_verb_was_recorded() -> None:
-    assert {message.verb.method for message in MESSAGES} == {verb.method for verb in VERBS if not verb.is_inner}
+    assert {message.verb.method for message in MESSAGES} == {verb.method for verb in VERBS if not verb.is_inner} - NEW
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=IDS)
@@ -100,9 +106,18 @@ def test_a_daemon_understands_an_older_client(message: Recorded) -> None:
 @pytest.mark.parametrize(
     "message", [message for message in MESSAGES if message.reply is not None], ids=lambda one: one.verb.method
 )
-def test_a_client_understands_an_older_daemon_whose_replies_had_these_bytes(message: Recorded) -> None:
+def test_a_client_understands_an_older_daemon_whose_replies_had_these_fields(message: Recorded) -> None:
     assert message.reply is not None
-    assert encode_result(decode_reply(message.reply, message.verb.result)) == message.reply
+    again = encode_result(decode_reply(message.reply, message.verb.result))
+    assert _without_added(decode_reply(again, Any)) == decode_reply(message.reply, Any)
+
+
+def _without_added(value: Any) -> Any:
+    """Leave out the fields that records got since then, which are empty."""
+    if isinstance(value, dict):
+        assert all(value[name] is None for name in ADDED & value.keys())
+        return {name: _without_added(one) for name, one in value.items() if name not in ADDED}
+    return [_without_added(one) for one in value] if isinstance(value, list) else value
 
 
 def test_a_host_answers_an_older_client(tmp_path: Path) -> None:

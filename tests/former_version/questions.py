@@ -103,7 +103,7 @@ UNLIKE = frozenset({
 which of two ways a filter was applied; there is one now.
 """
 
-ADDED: frozenset[str] = frozenset()
+ADDED = frozenset({"type", "phase", "updated_at"})
 """Fields that later versions answer besides."""
 
 TOLERANCE = 1e-4

@@ -4,7 +4,7 @@ The fixture is a data folder, an encrypted one with its key ring, a backup, an e
 unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
 `answers.json` holds what that version answered. What differs on purpose:
 
-- fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then: none);
+- fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then);
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
 - vectors are float32 and scores compared to 1e-4: another release of the engine may round differently.
