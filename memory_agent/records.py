@@ -78,8 +78,10 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime | None = None
 
 
-class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which memories an answer may contain. Every field that is set must match; an empty field matches all.
+
+    Fields that are not set do not travel: an older daemon refuses those it does not know, and must not meet them unset.
 
     `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
     quality. `min_score` is the least raw cosine; it excludes memories without a vector.

@@ -58,11 +58,20 @@ _OPTIONS: tuple[Callable[[Verb], Verb], ...] = (
     ),
     click.option("--min-quality", type=click.FloatRange(0, 1), help="With at least this known quality."),
 )
+_FIELDS = (
+    *("kinds", "sources", "since", "until", "run_id", "channel_id", "agent_id", "type", "phase", "tags"),
+    *("provenance", "min_quality"),
+)
 
 
 def filter_options(command: Verb) -> Verb:
     """Add the options of a filter, and pass them as a `MemoryFilter` named `filter`."""
-    return _SESSION(selection_options(command))
+
+    @functools.wraps(command)
+    def with_session(*arguments: Any, filter: MemoryFilter, session_id: str | None, **named: Any) -> Any:
+        return command(*arguments, filter=msgspec.structs.replace(filter, session_id=session_id), **named)
+
+    return _SESSION(selection_options(with_session))
 
 
 def selection_options(command: Verb) -> Verb:
@@ -70,7 +79,7 @@ def selection_options(command: Verb) -> Verb:
 
     @functools.wraps(command)
     def with_filter(*arguments: Any, metadata: Sequence[Pair], **named: Any) -> Any:
-        own = {name: named.pop(name) for name in MemoryFilter.__struct_fields__ if name in named}
+        own = {name: named.pop(name) for name in _FIELDS}
         wanted: dict[str, Any] = {}
         for path, value in metadata:
             wanted[path] = (*wanted.get(path, ()), value)
