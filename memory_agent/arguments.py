@@ -96,6 +96,16 @@ def check_time(field: str, value: object) -> datetime:
     return value
 
 
+def located(message: str) -> tuple[str, str]:
+    """Return the field and the reason in a message of msgspec, "reason - at `$.field`"; an unknown field is named."""
+    reason, _, path = message.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    unknown = reason.partition("contains unknown field ")[2].strip("`")
+    if not unknown:
+        return field, reason
+    return ".".join(part for part in (field, unknown) if part), "there is no such field"
+
+
 def _check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(field, "must be true or false")

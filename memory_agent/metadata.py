@@ -48,7 +48,7 @@ def number_of(path: str, value: MetadataValue) -> int:
     elif isinstance(value, str):
         told = f'"{value}'
     else:
-        told = f"={int(value) if value == int(value) else value!r}"
+        told = f"={int(value) if not isinstance(value, float) or value.is_integer() else value!r}"
     data = f"{len(path)} {path}{told}".encode("utf-8", "surrogatepass")
     number = xxhash.xxh3_64_intdigest(data)
     return number - (1 << 64) if number >> 63 else number

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from memory_agent import errors
+from memory_agent.arguments import located
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1
@@ -194,8 +195,8 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        field, reason = _locate(str(error))
-        raise errors.InvalidInputError(field, reason) from error
+        field, reason = located(str(error))
+        raise errors.InvalidInputError(field or "params", reason) from error
 
 
 def decode_request(data: bytes) -> Request:
@@ -270,9 +271,3 @@ def _why_unfit(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return f"is not valid Unicode: lone surrogate at {error.start}"
     return f"cannot be sent: {error}"
-
-
-def _locate(message: str) -> tuple[str, str]:
-    """Split msgspec's "reason - at `$.field`" into field and reason."""
-    reason, _, path = message.partition(" - at `")
-    return path.rstrip("`").removeprefix("$.").removeprefix("$") or "params", reason

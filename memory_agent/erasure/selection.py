@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
+from memory_agent.arguments import located
 from memory_agent.embedders import check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
@@ -41,7 +42,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             try:
                 filter = msgspec.convert(filter, MemoryFilter)
             except msgspec.ValidationError as error:
-                raise InvalidInputError("filter", str(error)) from error
+                field, reason = located(str(error))
+                raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
         return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
 
     def check(self) -> None:

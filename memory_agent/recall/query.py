@@ -12,7 +12,15 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.arguments import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
+from memory_agent.arguments import (
+    RecallOptions,
+    check_deadline_ms,
+    check_mode,
+    check_options,
+    check_time,
+    check_whole,
+    located,
+)
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import check_conditions
@@ -106,7 +114,8 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
     try:
         chosen = msgspec.convert(dict(fields), MemoryFilter)
     except msgspec.ValidationError as error:
-        raise _of_filter(str(error)) from error
+        field, reason = located(str(error))
+        raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
     for field in ("since", "until"):
         time = getattr(chosen, field)
         if time is not None and time.tzinfo is None:
@@ -170,14 +179,6 @@ def _check_floor(field: str, value: float | None, least: float) -> None:
     """Refuse a floor out of range, such as a percentage for a fraction."""
     if value is not None and not least <= _check_number(f"filter.{field}", value) <= 1.0:
         raise InvalidInputError(f"filter.{field}", f"must be from {least:g} to 1")
-
-
-def _of_filter(message: str) -> InvalidInputError:
-    reason, _, path = message.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").removeprefix(".")
-    unknown = reason.partition("contains unknown field ")[2].strip("`")
-    path = ".".join(part for part in ("filter", field, unknown) if part)
-    return InvalidInputError(path, "there is no such field" if unknown else reason)
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
