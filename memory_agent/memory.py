@@ -440,15 +440,13 @@ class Memory:
         1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
         other memories. Raises `InvalidInputError`, also for a filter with `min_score`.
 
-        >>> for number in range(3):
-        ...     record = memory.remember(f"Step {number}", metadata={"step": number})
+        >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
         >>> page = memory.list(order="oldest", limit=2)
         >>> [record.text for record in page.records], page.total
         (['Step 0', 'Step 1'], 3)
-        >>> [record.text for record in memory.list(order="oldest", after=page.next_cursor).records]
+        >>> third = memory.list({"metadata": {"step": 2}}, order="oldest", after=page.next_cursor)
+        >>> [record.text for record in third.records]
         ['Step 2']
-        >>> [record.text for record in memory.list({"metadata": {"step": 1}}).records]
-        ['Step 1']
         """
         with self._call():
             return list_page(self._archive, filter, order, limit, after)
