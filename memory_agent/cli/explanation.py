@@ -80,7 +80,7 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
     """Return the figures of the query alone, since only memories carry explanations."""
     return {
         "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
-        "filters": _conditions(msgspec.structs.asdict(asked.filter)) or "none",
+        "filters": _conditions(msgspec.to_builtins(asked.filter)) or "none",
         "memories that pass": "none was found",
     }
 
@@ -92,9 +92,7 @@ def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _conditions(filters: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{field} {shown(value)}" for field, value in filters.items() if field != "spans" and value not in (None, ())
-    ]
+    return [f"{field} {shown(value)}" for field, value in filters.items() if field != "spans"]
 
 
 def _is_learned(result: RecallResult) -> bool:
