@@ -155,6 +155,17 @@ def read_history(folder: Path, user_id: str) -> History:
     return History(erasures=tuple(erasures), unread=unread)
 
 
+def history_bytes(folder: Path, user_id: str) -> int:
+    """Return the size of a user's history, which changes with every entry; 0 without one. Raises `StoreError`."""
+    file = _file(folder, user_id)
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
+
+
 def _encode(erasure: Erasure) -> bytes:
     """Return a line with its checksum: a flipped bit in a fingerprint would silently undo an erasure."""
     content = msgspec.json.encode(erasure)
