@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from samples import NOW, exact_ranking
 
+from memory_agent.metadata import numbers_of
 from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes
 from memory_agent.storage.columns import Columns, View, record_fingerprint
@@ -87,6 +88,7 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     for fingerprint in set(fingerprints.values()):
         alike = [row for row in rows if fingerprints[row] == fingerprint]
         assert sorted(view.rows[view.same(fingerprint)].tolist()) == alike
+    assert view.metadata_of(slots) == [numbers_of(records[row].metadata) for row in rows]
     windows = list(_windows(records))
     found = view.windows(slots, REACH)
     assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)

@@ -294,6 +294,22 @@ def test_many_values_of_metadata_are_as_exact_as_few() -> None:
         assert_filters(view, records, MemoryFilter(metadata={"n": tuple(range(many)), "of": tuple(range(0, 900, 3))}))
 
 
+@pytest.mark.parametrize(("before", "after"), [({"a": 1}, {"a": 2}), ({"a": 1}, {"a": True}), ({"a": [1]}, {})])
+def test_metadata_that_changed_alone_is_found_as_it_is_now(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    record, columns = memory(metadata=before), Columns(VectorTable(), Postings())
+    with Store.open(tmp_path, SMALL) as store:
+        for metadata in (before, after):
+            record = msgspec.structs.replace(record, metadata=metadata)
+            with store.batch() as batch:
+                batch.upsert(record, VECTORS[0])
+            columns.apply(batch.changes)
+            assert_holds(columns.view, {1: record}, {1: VECTORS[0]})
+            for value in (1, 2, True):
+                assert_filters(columns.view, {1: record}, MemoryFilter(metadata={"a": value}))
+
+
 def test_metadata_of_a_former_store_is_found_and_its_event_type_is_the_type(tmp_path: Path) -> None:
     """Records of 0.1.0 end with their metadata."""
     told = {"event_type": "chat.user_msg", "host": {"name": "staging"}}
