@@ -26,7 +26,7 @@ from memory_agent.metadata import numbers_of, wanted_numbers
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Rows, texts_of
 from memory_agent.storage.codec import microseconds, time_of
-from memory_agent.storage.column import Column, Sorted
+from memory_agent.storage.column import Column, Sorted, are_any
 from memory_agent.storage.indexes import (
     Arrays,
     LoadedArrays,
@@ -76,7 +76,6 @@ _NO_NAME = -1
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
-_FEW = 8  # tags or values; each is compared at .3 us per 1,000 of all, more are looked up at 3 us together
 _STEP = 1_000  # memories applied, and published, at a time
 _MOST_UNSORTED = 4_096  # fingerprints at the end that are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
@@ -234,7 +233,7 @@ class View:
     def _has_any(self, slots: str, values: npt.NDArray[Any], chosen: list[int]) -> Mask:
         """Return which slots (n,) stand beside any of the `chosen` values."""
         found = np.zeros(self.count, dtype=np.bool_)
-        found[self._arrays[slots][_are_any(values, chosen)]] = True
+        found[self._arrays[slots][are_any(values, chosen)]] = True
         return found
 
 
@@ -585,20 +584,6 @@ def section(arrays: LoadedArrays, part: Literal["vectors", "words"]) -> LoadedAr
 
 def _column(type_: type[np.generic], values: npt.NDArray[Any] | None = None) -> Column[Any]:
     return Column(np.empty(0, dtype=type_) if values is None else np.asarray(values, dtype=type_))
-
-
-def _are_any(values: npt.NDArray[Any], chosen: Sequence[int]) -> Mask:
-    """Return which values (k,) are any of the chosen ones; many are found by their last 16 bits first."""
-    found = np.zeros(len(values), dtype=np.bool_)
-    for number in chosen if len(chosen) <= _FEW else ():
-        found |= values == number
-    if len(chosen) > _FEW:
-        wanted = np.array(chosen, dtype=values.dtype)
-        is_last = np.zeros(1 << 16, dtype=np.bool_)
-        is_last[wanted.astype(np.uint16)] = True
-        likely = np.flatnonzero(is_last[values.astype(np.uint16)])
-        found[likely[np.isin(values[likely], wanted)]] = True
-    return found
 
 
 def _is_any(places: npt.NDArray[np.uint8], names: Sequence[str], chosen: Sequence[str]) -> Mask:
