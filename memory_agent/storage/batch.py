@@ -422,6 +422,15 @@ class Batch(Snapshot):
         else:
             self._write(PENDING, row, b"")
 
+    def _write_usage(self, row: int, usage: Usage) -> None:
+        self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
+
+    def _await_all(self) -> None:
+        """Let every memory wait."""
+        self._transaction.clear(PENDING)
+        keys = ((key, b"") for key, _ in self._transaction.scan_stored(RECORDS))  # rows are not encrypted
+        self._transaction.append_all(PENDING, list(keys))
+
     def _drop_vectors(self) -> None:
         for database in (VECTORS, PASSAGES, WORD_BITS):
             self._transaction.clear(database)
