@@ -3,12 +3,12 @@
     sona_score = vector and lexical fused + date_boost + context + contiguity + learned - likeness
     learned    = association + shift + outcome
 
-These are fields of `explanation`. `vector` is the cosine, `lexical` BM25 as a share of the best match, `words` and `near`
-how well the query's words are met, and `alpha` the weight of the first. `centred`: always False since queries are not
-centred any more. `learned` is what the learner added, 0 unless its ranking brought the memory
-in (`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else
-those most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new
-ones may be added, none changes its meaning.
+These are fields of `explanation`. `vector` is the cosine, `lexical` BM25 as a share of the best match, `words` and
+`near` say how well the query's words are met, and `alpha` is the weight of the first; `centred` is always False, since
+queries are not centred any more. `learned` is what the learner added, 0 unless its ranking brought the memory in
+(`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else those
+most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new ones
+may be added, none changes its meaning.
 """
 
 from __future__ import annotations
