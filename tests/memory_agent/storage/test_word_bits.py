@@ -107,7 +107,7 @@ def test_words_of_other_dimensions_are_not_compared_and_not_taken() -> None:
     with pytest.raises(IndexDamagedError):
         bits.append([made(rng, 1, WIDTH + 1)])
     with pytest.raises(IndexDamagedError):
-        bits.set(np.array([0]), [Words(np.zeros((1, WIDTH + 1), np.uint8), 1)])
+        bits.set(np.array([0]), [1], [1], np.zeros((1, WIDTH + 1), np.uint8))
 
 
 @given(seeds, st.lists(st.sampled_from(["append", "set", "remove", "keep"]), max_size=25))
@@ -123,9 +123,9 @@ def test_any_history_leaves_what_a_dict_holds(seed: int, steps: list[str]) -> No
             held |= dict(enumerate(added, len(held)))
             bits.append(added)
         elif step == "set":
-            given_words = [Words(rng.integers(0, 256, (2, WIDTH), dtype=np.uint8), 7) for _ in some]
-            held |= dict(zip(some.tolist(), given_words, strict=True))
-            bits.set(some, given_words)
+            words = rng.integers(0, 256, (2 * len(some), WIDTH), dtype=np.uint8)
+            held |= {slot: Words(words[2 * i : 2 * i + 2], 7) for i, slot in enumerate(some.tolist())}
+            bits.set(some, [7] * len(some), [2] * len(some), words)
         elif step == "remove":
             held |= dict.fromkeys(some.tolist())
             bits.remove(some)
