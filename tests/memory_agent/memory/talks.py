@@ -27,7 +27,7 @@ from memory_agent.storage.archive import Archive
 
 NDIM = 16
 START = datetime(2026, 1, 1, tzinfo=UTC)
-VOCABULARY = tuple(["walnut", "ferry", "copper", "lantern", "orchid", "gravel", "violin", "marsh", "comet", "saddle"])
+VOCABULARY = ("walnut", "ferry", "copper", "lantern", "orchid", "gravel", "violin", "marsh", "comet", "saddle")
 INFO = EmbedderInfo(model="m", model_sha256="0" * 64, scheme="int8", runtime="r", ndim=NDIM, words="signs")
 SHOWN = MemoryFilter(agent_id="shown")
 
