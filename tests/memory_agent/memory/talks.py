@@ -33,11 +33,15 @@ SHOWN = MemoryFilter(agent_id="shown")
 
 
 class Turn(NamedTuple):
-    """What is said in one memory; `length` in tokens. `is_known`: its words are, else they come from its text alone."""
+    """What is said in one memory; `length` in tokens. `is_known`: its words are, else they come from its text alone.
+
+    `padding`: how many words that no query has follow the others.
+    """
 
     session: int | None
     words: tuple[str, ...]
     length: int = 8
+    padding: int = 0
     is_asking: bool = False
     is_known: bool = True
     has_vector: bool = True
@@ -45,7 +49,8 @@ class Turn(NamedTuple):
 
     @property
     def text(self) -> str:
-        return " ".join(self.words) + ("?" if self.is_asking else "")
+        said = [*self.words, *["padding"] * self.padding]
+        return (" ".join(said) or "-") + ("?" if self.is_asking else "")
 
     @property
     def tokens(self) -> int:
@@ -79,6 +84,7 @@ turns = st.builds(
     session=st.none() | st.integers(0, 2),
     words=words,
     length=st.integers(0, 400),
+    padding=st.sampled_from([0, 0, 1, 3, 40]),
     is_asking=st.booleans(),
     is_known=st.booleans() | st.just(True),
     has_vector=st.booleans() | st.just(True),
@@ -140,7 +146,7 @@ def asked_of(
     text = " ".join(said) + ("?" if asks else "")
     query = make_query(text, 5, filter, mode, 600_000, options, settings, START)
     given: Any = _Given(query_vector(said, info))
-    return search(query, (), archive.view, given, settings, deadline or Deadline(600_000))
+    return search(query, (), archive.view, archive.store, given, settings, deadline or Deadline(600_000))
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
@@ -166,7 +172,7 @@ class _Given:
 def _record(number: int, turn: Turn) -> MemoryRecord:
     return MemoryRecord(
         id=f"turn-{number:06d}",
-        text=turn.text or "-",
+        text=turn.text,
         source="user_input",
         kind="episode",
         timestamp=START + timedelta(minutes=number),

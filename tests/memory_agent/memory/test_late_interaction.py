@@ -30,17 +30,19 @@ OTHER_SCHEME = msgspec.structs.replace(INFO, scheme="float32")
 
 
 def similarity(word: str, turn: Turn, *, compared: bool) -> float:
-    """How near `word` is to the nearest word of a turn; by the text where the turn's words are not known."""
+    """How near `word` is to the nearest word of a turn, which may be itself."""
+    has_word = word in turn.words
     signs = signs_of(turn)
-    if compared and turn.has_words and len(signs):
-        products = np.where(signs, 1.0, -1.0) @ word_vector(word).astype(np.float64)
-        return float(products.max() / np.sqrt(NDIM))
-    return formula._SAME_WORD if word in turn.words else 0.0
+    if not compared or not turn.has_words or not len(signs):
+        return formula._SAME_WORD if has_word else 0.0
+    products = np.where(signs, 1.0, -1.0) @ word_vector(word).astype(np.float64)
+    nearest = float(products.max() / np.sqrt(NDIM))
+    return max(nearest, formula._SAME_WORD) if has_word else nearest
 
 
 def met(word: str, turn: Turn, *, compared: bool) -> float:
-    gained = formula._STEEPNESS * max(similarity(word, turn, compared=compared), 0.0) ** 2
-    return gained - formula._DISCOUNT * log(max(turn.tokens, formula._LEAST_TOKENS))
+    gained = formula._GAIN * max(similarity(word, turn, compared=compared), 0.0) ** formula._STEEPNESS
+    return gained - formula._DISCOUNT * log(max(len(turn.words) + turn.padding, formula._LEAST_WORDS))
 
 
 def expected(talk: Talk, words: Sequence[str], slots: Sequence[int], *, compared: bool = True) -> Met:
@@ -132,8 +134,8 @@ def test_words_two_places_away_in_the_session_help_and_no_others(tmp_path: Path)
 
 
 def test_a_longer_text_with_the_same_words_is_met_less(tmp_path: Path) -> None:
-    lengths = [0, formula._LEAST_TOKENS, 5, 50, 500]
-    with open_talk(tmp_path / "a", [Turn(None, ("walnut",), length) for length in lengths]) as talk:
+    paddings = [0, formula._LEAST_WORDS - 1, formula._LEAST_WORDS, 50, 500]
+    with open_talk(tmp_path / "a", [Turn(None, ("walnut",), padding=padding) for padding in paddings]) as talk:
         found = score(asked_of(talk.archive, ["walnut"]))
     assert found.own[0] == found.own[1]
     assert (np.diff(found.own[1:]) < 0).all()
