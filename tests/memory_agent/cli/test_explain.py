@@ -18,7 +18,7 @@ from memory_agent.storage.folders import user_folder
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
 
-HANGS = "The deploy of the billing service hangs at the health check"
+HANGS = "Why does the deploy of the billing service hang at the health check?"
 VPN = "It was the tunnel: reconnecting fixed it"
 
 
@@ -46,7 +46,7 @@ def diary(data_dir: Path) -> None:
         )
 
 
-QUESTION = ("recall", "why did the deploy hang last week", "--at", "2026-02-25")
+QUESTION = ("recall", "why did the deploy hang last week?", "--at", "2026-02-25")
 
 
 @pytest.mark.usefixtures("diary")
