@@ -3,11 +3,12 @@
     sona_score = vector and lexical fused + date_boost + context + contiguity + learned - likeness
     learned    = association + shift + outcome
 
-These are fields of `explanation`. `vector` is the cosine of the centred query, `lexical` BM25 as a share of the best
-match, and `alpha` the weight of the first. `learned` is what the learner added, 0 unless its ranking brought the memory
-in (`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else
-those most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new
-ones may be added, none changes its meaning.
+These are fields of `explanation`. `vector` is the cosine, `lexical` BM25 as a share of the best match, `words` and
+`near` say how well the query's words are met, and `alpha` is the weight of the first; `centred` is always False, since
+queries are not centred any more. `learned` is what the learner added, 0 unless its ranking brought the memory in
+(`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else those
+most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new ones
+may be added, none changes its meaning.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class Answering:
             "lexical": float(lexical_share(found.bm25[place : place + 1], found.best_bm25)[0]),
             "words": float(found.words[place]),
             "near": float(found.near[place]),
+            "centred": False,
             "alpha": search.settings.vector_weight if is_hybrid(search) else float(search.cosines is not None),
             "fused": float(found.fused[place]),
             "date_boost": float(found.dates[place]),

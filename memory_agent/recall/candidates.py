@@ -126,7 +126,7 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
         return _NO_SLOTS
     values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
     slots = highest(values, limit)
-    if search.query.mode == "vector" and slots.size > sure:
+    if search.query.mode == "vector" and slots.size >= sure:
         exact = search.view.vectors.cosines(search.vector.raw, slots)
         floor = float(np.partition(exact, slots.size - sure)[slots.size - sure]) - search.cosines.error
         if floor < values[slots].min():

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memory_agent.embedders import comparable_words
 from memory_agent.recall.fusion import places_of
 from memory_agent.recall.search import Search
 from memory_agent.storage.indexes import Scores, Slots
@@ -59,7 +60,7 @@ def late_interaction(search: Search, slots: Slots) -> Met:
 def _similarities(search: Search, slots: Slots) -> tuple[tuple[str, ...], Scores]:
     """Return the content words of the query, and their similarities (q, n) to the nearest word of each memory."""
     view, vector = search.view, search.vector
-    if vector is None or not vector.words or vector.words_stamp != view.words_stamp:
+    if vector is None or not vector.words or not comparable_words(vector.words_stamp, view.words_stamp):
         words = tuple(search.words)
         return words, np.where(view.words.hits(words, slots), _SAME_WORD, 0.0)
     found = np.nan_to_num(view.word_bits.similarities(vector.word_vectors, slots))

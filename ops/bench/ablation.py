@@ -35,7 +35,6 @@ PAGE = Path(__file__).with_name("ablation.md")
 _TOP_K = 100
 _SHIPPED = "shipped"
 _PARTS: dict[str, dict[str, object]] = {
-    "centring": {"centering": False},
     "contiguity": {"contiguity": 0.0},
     "words in context": {"context_words": 0.0},
     "times": {"dates": "ignore"},
@@ -58,7 +57,7 @@ def lines() -> list[Line]:
     """Return the lines: each side alone, then cumulative parts, then all parts but one."""
     without = {name: value for part in _PARTS.values() for name, value in part.items()}
     found = [
-        Line("vectors alone", "vector", RecallSettings(centering=False)),
+        Line("vectors alone", "vector", RecallSettings()),
         Line("words alone", "lexical", RecallSettings()),
         Line("fusion", "hybrid", _settings(without)),
     ]

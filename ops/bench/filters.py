@@ -34,7 +34,7 @@ _WARM_UP = 20
 _TOP_K = 10
 _TOLERANCE = 1e-3  # vectors are stored as float16
 _SETTINGS = Settings(
-    recall=RecallSettings(centering=False, dates="ignore"),
+    recall=RecallSettings(dates="ignore"),
     learning=LearningSettings(mode="off"),
 )
 
