@@ -33,6 +33,7 @@ class RecallOptions(TypedDict, total=False):
     `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
+    `min_relevance`: the least relevance of a memory in the answer, 0 to 1; 0 answers with the best there are.
     """
 
     profile: Profile | None
@@ -41,6 +42,7 @@ class RecallOptions(TypedDict, total=False):
     context_tokens: int | None
     with_embedding: bool | None
     by_run: str | None
+    min_relevance: float | None
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
@@ -95,6 +97,12 @@ def check_time(field: str, value: object) -> datetime:
     return value
 
 
+def _check_share(field: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise InvalidInputError(field, "must be a number from 0 to 1")
+    return float(value)
+
+
 def _check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(field, "must be true or false")
@@ -118,5 +126,6 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "context_tokens": lambda field, value: check_whole(field, value, MOST_CONTEXT_TOKENS),
     "with_embedding": _check_flag,
     "by_run": _check_run,
+    "min_relevance": _check_share,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -93,6 +93,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     reference_offset_s: float | None = None
     reference_zone: str | None = None
     by_run: str | None = None
+    min_relevance: float | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -129,6 +130,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "context_tokens": self.context_tokens,
             "with_embedding": self.with_embedding,
             "by_run": self.by_run,
+            "min_relevance": self.min_relevance,
         }
 
     @property
@@ -146,7 +148,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     @property
     def version(self) -> int:
         """2 where an option is set that a daemon of version 1 would ignore."""
-        newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
+        newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run, self.min_relevance)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
 
 

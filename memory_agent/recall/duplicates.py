@@ -93,6 +93,10 @@ class QueryEchoes:
         self._same: set[int] = set()
         self._kept: int | None = None
 
+    def __contains__(self, slot: int) -> bool:
+        """Whether a slot is an echo, as far as candidates were examined."""
+        return slot in self._echoes
+
     def leave_enough(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> bool:
         """Return whether there are `wanted` leaders, echoes beyond the first aside."""
         examined, surplus = self._examined(found, leaders, wanted)
