@@ -54,6 +54,11 @@ from memory_agent.records import (
     "--provenance", multiple=True, type=click.Choice(PROVENANCES), help="Only of this provenance. Repeatable."
 )
 @click.option("--min-quality", type=click.FloatRange(0, 1), help="Only with at least this known quality.")
+@click.option(
+    "--min-relevance",
+    type=click.FloatRange(0, 1),
+    help="Only with at least this relevance; 0 for the best there are. Default: the setting recall.min_relevance.",
+)
 @click.option("--mode", type=click.Choice(MODES), help="How to search. Default: the setting recall.mode.")
 @click.option(
     "--deadline-ms",
@@ -76,6 +81,7 @@ def recall(
     text: str,
     top_k: int | None,
     profile: Profile | None,
+    min_relevance: float | None,
     mode: Mode | None,
     deadline_ms: float | None,
     dates: Dates | None,
@@ -90,7 +96,7 @@ def recall(
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
     Uses the daemon of the data folder, or the files if none runs. Parts that were unavailable (no model, a deadline)
-    are listed as degraded. Finding no memories is not an error.
+    are listed as degraded. Memories that do not bear on TEXT are left out, so there may be none, which is not an error.
 
     \b
     Examples:
@@ -117,6 +123,7 @@ def recall(
             context_tokens=(max_tokens or USUAL_TOKENS) if as_context else None,
             with_embedding=with_embedding,
             by_run=by_run,
+            min_relevance=min_relevance,
         )
     if as_context:
         _print_context(result, target.as_json)
