@@ -1,6 +1,7 @@
 """What a model makes of a memory and of a query, and the text of a memory that it reads.
 
-Shapes: p passages of a text, w words kept of it, q words of a query, d dimensions, b = d / 8 bytes of a word's signs.
+Shapes: p passages of a text, w words kept of it, q words of a query, d dimensions, e those of a word: the first 256,
+b = e / 8 bytes of a word.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import numpy.typing as npt
 
 from memory_agent.records import Embedding, MemoryRecord
 
+WORD_DIMENSIONS = 256
+"""Of the vectors of words. All 384 of the default model gain nothing."""
+
 
 class Embedded(msgspec.Struct, frozen=True, eq=False):
     """What a model makes of one text.
 
     `vectors` (p, d) float32, of unit length: its passages in order, p >= 1; the first is the vector of the text's
     beginning, which is all of a text that fits the model's window. `spans` (p, 2) int32: where each passage begins and
-    ends in the text, in characters. `word_bits` (w, b) uint8: the signs of its content words' vectors; w is 0 with an
-    embedder that makes none. `length`: its tokens before any cut, 0 if unknown.
+    ends in the text, in characters. `word_bits` (w, b) uint8: the signs of the vectors of its content
+    words, the most telling first; w is 0 with an embedder that makes none. `length`: its tokens before any cut, 0 if
+    unknown.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -36,7 +41,7 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
     """What a model makes of a query.
 
     `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded as by
-    `storage.terms.fold`; `word_vectors` (q, d) float16 of unit length: theirs. Both are empty with an embedder that
+    `storage.terms.fold`; `word_vectors` (q, e) float16 of unit length: theirs. Both are empty with an embedder that
     makes none.
     """
 
@@ -50,10 +55,15 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
         return self.vector.nbytes + self.word_vectors.nbytes
 
 
+def word_bytes(ndim: int) -> int:
+    """Return the bytes of a word's signs, of a model with `ndim` dimensions."""
+    return -(-min(ndim, WORD_DIMENSIONS) // 8)
+
+
 def of_vector(text: str, vector: Embedding) -> Embedded:
     """Return what is known of a text of which only the (d,) vector is: one passage and no words."""
     spans = np.array([[0, len(text)]], dtype=np.int32)
-    return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, len(vector) // 8), np.uint8))
+    return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, word_bytes(len(vector))), np.uint8))
 
 
 def first_vector(found: Embedded | None) -> Embedding | None:
@@ -63,7 +73,7 @@ def first_vector(found: Embedded | None) -> Embedding | None:
 
 def query_of_vector(vector: Embedding) -> EmbeddedQuery:
     """Return what is known of a query of which only the (d,) vector is: no words."""
-    return EmbeddedQuery(vector, (), np.zeros((0, len(vector)), np.float16))
+    return EmbeddedQuery(vector, (), np.zeros((0, min(len(vector), WORD_DIMENSIONS)), np.float16))
 
 
 def embedded_text(record: MemoryRecord) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Generic, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -135,28 +135,21 @@ class Derived(Generic[From, T]):
         return self._derive(self._pending.result())
 
 
-class Failed:
-    """Something pending whose error is known."""
+class Settled(Generic[T]):
+    """Something pending whose outcome is known."""
 
-    def __init__(self, error: ModelError) -> None:
-        self._error = error
-
-    def result(self) -> NoReturn:
-        """Raise the error."""
-        raise self._error
-
-
-class SettledVector:
-    """A `PendingVector`, or `PendingVectors`, whose outcome is known."""
-
-    def __init__(self, outcome: Embeddings | ModelError) -> None:
+    def __init__(self, outcome: T | ModelError) -> None:
         self._outcome = outcome
 
-    def result(self) -> Embeddings:
-        """Return the vectors, or raise the error."""
+    def result(self) -> T:
+        """Return the outcome, or raise the error."""
         if isinstance(self._outcome, ModelError):
             raise self._outcome
         return self._outcome
+
+
+SettledVector = Settled[Embeddings]
+"""A `PendingVector`, or `PendingVectors`, whose outcome is known."""
 
 
 class All(Generic[T]):

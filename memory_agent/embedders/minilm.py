@@ -25,22 +25,20 @@ from memory_agent.embedders import EmbedderInfo, Embeddings
 from memory_agent.embedders.cache import GRAPH_REVISION, Artifacts, obtain
 from memory_agent.embedders.passages import (
     MOST_PASSAGES,
-    MOST_QUERY_WORDS,
-    MOST_TEXT_WORDS,
     WORDS_REVISION,
     Array,
-    Bits,
     Ints,
-    content_words,
+    add_words,
     cut,
+    query_vectors,
+    query_words_of,
     signs,
     spans_of,
-    unit_vectors,
-    word_sums,
+    text_words_of,
 )
 from memory_agent.embedders.weights import WEIGHTS, prefixes_of
 from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
-from memory_agent.errors import ModelError, SettingsError
+from memory_agent.errors import ModelError
 from memory_agent.records import Embedding
 from memory_agent.settings import EmbedderSettings
 
@@ -61,7 +59,7 @@ class MiniLM:
     def __init__(self, artifacts: Artifacts, max_tokens: int, query_prefix: str = "", passage_prefix: str = "") -> None:
         """Load the artifacts; `max_tokens` bounds a run, its prefix and special tokens included.
 
-        Raises `ModelError` if the engine rejects the graph, `SettingsError` if a prefix leaves too little room.
+        Raises `ModelError` if the engine rejects the graph, or a prefix leaves too little room.
         """
         self._max_tokens = min(max_tokens, artifacts.model.shape.positions)
         self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens, MOST_PASSAGES)
@@ -90,8 +88,10 @@ class MiniLM:
         tokens = self._wordpiece.read(text[: self._query_chars])
         ids = tokens.ids[: min(tokens.first, self._room(self._query_prefix))]
         vector, states = self._run(self._query_prefix, ids)
-        words = content_words(text[: self._query_chars], tokens, MOST_QUERY_WORDS).within(len(ids))
-        return EmbeddedQuery(_read_only(vector), words.folded, _read_only(unit_vectors(words, states)))
+        words = query_words_of(text[: self._query_chars], tokens, len(ids))
+        sums = np.zeros((len(words.names), len(vector)), np.float32)
+        add_words(words, states, sums)
+        return EmbeddedQuery(_read_only(vector), words.names, _read_only(query_vectors(sums)))
 
     def begin_text(self, text: str) -> Reading:
         """Return a reading of `text`, which runs the model once for each passage."""
@@ -103,7 +103,7 @@ class MiniLM:
         return tokens, cut(tokens, self._room(self._passage_prefix))
 
     def embed_passage(self, ids: Ids) -> tuple[Embedding, Array]:
-        """Return the (d,) vector and the (t + 1, d) token vectors of (t,) ids; the last is not of them."""
+        """Return the (d,) vector and the (t, d) token vectors of (t,) ids."""
         return self._run(self._passage_prefix, ids)
 
     def encode(self, text: str) -> Ids:
@@ -121,7 +121,7 @@ class MiniLM:
     def _run(self, prefix: Ids, ids: Ids) -> tuple[Embedding, Array]:
         framed = self._wordpiece.framed(np.concatenate((prefix, ids)) if len(prefix) else ids)
         vectors, states = self._outputs(["embedding", "token_vectors"], framed, np.ones_like(framed))
-        return vectors[0], states[0, 1 + len(prefix) :]
+        return vectors[0], states[0, 1 + len(prefix) : -1]
 
     def _outputs(self, names: list[str], ids: Ids, mask: Ids) -> list[Array]:
         try:
@@ -134,7 +134,7 @@ class MiniLM:
         """Return the (t,) ids of a prefix."""
         ids = self._wordpiece.read(prefix).ids
         if self._room(ids) < _LEAST_ROOM:
-            raise SettingsError(setting, f"has {len(ids)} tokens and leaves no room in {self._max_tokens}")
+            raise ModelError(f"{setting} has {len(ids)} tokens, which leave no room in {self._max_tokens}")
         return ids
 
     def _room(self, prefix: Ids) -> int:
@@ -148,24 +148,24 @@ class Reading:
         self._model = model
         self._text = text
         self._vectors: list[Embedding] = []
-        self._bits: list[Bits] = []
 
     def step(self) -> Embedded | None:
         """Embed the next passage; return the result after the last one. Raises `InvalidInputError`, `ModelError`."""
         if not self._vectors:
             self._tokens, self._passages = self._model.read(self._text)
-            self._words = content_words(self._text, self._tokens, MOST_TEXT_WORDS)
+            self._words = text_words_of(self._text, self._tokens, int(self._passages[-1, 1]))
+            self._sums = np.zeros((len(self._words.names), self._model.info.ndim), np.float32)
         begin, end = self._passages[len(self._vectors)].tolist()
         vector, states = self._model.embed_passage(self._tokens.ids[begin:end])
         here, self._words = self._words.divided(begin, end)
+        add_words(here, states, self._sums)
         self._vectors.append(vector)
-        self._bits.append(signs(word_sums(here, states)))
         if len(self._vectors) < len(self._passages):
             return None
         return Embedded(
             _read_only(np.array(self._vectors)),
             _read_only(spans_of(self._passages, self._tokens, len(self._text))),
-            _read_only(np.concatenate(self._bits)),
+            _read_only(signs(self._sums)),
             len(self._tokens.ids),
         )
 

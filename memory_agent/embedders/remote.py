@@ -20,10 +20,10 @@ from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import (
     All,
     EmbedderInfo,
-    Failed,
     PassageEmbedder,
     Pending,
     Progress,
+    Settled,
     check_text,
     wire,
 )
@@ -112,7 +112,7 @@ class RemoteEmbedder(PassageEmbedder):
         try:
             return _Sent(self._begin(question, texts, timeout_s), decode, self._learn)
         except EmbedderUnavailableError as error:
-            return Failed(error)
+            return Settled(error)
 
     def _begin(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> _Request:
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)

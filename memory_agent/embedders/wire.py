@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedded, EmbeddedQuery
+from memory_agent.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery, word_bytes
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
 
@@ -97,14 +97,13 @@ def encode_answer(answer: Answer, arrays: Sequence[tuple[npt.NDArray[Any], str]]
 def encode_texts(info: EmbedderInfo, found: Sequence[Embedded]) -> Frames:
     """Return the frames of the answer to a bulk question."""
     sizes = [(len(one.vectors), len(one.word_bits), one.length) for one in found]
-    empty = Embedded(np.zeros((0, info.ndim), np.float32), np.zeros((0, 2), np.int32), np.zeros((0, 0), np.uint8))
-    parts = found or [empty]
-    arrays = (
-        (np.array(sizes, np.int32), _INT),
-        (np.concatenate([one.vectors for one in parts]), _FLOAT),
-        (np.concatenate([one.spans for one in parts]), _INT),
-        (np.concatenate([one.word_bits for one in parts]), _BYTE),
-    )
+    arrays: tuple[tuple[npt.NDArray[Any], str], ...] = ((np.array(sizes, np.int32), _INT),)
+    if found:
+        arrays += (
+            (np.concatenate([one.vectors for one in found]), _FLOAT),
+            (np.concatenate([one.spans for one in found]), _INT),
+            (np.concatenate([one.word_bits for one in found]), _BYTE),
+        )
     return encode_answer(Answer(info, len(found)), arrays)
 
 
@@ -135,14 +134,15 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
 def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list[Embedded]]:
     """Return the origin, and what was made of each text. Raises the errors of `decode_answer`."""
     answer = decode_answer(frames)
-    if answer.info is None or answer.rows != rows or len(frames) != 5:
+    if answer.info is None or answer.rows != rows or len(frames) != (5 if rows else 2):
         raise ProtocolError(f"expected {rows} texts")
+    if not rows:
+        return answer.info, []
     sizes = _array(frames[1], _INT, 3)
     ends = np.cumsum(sizes, axis=0).tolist()
     vectors, spans = _array(frames[2], _FLOAT, answer.info.ndim), _array(frames[3], _INT, 2)
-    words = ends[-1][1] if rows else 0
-    bits = _array(frames[4], _BYTE, len(frames[4]) // words if words else 1)
-    if len(sizes) != rows or (rows and ends[-1][:2] != [len(vectors), len(bits)]) or len(spans) != len(vectors):
+    bits = _array(frames[4], _BYTE, word_bytes(answer.info.ndim))
+    if len(sizes) != rows or ends[-1][:2] != [len(vectors), len(bits)] or len(spans) != len(vectors):
         raise ProtocolError("the arrays of an answer do not fit together")
     return answer.info, [
         Embedded(vectors[p - count : p], spans[p - count : p], bits[w - words : w], length)
@@ -155,7 +155,8 @@ def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
     answer = decode_answer(frames)
     if answer.info is None or len(frames) != 3:
         raise ProtocolError("expected a query")
-    vector, words = _array(frames[1], _FLOAT, answer.info.ndim), _array(frames[2], _HALF, answer.info.ndim)
+    ndim = answer.info.ndim
+    vector, words = _array(frames[1], _FLOAT, ndim), _array(frames[2], _HALF, min(ndim, WORD_DIMENSIONS))
     if (len(vector), len(words)) != (1, len(answer.words)):
         raise ProtocolError(f"{len(vector)} vectors and {len(words)} of words are not those of a query")
     return answer.info, EmbeddedQuery(vector[0], answer.words, words)

@@ -10,13 +10,13 @@ Shapes: t tokens.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a second pool would compete with the lanes
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from memory_agent.embedders import check_text
 from memory_agent.errors import ModelError
@@ -26,18 +26,31 @@ CHARS_PER_TOKEN = 32
 Ids = npt.NDArray[np.int32]
 
 
-class Tokens(NamedTuple):
-    """The tokens of a text, without special ones.
+class Tokens:
+    """The tokens of a text, without special ones; what only long texts need is computed when it is asked for.
 
-    `begins` and `ends` (t,) are their characters in the text, `begins_word` (t,) whether a word begins with them.
     `first` is how many the first passage may have: fewer than its room only if these take very many characters.
     """
 
-    ids: Ids
-    begins: Ids
-    ends: Ids
-    begins_word: npt.NDArray[np.bool_]
-    first: int
+    def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
+        """Take the tokens of a text, and those of its first characters, which are the first passage's."""
+        self._encoding = encoding
+        self.first = len(start)
+        self.ids: Ids = np.array(encoding.ids, dtype=np.int32)
+        if start is not encoding:
+            self.ids[: min(self.first, room)] = start.ids[:room]
+
+    @cached_property
+    def spans(self) -> Ids:
+        """The (t, 2) characters of the tokens in the text."""
+        return np.array(self._encoding.offsets, dtype=np.int32).reshape(len(self.ids), 2)
+
+    @cached_property
+    def begins_word(self) -> npt.NDArray[np.bool_]:
+        """Whether a word begins with each token: (t,)."""
+        words = np.array(self._encoding.word_ids, dtype=np.float32)
+        begins: npt.NDArray[np.bool_] = np.diff(words, prepend=-1) != 0
+        return begins
 
 
 class WordPiece:
@@ -72,12 +85,7 @@ class WordPiece:
         if len(text) > self._first_chars:
             start = self._tokenizer.encode(text[: self._first_chars], add_special_tokens=False)
             found = max(start, found, key=len)  # a run of letters over the boundary has more tokens when it is cut
-        ids = np.array(found.ids, dtype=np.int32)
-        offsets = np.array(found.offsets, dtype=np.int32).reshape(len(ids), 2)
-        words = np.array(found.word_ids, dtype=np.float32)
-        first = len(start)
-        ids[: min(first, self._room)] = start.ids[: self._room]
-        return Tokens(ids, offsets[:, 0], offsets[:, 1], np.diff(words, prepend=-1) != 0, first)
+        return Tokens(found, start, self._room)
 
     def count(self, text: str) -> int:
         """Return the number of tokens of the whole text, without special tokens; same errors as `encode`."""

@@ -1,6 +1,6 @@
 """A query's vector and those of its words: embedded before the deadline, by the model of the store.
 
-Shapes: d = dimensions of an embedding, q = words of the query.
+Shapes: d = dimensions of an embedding, q = words of the query, e = dimensions of a word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_REST_S = 0.05
 class QueryVector(msgspec.Struct, frozen=True):
     """A query as embedded, `raw` (d,); `stamp` names the model.
 
-    `words` are its content words, folded, and `word_vectors` (q, d) theirs; `words_stamp` names how these are made. All
+    `words` are its content words, folded, and `word_vectors` (q, e) theirs; `words_stamp` names how these are made. All
     are empty with an embedder that makes none.
     """
 

@@ -284,10 +284,10 @@ class Archive:
                 if self._is_behind or self.view.word_bits.count >= snapshot.counts().words:
                     return  # a rebuild loads them when it is done
                 words = snapshot.scan_words(after, _WORDS_STEP)
-                if not words:
+                if not len(words.rows):
                     return
                 self._columns.take_words(words)
-                after = words[-1][0]
+                after = int(words.rows[-1])
 
     def _wait_for_rebuild(self) -> None:
         with self._starting:

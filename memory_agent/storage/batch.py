@@ -381,7 +381,7 @@ class Batch(Snapshot):
         values = {VECTORS: encode_vector(row, first)}
         if self._takes_words:
             word_bytes = found.word_bits.shape[1]
-            if self.state.word_bytes not in (None, word_bytes):
+            if not word_bytes or self.state.word_bytes not in (None, word_bytes):
                 raise InvalidInputError("words", f"have {word_bytes} bytes, expected {self.state.word_bytes}")
             values[WORD_BITS] = encode_words(row, Words(found.word_bits, found.length))
             if further:

@@ -28,6 +28,15 @@ class Words(NamedTuple):
     length: int
 
 
+class StoredWords(NamedTuple):
+    """The words of memories: their `rows` (m,), `lengths` (m,) as in `Words`, `counts` (m,), and all `bits` (w, b)."""
+
+    rows: Rows
+    lengths: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    bits: npt.NDArray[np.uint8]
+
+
 class LogEntry(msgspec.Struct, frozen=True):
     """One entry of the change log. `reword` is an update of the text; with `words` its bits came."""
 

@@ -21,7 +21,7 @@ import xxhash
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
-from memory_agent.storage.changes import OPS, LogEntry, Words
+from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 
 FORMAT = 2
@@ -323,6 +323,14 @@ def words_of(body: bytes, word_bytes: int) -> Words:
     """Return the words of a body."""
     bits = np.frombuffer(body, dtype=np.uint8, offset=_LENGTH_BYTES).reshape(-1, word_bytes)
     return Words(bits, int.from_bytes(body[:_LENGTH_BYTES], "little"))
+
+
+def words_of_rows(rows: list[int], bodies: list[bytes], word_bytes: int) -> StoredWords:
+    """Return the words of many bodies at once."""
+    lengths = np.frombuffer(b"".join([body[:_LENGTH_BYTES] for body in bodies]), dtype="<i4").astype(np.int32)
+    bits = np.frombuffer(b"".join([body[_LENGTH_BYTES:] for body in bodies]), dtype=np.uint8)
+    counts = (np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) - _LENGTH_BYTES) // max(word_bytes, 1)
+    return StoredWords(np.array(rows, dtype=np.int64), lengths, counts, bits.reshape(-1, max(word_bytes, 1)))
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
-from memory_agent.storage.changes import Change, Changes, Rows, Words, texts_of
+from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.column import Column, Sorted
 from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Slots, WordIndex, WordView
@@ -301,11 +301,12 @@ class Columns:
             self.compact()
         self._publish()
 
-    def take_words(self, words: Sequence[tuple[int, Words]]) -> None:
+    def take_words(self, words: StoredWords) -> None:
         """Take the words of rows as the store has them, where they are not known yet, and publish the view."""
-        slots = self.view.slots([row for row, _ in words])
+        slots = self.view.slots(words.rows)
         is_new = (slots >= 0) & ~self.view.word_bits.known[slots]
-        self._word_bits.set(slots[is_new], [one for (_, one), new in zip(words, is_new, strict=True) if new])
+        bits = words.bits if is_new.all() else words.bits[np.repeat(is_new, words.counts)]
+        self._word_bits.set(slots[is_new], words.lengths[is_new], words.counts[is_new], bits)
         self._publish()
 
     def compact(self) -> None:
@@ -451,7 +452,10 @@ class Columns:
     def _set_words(self, worded: Mapping[int, Words | None]) -> None:
         """Give slots their words, None where they are not known any more."""
         known = {slot: words for slot, words in worded.items() if words is not None}
-        self._word_bits.set(np.array(list(known), dtype=np.int64), list(known.values()))
+        if known:
+            counts, lengths = zip(*((len(words.bits), words.length) for words in known.values()), strict=True)
+            bits = np.concatenate([words.bits for words in known.values()])
+            self._word_bits.set(np.array(list(known)), lengths, counts, bits)
         self._word_bits.remove(np.array([slot for slot in worded if slot not in known], dtype=np.int64))
 
     def _remove(self, removed: list[int]) -> set[int]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import StoreDamagedError
 from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, Words, settle
+from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, StoredWords, Words, settle
 from memory_agent.storage.codec import (
     StoreState,
     Usage,
@@ -36,6 +36,7 @@ from memory_agent.storage.codec import (
     without_checksum,
     words_body,
     words_of,
+    words_of_rows,
 )
 from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
 from memory_agent.storage.trajectories import (
@@ -133,11 +134,13 @@ class Snapshot:
         value = self._transaction.get(WORD_BITS, row_key(row))
         return None if value is None else words_of(words_body(row, value, self._word_bytes), self._word_bytes)
 
-    def scan_words(self, after: int, limit: int) -> list[tuple[int, Words]]:
+    def scan_words(self, after: int, limit: int) -> StoredWords:
         """Return the words of the first `limit` rows greater than `after` whose words are known."""
-        pairs = islice(self._transaction.scan(WORD_BITS, row_key(after + 1)), limit)
-        numbered = ((row_number(key), value) for key, value in pairs)
-        return [(row, words_of(words_body(row, value, self._word_bytes), self._word_bytes)) for row, value in numbered]
+        pairs = list(islice(self._transaction.scan(WORD_BITS, row_key(after + 1)), limit))
+        rows = [row_number(key) for key, _ in pairs]
+        width = self._word_bytes
+        bodies = [words_body(row, value, width) for row, (_, value) in zip(rows, pairs, strict=True)]
+        return words_of_rows(rows, bodies, width)
 
     def row_of_id(self, record_id: str) -> int | None:
         """Return the row of the memory with this id."""

@@ -77,17 +77,22 @@ class WordBits:
 
     def append(self, words: Sequence[Words | None]) -> None:
         """Add slots with their words, None where they are not known. Raises `IndexDamagedError` for another b."""
-        self._add(words)
+        known = [one.bits for one in words if one is not None]
+        if known:
+            self._add(np.concatenate(known))
         self._ranges.append([ABSENT if one is None else len(one.bits) for one in words])
         self._lengths.append([0 if one is None else one.length for one in words])
         self._count += sum(one is not None for one in words)
 
-    def set(self, slots: Slots, words: Sequence[Words]) -> None:
-        """Give `slots` (m,) these words instead of those they had. Raises `IndexDamagedError` for another b."""
-        self._add(words)
+    def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
+        """Give `slots` (m,) words instead of those they had: their `lengths`, their numbers, and all words (w, b).
+
+        Raises `IndexDamagedError` for another b.
+        """
+        self._add(bits)
         self._count += len(slots) - self._known_among(slots)
-        self._ranges.set(slots, [len(one.bits) for one in words])
-        self._lengths.set(slots, [one.length for one in words])
+        self._ranges.set(slots, counts)
+        self._lengths.set(slots, lengths)
 
     def remove(self, slots: Slots) -> None:
         """Drop the words of `slots` from every answer at once, from memory with `keep`. Idempotent."""
@@ -112,15 +117,13 @@ class WordBits:
     def _known_among(self, slots: Slots) -> int:
         return int(np.count_nonzero(self._ranges.view().counts[slots] != ABSENT))
 
-    def _add(self, words: Sequence[Words | None]) -> None:
-        """Add the bits at the end."""
-        known = [one.bits for one in words if one is not None and len(one.bits)]
-        if not known:
+    def _add(self, bits: Bits) -> None:
+        """Add words at the end."""
+        if not len(bits):
             return
-        width = known[0].shape[1] if self._bits is None else self._bits.view().itemsize
-        if any(bits.shape[1] != width for bits in known):
-            raise IndexDamagedError(f"words of {known[0].shape[1]} bytes, expected {width}")
-        added = np.ascontiguousarray(np.concatenate(known)).view(f"V{width}").ravel()
+        width = bits.shape[1]
         if self._bits is None:
             self._bits = Column(np.empty(0, dtype=f"V{width}"))
-        self._bits.append(added)
+        if self._bits.view().itemsize != width:
+            raise IndexDamagedError(f"words of {width} bytes, expected {self._bits.view().itemsize}")
+        self._bits.append(np.ascontiguousarray(bits).view(f"V{width}").ravel())

@@ -30,7 +30,7 @@ from ops.bench.texts import queries
 
 TARGET_GROWTH = 1.2
 TARGET_WORST = 10.0
-TARGETS = {10_000: {"resident_mb": 60, "disk_mb": 25}, 100_000: {"resident_mb": 400, "disk_mb": 250}}
+TARGETS = {10_000: {"resident_mb": 60, "disk_mb": 30}, 100_000: {"resident_mb": 400, "disk_mb": 300}}
 
 _RECALLS = 50
 _MEGABYTE = 1e6

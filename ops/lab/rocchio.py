@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
-from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
+from memory_agent.embedded import Embedded, EmbeddedQuery
+from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled
 from memory_agent.records import Embedding
 from sona.centering import QueryCentering
 from sona.lesson import Array
@@ -54,7 +56,7 @@ def _answer(used: Sequence[Embedding]) -> Array:
     return unit
 
 
-class MovedQueries(Embedder):
+class MovedQueries(PassageEmbedder):
     """An embedder that shifts the queries of one memory by a vector, as seen after the memory has centred them.
 
     It tracks the mean of that memory, so it must not serve another one. Its query vectors are not of unit length.
@@ -71,18 +73,21 @@ class MovedQueries(Embedder):
         """The model of the vectors."""
         return self._embedder.info
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Return the vector (d,) that becomes the moved query when the memory centres it."""
-        plain = self._embedder.embed_query(text, timeout_s)
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
+        """Return the query with the vector (d,) that becomes the moved query when the memory centres it."""
+        query = self._embedder.embed_query_words(text, timeout_s)
+        plain = query.vector
         wanted = self._plain.centre(plain) + self._shift
         start = (wanted / np.linalg.norm(wanted) + self._seen.mean).astype(np.float32)
         self._plain.observe(plain)
         self._seen.observe(start)
-        return SettledVector(start)
+        return Settled(msgspec.structs.replace(query, vector=start))
 
-    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """Return the (n, d) vectors of `texts`, unmoved."""
-        return self._embedder.begin_texts(texts, progress)
+    def begin_passages(
+        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        """Return what is made of `texts`, unmoved."""
+        return self._embedder.begin_passages(texts, progress, timeout_s)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`."""

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, SettledVector
+from memory_agent.embedded import Embedded, EmbeddedQuery
+from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Settled
 from memory_agent.embedders import Progress as EmbeddingProgress
 from memory_agent.evaluation.runs import Progress, opener
 from memory_agent.layout import Layout
-from memory_agent.records import Embedding
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 
@@ -64,8 +62,8 @@ def copied(folder: Path, user_id: str) -> Iterator[Path]:
         yield Path(name)
 
 
-class CachingEmbedder(Embedder):
-    """Embeds each text once and caches its vector. Not thread-safe.
+class CachingEmbedder(PassageEmbedder):
+    """Embeds each text once and caches what was made of it. Not thread-safe.
 
     Takes a third of the time, since stores share texts.
     """
@@ -73,24 +71,25 @@ class CachingEmbedder(Embedder):
     def __init__(self, embedder: Embedder) -> None:
         """Embed with `embedder`, which the caller closes."""
         self._embedder = embedder
-        self._vectors: dict[str, Embedding] = {}
+        self._found: dict[str, Embedded] = {}
 
     @property
     def info(self) -> EmbedderInfo:
         """The model of the vectors."""
         return self._embedder.info
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
         """Embed a query with the wrapped embedder, which has a cache of its own."""
-        return self._embedder.begin_query(text, timeout_s)
+        return self._embedder.begin_query_words(text, timeout_s)
 
-    def begin_texts(self, texts: Sequence[str], progress: EmbeddingProgress | None = None) -> PendingVectors:
-        """Return the (n, d) vectors of `texts`, embedding only new ones."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+    def begin_passages(
+        self, texts: Sequence[str], progress: EmbeddingProgress | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        """Return what is made of `texts`, embedding only new ones."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._found]
         if new:
-            self._vectors.update(zip(new, self._embedder.embed_texts(new, progress), strict=True))
-        vectors = [self._vectors[text] for text in texts]
-        return SettledVector(np.array(vectors, dtype=np.float32).reshape(len(texts), self.info.ndim))
+            self._found.update(zip(new, self._embedder.embed_passages(new, progress), strict=True))
+        return Settled([self._found[text] for text in texts])
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`."""

@@ -4,38 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
+from memory_agent.embedded import Embedded, EmbeddedQuery
+from memory_agent.embedders import EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.records import Embedding
 
 NDIM = 32
+PASSAGE_WORDS = 6
+
+T = TypeVar("T")
 
 
-class WordVectors(Embedder):
-    """An embedder by feature hashing: each word has a direction, a text the sum of its words' directions.
+class WordVectors(PassageEmbedder):
+    """An embedder by feature hashing: each word has a direction, a passage the sum of its words' directions.
 
-    The laboratory tests that vectors are kept, not what they mean; the real model would load for a second after each of
-    hundreds of kills. The long form with Ray uses the real one.
+    The laboratory tests that vectors, passages and words are kept, not what they mean; the real model would load for a
+    second after each of hundreds of kills. The long form with Ray uses the real one.
     """
 
     @property
     def info(self) -> EmbedderInfo:
-        return EmbedderInfo(model="words", model_sha256="0" * 16, scheme="float32", runtime="tests", ndim=NDIM)
+        return EmbedderInfo(
+            model="words", model_sha256="0" * 16, scheme="float32", runtime="tests", ndim=NDIM, words="directions"
+        )
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        return SettledVector(_vector(text))
+    def begin_passages(
+        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        return Settled([_embedded(text) for text in texts])
 
-    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        return SettledVector(np.stack([_vector(text) for text in texts]))
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
+        words = tuple(dict.fromkeys(text.split()))
+        vectors = np.array([_direction(word) for word in words], dtype=np.float16).reshape(-1, NDIM)
+        return Settled(EmbeddedQuery(_vector(text), words, vectors))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         return len(text.split())
 
     def close(self) -> None:
         pass
+
+
+class Settled(Generic[T]):
+    """What is embedded already."""
+
+    def __init__(self, found: T) -> None:
+        self._found = found
+
+    def result(self) -> T:
+        return self._found
+
+
+def _embedded(text: str) -> Embedded:
+    words = text.split()
+    starts = range(0, max(1, len(words)), PASSAGE_WORDS)
+    parts = [" ".join(words[start : start + PASSAGE_WORDS]) for start in starts[1:]]
+    vectors = np.stack([_vector(part) for part in (text, *parts)])  # the first is that of the whole: texts share words
+    spans = np.array([[start, start + PASSAGE_WORDS] for start in starts], dtype=np.int32)
+    signs = np.array([_direction(word) > 0 for word in dict.fromkeys(words)]).reshape(-1, NDIM)
+    return Embedded(vectors, spans, np.packbits(signs, axis=1), len(words))
 
 
 def _vector(text: str) -> Embedding:

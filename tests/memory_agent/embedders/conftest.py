@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -83,3 +83,9 @@ def remote(start_server: StartServer) -> Iterator[RemoteEmbedder]:
     embedder = RemoteEmbedder(start_server().endpoint)
     yield embedder
     embedder.close()
+
+
+@pytest.fixture(scope="session")
+def prefixed(model_cache: Path) -> Callable[[str, str], MiniLM]:
+    """Open the model with prefixes of queries and of passages."""
+    return lambda query, passage: MiniLM(obtain(INT8, model_cache), 256, query, passage)

@@ -231,3 +231,80 @@ def test_each_lane_has_a_thread_for_each_core(lanes: Lanes, monkeypatch: pytest.
     assert threading.active_count() == before + 1 + 7
     lanes(bulk_threads=1)
     assert threading.active_count() == before + 1 + 7 + 7 + 1
+
+
+LONG = "a text of several passages, each of two hundred and fifty tokens " * 80
+"""Of 960 tokens: five passages."""
+
+
+def test_a_query_is_answered_between_two_passages_of_an_awaited_text(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(query_threads=1, bulk_threads=1)
+    witness.hold("first")
+    first = embedder.submit_query("first")
+    witness.await_reached("first")
+    long = embedder.submit_awaited_text(LONG, WAIT_S)
+    queries = [embedder.submit_query(f"query {number}") for number in range(2)]
+    witness.release("first")
+    assert len(long.result(WAIT_S).vectors) == 5
+    assert first.result(WAIT_S).vector.shape == queries[-1].result(0).vector.shape == (384,)
+    assert witness.events.index(("ended", "query 1")) < witness.events.index(("passage", LONG))
+
+
+def test_a_short_call_goes_between_the_passages_of_a_long_text(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1)
+    witness.hold(LONG)
+    long = embedder.submit_texts([LONG])
+    witness.await_reached(LONG)
+    short = embedder.submit_texts(["short 1", "short 2"])
+    witness.release(LONG)
+    assert [len(one.vectors) for one in (*short.result(WAIT_S), *long.result(WAIT_S))] == [1, 1, 5]
+    assert witness.events.index(("ended", "short 2")) < witness.events.index(("ended", LONG))
+
+
+@pytest.mark.parametrize("bulk_threads", [1, 2])
+def test_a_long_text_goes_on_for_another_call_when_the_first_is_cancelled(
+    witness: Witness, lanes: Lanes, bulk_threads: int
+) -> None:
+    embedder = lanes(bulk_threads=bulk_threads)
+    witness.hold(LONG)
+    first = embedder.submit_texts([LONG, *(f"first {number}" for number in range(50))])
+    witness.await_reached(LONG)
+    second = embedder.submit_texts([LONG, "own"])
+    assert first.cancel()
+    witness.release(LONG)
+    assert [len(one.vectors) for one in second.result(WAIT_S)] == [5, 1]
+
+
+def test_a_long_text_that_nobody_waits_for_is_dropped(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1)
+    witness.hold(LONG)
+    dropped = embedder.submit_texts([LONG, "never"])
+    witness.await_reached(LONG)
+    assert dropped.cancel()
+    witness.release(LONG)
+    embedder.embed_texts(["after"])
+    assert witness.events.count(("passage", LONG)) == witness.begun("never") == 0
+    assert len(embedder.embed_passages([LONG])[0].vectors) == 5
+
+
+def test_closing_fails_calls_that_wait_for_a_long_text_of_another(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes(bulk_threads=1)
+    witness.hold(LONG)
+    calls = [embedder.submit_texts([LONG])]
+    witness.await_reached(LONG)
+    calls.append(embedder.submit_texts([LONG]))
+    closer = threading.Thread(target=embedder.close)
+    closer.start()
+    witness.release(LONG)
+    closer.join(WAIT_S)
+    for call in calls:
+        with pytest.raises(EmbedderUnavailableError, match="closed"):
+            call.result(0)
+
+
+def test_a_text_and_a_query_of_the_same_words_are_told_apart(witness: Witness, lanes: Lanes) -> None:
+    embedder = lanes()
+    query, (text,) = embedder.embed_query_words("a warm kiln"), embedder.embed_passages(["a warm kiln"])
+    assert query.words == ("warm", "kiln")
+    assert len(text.word_bits) == 2
+    assert witness.begun("a warm kiln") == 2

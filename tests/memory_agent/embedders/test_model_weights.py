@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from bert_reference import list_checksums, write_random_model
 from embedder_inputs import INT8, OFFLINE
@@ -23,6 +24,7 @@ from memory_agent.embedders.weights import (
     WEIGHTS,
     Model,
     find_model,
+    prefixes_of,
     weights_folder,
 )
 from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingError, SettingsError
@@ -200,3 +202,36 @@ def test_int8_can_be_forced_and_reports_that_it_saturates() -> None:
     choice = choose_scheme("int8", machine="x86_64", flags=frozenset())
     assert (choice.scheme, choice.kernels) == ("int8", "saturating")
     assert "saturates" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "query", "passage"),
+    [
+        ("all-MiniLM-L6-v2", "", ""),
+        ("e5-small-v2", "query: ", "passage: "),
+        ("multilingual-E5-small", "query: ", "passage: "),
+        ("bge-small-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
+        ("bge-small-zh-v1.5", "", ""),
+        ("somee5model", "", ""),
+    ],
+)
+def test_models_that_were_trained_with_prefixes_get_them(model: str, query: str, passage: str) -> None:
+    assert prefixes_of(model, EmbedderSettings()) == (query, passage)
+    assert prefixes_of(model, EmbedderSettings(query_prefix="ask: ", passage_prefix="")) == ("ask: ", "")
+
+
+def test_the_prefixes_of_the_settings_reach_the_model(tmp_path: Path, model_cache: Path) -> None:
+    chosen = msgspec.structs.replace(INT8, query_prefix="query: ")
+    embedder = open_embedder(chosen, cache=model_cache)
+    plain = open_embedder(INT8, cache=model_cache)
+    assert np.array_equal(embedder.embed_query("kiln"), plain.embed_query("query: kiln"))
+    assert np.array_equal(embedder.embed_texts(["kiln"]), plain.embed_texts(["kiln"]))
+    assert embedder.info.stamp.startswith(f"{plain.info.stamp}|")
+    embedder.close()
+    plain.close()
+
+
+def test_a_prefix_that_leaves_no_room_is_refused(model_cache: Path) -> None:
+    chosen = msgspec.structs.replace(INT8, max_tokens=16, passage_prefix="word " * 20)
+    with pytest.raises(ModelError, match=r"embedder\.passage_prefix"):
+        open_embedder(chosen, cache=model_cache)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from witness import WAIT_S, Witness
 
+from memory_agent.embedded import Embedded
 from memory_agent.embedders import Embeddings, wire
 from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
 from memory_agent.embedders.minilm import MiniLM
@@ -43,7 +44,7 @@ def embedder(witness: Witness) -> Iterator[LanedEmbedder]:
     embedder.close()
 
 
-def submit_held(embedder: LanedEmbedder, witness: Witness, callers: int) -> list[Future[Embeddings]]:
+def submit_held(embedder: LanedEmbedder, witness: Witness, callers: int) -> list[Future[list[Embedded]]]:
     """Submit a bulk call for each caller while every bulk thread is held in a text."""
     firsts = [f"first {thread}" for thread in range(CORES)]
     for text in firsts:
@@ -78,7 +79,7 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
     assert not [text for what, text in witness.events if what == "begun" and text.startswith("bulk")]
     witness.release("long query")
     assert query.result(WAIT_S).vector.shape == (384,)
-    assert [call.result(WAIT_S).shape for call in calls[1:]] == [(64, 384)] * 5
+    assert [len(call.result(WAIT_S)) for call in calls[1:]] == [64] * 5
 
 
 @pytest.mark.parametrize("callers", [1, 12])

@@ -328,7 +328,7 @@ def test_runs_forgotten_while_patterns_are_computed_are_in_none(
 ) -> None:
     ingest(memory, *(run(number) for number in range(1, 5)))
 
-    def forget_meanwhile(texts: Sequence[str]) -> PendingVectors:
+    def forget_meanwhile(texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
         memory.forget([id_of(memory, "run-4-end")])
         return real.begin_texts(texts)
 

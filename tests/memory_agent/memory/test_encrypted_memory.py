@@ -22,6 +22,7 @@ from memory_agent.errors import (
 )
 from memory_agent.learning.learner_file import load_learner
 from memory_agent.memory import Memory
+from memory_agent.records import Embedding
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
@@ -61,6 +62,7 @@ def fill(memory: Memory) -> dict[str, bytes]:
         session_id=WORDS["session"],
         now=NOW,
     )
+    long = memory.remember(f"{WORDS['text']} " + "dug one burrow after the other below the old fence " * 60, now=NOW)
     memory.ingest([message(1, f"where is the {WORDS['text']}?", event_id=WORDS["event"], session_id=WORDS["session"])])
     for number in range(4):
         at = NOW + timedelta(minutes=number)
@@ -75,8 +77,24 @@ def fill(memory: Memory) -> dict[str, bytes]:
     vector = np.array(known.embedding, dtype=np.float32)
     marks = {name: word.encode() for name, word in WORDS.items()}
     marks |= {"id": record.id.encode(), "stem": WORDS["text"][:-1].encode(), "float16": vector.astype("<f2").tobytes()}
-    int8 = np.rint(vector / np.abs(vector).max() * np.float32(127)).astype(np.int8)
-    return marks | {"float32": vector.tobytes(), "int8": int8.tobytes()}
+    marks |= {"float32": vector.tobytes(), "int8": _int8(vector)}
+    with memory._archive.store.snapshot() as snapshot:
+        row = snapshot.row_of_id(long.id)
+        assert row is not None
+        passages, words = snapshot.passages(row), snapshot.words(row)
+    assert passages is not None
+    assert words is not None
+    last = passages[1][-1]
+    return marks | {
+        "passage": last.astype("<f2").tobytes(),
+        "passage as int8": _int8(last),
+        "words": words.bits[:4].tobytes(),
+        "spans": passages[0].astype("<i4").tobytes(),
+    }
+
+
+def _int8(vector: Embedding) -> bytes:
+    return np.rint(vector / np.abs(vector).max() * np.float32(127)).astype(np.int8).tobytes()
 
 
 def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:

@@ -63,6 +63,24 @@ def fill(memory: Memory, others: int = 150) -> list[str]:
     return ids
 
 
+def vectors_of(text: str, memory: Memory) -> list[bytes]:
+    """The stored vectors, further passages and words of the memories that contain a text."""
+    traces = []
+    with memory._archive.store.snapshot() as snapshot:
+        for row, record in snapshot.scan():
+            if text in record.text:
+                vector, passages, words = snapshot.vector(row), snapshot.passages(row), snapshot.words(row)
+                assert vector is not None
+                assert words is not None
+                further = [] if passages is None else list(passages[1])
+                traces += [words.bits.tobytes(), *(one.astype("<f2").tobytes() for one in (vector, *further))]
+    return traces
+
+
+def content(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
 def erase_all(memory: Memory) -> int:
     by_session = memory.erasure.erase(session_id="s-1").memories
     left = [one.record.id for one in memory.recall(SECRET, 100, mode="lexical").memories if SECRET in one.record.text]
@@ -73,11 +91,15 @@ def test_erased_text_is_in_no_byte_of_any_file(tmp_path: Path, embedder: Embedde
     folder = tmp_path / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
         fill(memory)
+        memory.remember(f"{SECRET} " + "hid in one cupboard after the other of the old kitchen " * 60)
         memory._archive._save()
         (folder / "sona.damaged").write_bytes(SECRET.encode())
         assert {"records/data.mdb", "columns.arrays", "sona.damaged"} <= {*files_with(SECRET, folder)}
+        traces = vectors_of(SECRET, memory)
+        assert all(trace in content(folder) for trace in traces)
         assert erase_all(memory) >= 8
         assert files_with(SECRET, folder) == []
+        assert not any(trace in content(folder) for trace in traces)
         assert memory.recall(SECRET, mode="lexical").memories == ()
         assert len(memory.recall("stale lock of the billing service", 5).memories) == 5
     assert files_with(SECRET, folder) == []

@@ -30,6 +30,13 @@ def test_a_folder_is_all_that_is_needed(tmp_path: Path, model_cache: Path, monke
         assert memory.user_id == "alice"
 
 
+def test_a_memory_is_found_by_its_title_and_tags_in_vector_search(memory: Memory) -> None:
+    for number in range(5):
+        memory.remember(f"Agreed with the others, part {number}.", title=f"Meeting {number}")
+    titled = memory.remember("Agreed with the others.", title="Firing the pottery kiln", tags=["olive wood"])
+    assert memory.recall("How hot does the ceramics oven get?", mode="vector").memories[0].record.id == titled.id
+
+
 def test_a_remembered_memory_keeps_all_its_fields(memory: Memory) -> None:
     record = memory.remember(
         "The staging database is read-only on Sundays",

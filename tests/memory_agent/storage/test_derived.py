@@ -61,7 +61,7 @@ def assert_right(archive: Archive) -> None:
             vector, passages = snapshot.vector(row), snapshot.passages(row)
             if vector is not None:
                 vectors[row] = vector if passages is None else np.vstack([vector, passages[1]])
-        words = dict(snapshot.scan_words(0, len(memories)))
+        words = {row: one for row in memories if (one := snapshot.words(row)) is not None}
     assert archive.view.applied == archive.store.last_change
     assert not archive.is_rebuilding
     assert_holds(archive.view, memories, vectors)
