@@ -8,7 +8,8 @@ makes none; a word then counts where it occurs. Differences to the shipped recal
 
     python -m ops.bench.ablation --data FOLDER      half an hour; writes ops/bench/ablation.md
 
-FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`.
+FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half of the time: with `--stores`
+the memories are kept, and a later run with other constants of the ranking only asks.
 """
 
 from __future__ import annotations
@@ -153,9 +154,18 @@ class Table:
     rows: list[str]
 
 
-def measure(which: Set, folder: Path, progress: Progress) -> Table:
-    """Ingest a data set once, ask its questions under each line's settings, and return the table."""
-    plan = Plan(dataset=which.read(folder / which.place), settings=Settings(), mode="hybrid", top_k=_TOP_K)
+def measure(which: Set, folder: Path, stores: Path | None, progress: Progress) -> Table:
+    """Ingest a data set once, ask its questions under each line's settings, and return the table.
+
+    The memories are kept in `stores`, and not embedded again if they are there.
+    """
+    plan = Plan(
+        dataset=which.read(folder / which.place),
+        settings=Settings(),
+        mode="hybrid",
+        top_k=_TOP_K,
+        data_dir=stores / which.name if stores else None,
+    )
     with ingested(plan, _tell(progress, progress.add_task(f"{which.name}: ingest"))) as prepared:
         task = progress.add_task(f"{which.name}: ask", total=len(lines()))
         runs = {line.name: _run(prepared, line, lambda: progress.advance(task)) for line in lines()}
@@ -254,11 +264,13 @@ def main(arguments: Sequence[str]) -> int:
         "python -m ops.bench.ablation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the folder of the data sets")
-    folder: Path = parser.parse_args(arguments).data
+    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep the memories there, for the next time")
+    given = parser.parse_args(arguments)
+    folder: Path = given.data
     if absent := [which.place for which in SETS if not (folder / which.place).exists()]:
         parser.error(f"{folder} lacks {', '.join(absent)}")
     with Progress(console=Console(stderr=True)) as progress:
-        tables = [measure(which, folder, progress) for which in SETS]
+        tables = [measure(which, folder, given.stores, progress) for which in SETS]
     PAGE.write_text(page(tables, describe_machine(), datetime.now(UTC)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
     return 0

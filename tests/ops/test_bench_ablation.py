@@ -51,7 +51,7 @@ def test_the_page_has_every_line_of_every_data_set(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ablation, "PAGE", tmp_path / "ablation.md")
-    assert ablation.main(["--data", str(data)]) == 0
+    assert ablation.main(["--data", str(data), "--stores", str(tmp_path / "stores")]) == 0
     page = (tmp_path / "ablation.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out.strip() == page.strip()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
