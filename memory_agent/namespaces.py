@@ -19,7 +19,7 @@ from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.retention import RetentionRules, RetentionSchedule
 from memory_agent.erasure.selection import Selection
-from memory_agent.errors import MemoryAgentError
+from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.export import export_runs, import_runs
 from memory_agent.learning.learner import UserLearner
@@ -180,12 +180,14 @@ class Care:
         With `vectors`, drop those of another model and embed all memories again, in the background: return how many
         wait. `stats().waiting` counts down; meanwhile recalls answer by words, and by the vectors that have come. It
         goes on after a restart of the daemon, or when an embedded memory is told to again. Raises `ModelError` without
-        a model.
+        a model, `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed
         (1, 0)
         """
+        if not isinstance(vectors, bool):
+            raise InvalidInputError("vectors", "must be true or false")
         with self._in_use():
             if vectors:
                 waiting = self._embedding.begin_reembedding()

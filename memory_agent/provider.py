@@ -105,7 +105,7 @@ class CareProvider(Protocol):
         With `vectors`, drop those of another model and embed all memories again, in the background: return how many
         wait. `stats().waiting` counts down; meanwhile recalls answer by words, and by the vectors that have come. It
         goes on after a restart of the daemon, or when an embedded memory is told to again. Raises `ModelError` without
-        a model.
+        a model, `InvalidInputError`.
         """
         ...
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from memory_agent.embedded import WORD_DIMENSIONS
 from memory_agent.embedders.wordpiece import Tokens
-from memory_agent.storage.terms import LONGEST_WORD, STOP_WORDS, stems, text_words, word_spans
+from memory_agent.storage.terms import LONGEST_WORD, STOP_WORDS, pieces, stems, text_words
 
 WORDS_REVISION = "signs-1"
 """Change it whenever passages or word bits change: part of the stamp of both."""
@@ -123,14 +124,16 @@ def _words(names: Sequence[str], said: Sequence[str], spans: Ints) -> Words:
 
 def _said(text: str, tokens: Tokens, count: int) -> tuple[list[str], Ints]:
     """Return the content words of `text` with tokens among the first `count`: folded, in order, and their tokens."""
-    said = [pair for pair in zip(text_words(text), word_spans(text), strict=True) if len(pair[0]) <= LONGEST_WORD]
+    edges = list(accumulate(map(len, pieces(text))))  # of gaps and words in turn
+    where = zip(edges[::2], edges[1::2], strict=False)
+    said = [pair for pair in zip(text_words(text), where, strict=True) if len(pair[0]) <= LONGEST_WORD]
     telling = [pair for pair in said if pair[0] not in STOP_WORDS]
     for found in (telling, said):
         spans = np.array([span for _, span in found], dtype=np.int32).reshape(len(found), 2)
-        edges = np.searchsorted(tokens.spans[:, 0], spans).astype(np.int32)
-        kept = np.flatnonzero((edges[:, 1] > edges[:, 0]) & (edges[:, 1] <= count))
+        among = np.searchsorted(tokens.spans[:, 0], spans).astype(np.int32)
+        kept = np.flatnonzero((among[:, 1] > among[:, 0]) & (among[:, 1] <= count))
         if len(kept):
-            return [found[place][0] for place in kept.tolist()], edges[kept]
+            return [found[place][0] for place in kept.tolist()], among[kept]
     return [], np.zeros((0, 2), np.int32)
 
 

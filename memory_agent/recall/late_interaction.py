@@ -4,12 +4,12 @@ Late interaction (Khattab and Zaharia, 2020): each word of the query looks for t
 memory's words are the signs of the model's vectors for its content words (`storage/word_bits`), and a word of the query
 counts by its rarity. Where a memory's words are not known, a word that it has in any inflection counts `_SAME_WORD`.
 
-    met(t, i)    = 2 max(0, similarity of t to the nearest word of i)^2 - .05 ln(tokens of i)
+    met(t, i)    = 3 similarity(t, i)^2.5 - .065 ln(words of i)
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
     closeness_i  = as near_i, of the similarities themselves
 
-Long texts have a near word for everything by chance: hence the discount, and the square, which leaves the few close
+Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
 
 Shapes: q words of the query, n memories.
@@ -26,10 +26,10 @@ from memory_agent.recall.search import Search
 from memory_agent.storage.indexes import Scores, Slots
 
 REACH = 2
-_SAME_WORD = 0.6
-_STEEPNESS = 2.0
-_DISCOUNT = 0.05
-_LEAST_TOKENS = 4
+_SAME_WORD = 0.5
+_GAIN, _STEEPNESS = 3.0, 2.5
+_DISCOUNT = 0.065
+_LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
 
 
@@ -48,8 +48,8 @@ def late_interaction(search: Search, slots: Slots) -> Met:
         nothing = np.zeros(slots.shape)
         return Met(nothing, nothing, nothing)
     shares = _shares(search, words)
-    tokens = np.maximum(search.view.word_bits.lengths[slots], _LEAST_TOKENS)
-    met = _STEEPNESS * np.maximum(similarities, 0.0) ** 2 - _DISCOUNT * np.log(tokens)
+    length = np.maximum(search.view.words.lengths[slots], _LEAST_WORDS)
+    met = _GAIN * np.maximum(similarities, 0.0) ** _STEEPNESS - _DISCOUNT * np.log(length)
     around = search.view.windows(slots, REACH)
     places, known = places_of(slots, around)
     places = np.where(known, places, len(slots))
@@ -62,10 +62,8 @@ def _similarities(search: Search, slots: Slots) -> tuple[tuple[str, ...], Scores
     if vector is None or not vector.words or vector.words_stamp != view.words_stamp:
         words = tuple(search.words)
         return words, np.where(view.words.hits(words, slots), _SAME_WORD, 0.0)
-    found = view.word_bits.similarities(vector.word_vectors, slots)
-    unknown = np.flatnonzero(np.isnan(found).any(axis=0))
-    if unknown.size:
-        found[:, unknown] = _SAME_WORD * view.words.hits(vector.words, slots[unknown])
+    found = np.nan_to_num(view.word_bits.similarities(vector.word_vectors, slots))
+    np.maximum(found, _SAME_WORD, out=found, where=view.words.hits(vector.words, slots))
     return vector.words, found
 
 

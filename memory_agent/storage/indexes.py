@@ -129,7 +129,9 @@ class VectorIndex(Protocol):
 
 
 class WordView(Protocol):
-    """The words at one moment. Thread-safe."""
+    """The words at one moment. Thread-safe. `lengths` (n,) are the words of each slot, negative for a dead one."""
+
+    lengths: npt.NDArray[np.int32]
 
     def scores(self, words: Sequence[str]) -> Scores:
         """Return BM25 (n,), 0 where a memory shares none of `words` (`terms.query_words`)."""

@@ -63,7 +63,7 @@ class PostingsView:
     ) -> None:
         """Take the parts of an index whose first slots have `lengths` (n,); terms and tail may grow meanwhile."""
         self._base, self._tail, self._terms = base, tail, terms
-        self._lengths, self._live, self._total = lengths, live, total
+        self.lengths, self._live, self._total = lengths, live, total
         self._has_dead = has_dead
 
     def scores(self, words: Sequence[str]) -> Scores:
@@ -80,7 +80,7 @@ class PostingsView:
             if size:
                 sizes.append(size)
         if not sizes:
-            return np.zeros(len(self._lengths))
+            return np.zeros(len(self.lengths))
         slot = np.concatenate(slots, dtype=np.int64)
         count = np.concatenate(counts, dtype=np.float32)
         norm = self._norms.take(slot)
@@ -90,7 +90,7 @@ class PostingsView:
         norm += count
         count /= norm
         count *= np.repeat(self._idfs(held).astype(np.float32), sizes)
-        return np.bincount(slot, count, minlength=len(self._lengths)).astype(np.float64, copy=False)
+        return np.bincount(slot, count, minlength=len(self.lengths)).astype(np.float64, copy=False)
 
     def hits(self, words: Sequence[str], slots: Slots) -> Mask:
         """Return (w, m): which of `slots` has which of `words`, in any inflection."""
@@ -101,7 +101,7 @@ class PostingsView:
                 places = np.searchsorted(held, wanted)
                 places[places == len(held)] = 0
                 has_word |= held[places] == wanted
-        found &= self._lengths[slots] > 0
+        found &= self.lengths[slots] > 0
         return found
 
     def having(self, words: Sequence[str]) -> dict[str, int]:
@@ -112,7 +112,7 @@ class PostingsView:
         }
 
     def _live_among(self, slots: npt.NDArray[np.uint32]) -> int:
-        return int(np.count_nonzero(self._lengths[slots] > 0)) if self._has_dead else len(slots)
+        return int(np.count_nonzero(self.lengths[slots] > 0)) if self._has_dead else len(slots)
 
     def _postings(self, stem: str) -> Iterator[tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]]:
         """Yield the slots and counts of a stem, ascending, dead slots included; no empty ones."""
@@ -127,7 +127,7 @@ class PostingsView:
         added = self._tail.get(term)
         if added is not None:
             added = added[:]  # one step of the interpreter: the writer may be appending
-            bound = len(self._lengths) << _COUNT_BITS
+            bound = len(self.lengths) << _COUNT_BITS
             end = len(added) if added and added[-1] < bound else bisect_left(added, bound)
             if end:
                 packed = np.frombuffer(added, dtype=np.uint64, count=end)
@@ -144,11 +144,11 @@ class PostingsView:
     def _norms(self) -> npt.NDArray[np.float32]:
         """What is added to a count in the denominator of BM25, (n,): infinite for dead slots."""
         mean = max(self._total, 1) / max(self._live, 1)
-        norms = self._lengths.astype(np.float32)
+        norms = self.lengths.astype(np.float32)
         norms *= _SATURATION * _LENGTH_SHARE / mean
         norms += _SATURATION * (1 - _LENGTH_SHARE)
         if self._live < len(norms):
-            norms[self._lengths == _DEAD] = np.inf
+            norms[self.lengths == _DEAD] = np.inf
         return norms
 
 

@@ -1,4 +1,4 @@
-"""Requests and replies have the bytes they had before the table of verbs: clients and daemons of both versions mix.
+"""Requests and replies have the fields they had before the table of verbs: clients and daemons of both versions mix.
 
 `messages.json` was recorded with the former version: requests with their arguments, and replies.
 """
@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory_agent"))
@@ -79,13 +80,32 @@ MESSAGES = _recorded()
 IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAGES)]
 
 
+NEW = {"list"}
+"""Verbs that the former version did not have."""
+ADDED = {"type", "phase", "updated_at", "waiting"}
+"""Fields of records and figures that it did not have."""
+
+
 def test_every_verb_was_recorded() -> None:
-    assert {message.verb.method for message in MESSAGES} == {verb.method for verb in VERBS if not verb.is_inner}
+    assert {message.verb.method for message in MESSAGES} == {verb.method for verb in VERBS if not verb.is_inner} - NEW
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=IDS)
-def test_a_client_sends_the_bytes_it_sent_before(message: Recorded) -> None:
-    assert message.verb.call(message.arguments).encode("alice", "t") == message.request
+def test_a_client_sends_what_it_sent_before_and_no_field_besides(message: Recorded) -> None:
+    sent, former = (
+        decode_request(message.verb.call(message.arguments).encode("alice", "t")),
+        decode_request(message.request),
+    )
+    assert msgspec.structs.replace(sent, params=former.params) == former
+    assert decode(sent.params, message.verb.params) == decode(former.params, message.verb.params)
+    assert _is_within(decode(sent.params, Any), decode(former.params, Any))
+
+
+def _is_within(sent: Any, former: Any) -> bool:
+    """Whether mappings have no key that the former ones lack; fields that are not set may be left out now."""
+    if isinstance(sent, dict):
+        return sent.keys() <= former.keys() and all(_is_within(one, former[name]) for name, one in sent.items())
+    return bool(sent == former)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=IDS)
@@ -100,9 +120,18 @@ def test_a_daemon_understands_an_older_client(message: Recorded) -> None:
 @pytest.mark.parametrize(
     "message", [message for message in MESSAGES if message.reply is not None], ids=lambda one: one.verb.method
 )
-def test_a_client_understands_an_older_daemon_whose_replies_had_these_bytes(message: Recorded) -> None:
+def test_a_client_understands_an_older_daemon_whose_replies_had_these_fields(message: Recorded) -> None:
     assert message.reply is not None
-    assert encode_result(decode_reply(message.reply, message.verb.result)) == message.reply
+    again = encode_result(decode_reply(message.reply, message.verb.result))
+    assert _without_added(decode_reply(again, Any)) == decode_reply(message.reply, Any)
+
+
+def _without_added(value: Any) -> Any:
+    """Leave out the fields that records got since then, which are empty."""
+    if isinstance(value, dict):
+        assert not any(value[name] for name in ADDED & value.keys())
+        return {name: _without_added(one) for name, one in value.items() if name not in ADDED}
+    return [_without_added(one) for one in value] if isinstance(value, list) else value
 
 
 def test_a_host_answers_an_older_client(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("runs.list", {"state": "closed"}, "state"),
     ("runs.list", {"limit": 0}, "limit"),
     ("sona.load", {"data": b"not an export"}, "data"),
+    ("care.rebuild", {"vectors": "yes"}, "vectors"),
     ("erasure.erase", {}, "selection"),
     ("erasure.erase", {"record_ids": "01JM0000000000000000000000"}, "ids"),
     ("erasure.erase", {"filter": {}}, "filter"),

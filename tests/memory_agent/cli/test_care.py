@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import Result
 
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.store import Store
 from relay import Journal, event_from_mapping, journal_folder
 from relay.config import EventLimits
 
@@ -103,6 +105,22 @@ def test_rebuild_and_compact_work_on_all_users_or_on_one(two_users: Path, run_js
     sizes = run_json("compact", "--user", "alice")["users"]
     assert set(sizes) == {"alice"}
     assert 0 < sizes["alice"]["bytes_after"] <= sizes["alice"]["bytes_before"]
+    assert run("verify").exit_code == 0
+
+
+def test_all_is_embedded_again_by_the_present_model_with_a_bar(two_users: Path, run_json: RunJson, run: Run) -> None:
+    assert run_json("rebuild", "--vectors") == {"users": {"alice": 0, "bob": 0}}  # the model has not changed
+    for user_id in ("alice", "bob"):
+        with Store.open(user_folder(two_users, user_id)) as store, store.batch() as batch:
+            batch.set_stamp("former|0000|int8|r|8")
+            batch.set_vector(1, np.ones(8, dtype=np.float32))
+    done = run("rebuild", "--vectors", "--user", "alice")
+    assert (done.exit_code, done.stdout) == (0, "user alice: embedded 4 memories\n")
+    assert "embedding" in done.stderr
+    assert run_json("rebuild", "--vectors") == {"users": {"alice": 0, "bob": 4}}
+    stats = run_json("stats", "--user", "bob")
+    assert (stats["memories"], stats["without_vector"], stats["waiting"]) == (4, 0, 0)
+    assert run_json("recall", "VPN of the deploy", "--user", "bob")["degraded"] == []
     assert run("verify").exit_code == 0
 
 

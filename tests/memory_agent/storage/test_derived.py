@@ -386,3 +386,25 @@ def planes(vector: Embedding) -> bytes:
 
 def content(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_many_words_are_loaded_in_the_background_beside_batches(
+    closed: Path, archives: Callable[[Path], Archive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory_agent.storage.archive._WORDS_AT_ONCE", 10)
+    monkeypatch.setattr("memory_agent.storage.archive._WORDS_STEP", 7)
+    archive = archives(closed)
+    add(archive, 10, seed=5, word="meanwhile")
+    with archive.batch() as batch:
+        batch.delete(3)
+        batch.set_vector(4, embedded(3, passages=4))
+    archive._wait()
+    assert_right(archive)
+    archive.close()
+    with Store.open(closed, GRAPH, key=archive.store.key) as store, store.batch() as batch:
+        batch.set_words_stamp("other words")
+        batch.set_vector(7, embedded(4))
+    again = archives(closed)
+    again._wait()
+    assert_right(again)
+    assert again.view.word_bits.count == 1
