@@ -33,6 +33,9 @@ class RecallOptions(TypedDict, total=False):
     `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
+
+    An answer leaves out the caller's own words: the memory of the event that causes the recall (`by_event`), what the
+    calling run said, and what the calling session (`by_session`) said in the last `recall.echo_minutes`.
     """
 
     profile: Profile | None
@@ -41,6 +44,8 @@ class RecallOptions(TypedDict, total=False):
     context_tokens: int | None
     with_embedding: bool | None
     by_run: str | None
+    by_session: str | None
+    by_event: str | None
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
@@ -101,9 +106,12 @@ def _check_flag(field: str, value: object) -> bool:
     return value
 
 
-def _check_run(field: str, value: object) -> str:
+def _check_id(field: str, value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME_CHARS:
-        raise InvalidInputError(field, f"must be the id of a run, 1 to {MOST_NAME_CHARS} characters")
+        owner = field.removeprefix("by_")
+        raise InvalidInputError(
+            field, f"must be the id of {_ARTICLES[owner]} {owner}, 1 to {MOST_NAME_CHARS} characters"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -111,12 +119,16 @@ def _check_run(field: str, value: object) -> str:
     return value
 
 
+_ARTICLES = {"run": "a", "session": "a", "event": "an"}
+
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "profile": lambda field, value: check_choice(field, value, PROFILES),
     "dates": lambda field, value: check_choice(field, value, DATES),
     "reference_time": check_time,
     "context_tokens": lambda field, value: check_whole(field, value, MOST_CONTEXT_TOKENS),
     "with_embedding": _check_flag,
-    "by_run": _check_run,
+    "by_run": _check_id,
+    "by_session": _check_id,
+    "by_event": _check_id,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -51,7 +51,7 @@ from memory_agent.settings import (
     SettingsKeywords,
     with_keywords,
 )
-from memory_agent.signals.reader import EventReader
+from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
@@ -231,7 +231,9 @@ class Memory:
         (['A mutex per session fixed the race for the token'], ())
         """
         moment = check_now(now)
-        asked = make_query(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
+        asked = make_query(
+            query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment, self._stored_text
+        )
         with self._call():
             result = self._pipeline.answer(asked, moment)
         self._log(
@@ -239,6 +241,7 @@ class Memory:
             mode=asked.mode,
             memories=len(result.memories),
             degraded=result.degraded,
+            excluded=result.excluded,
             took_ms=round(result.took_ms, 2),
         )
         return result
@@ -460,6 +463,10 @@ class Memory:
 
     def _take_in(self, event: Event) -> IngestReport:
         return self._ingest(_arrivals([lambda: self._masker.event(event)], None), is_awaited=True)
+
+    def _stored_text(self, text: str) -> str:
+        """Return what is stored of an event with this text."""
+        return truncate(self._masker.text(text), self._ingest_settings.max_text_chars)
 
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:
         fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event

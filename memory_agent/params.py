@@ -22,7 +22,7 @@ from memory_agent.arguments import check_deadline_ms, check_mode, check_options
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
-from memory_agent.protocol import OPTIONS_VERSION, PROTOCOL_VERSION
+from memory_agent.protocol import CALLER_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
 from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile, Provenance, Source
 from memory_agent.trajectory import Outcome, RunState
 
@@ -93,6 +93,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
     reference_offset_s: float | None = None
     reference_zone: str | None = None
     by_run: str | None = None
+    by_session: str | None = None
+    by_event: str | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -129,6 +131,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "context_tokens": self.context_tokens,
             "with_embedding": self.with_embedding,
             "by_run": self.by_run,
+            "by_session": self.by_session,
+            "by_event": self.by_event,
         }
 
     @property
@@ -145,7 +149,9 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @property
     def version(self) -> int:
-        """2 where an option is set that a daemon of version 1 would ignore."""
+        """That of the newest option set: older daemons would ignore it."""
+        if self.by_session is not None or self.by_event is not None:
+            return CALLER_VERSION
         newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
 

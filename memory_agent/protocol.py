@@ -22,7 +22,9 @@ PROTOCOL_VERSION = 1
 """The version of a request that does not name one."""
 OPTIONS_VERSION = 2
 """Adds a recall's profile, dates, reference time, context tokens and run; a daemon of version 1 would ignore them."""
-NEWEST_VERSION = OPTIONS_VERSION
+CALLER_VERSION = 3
+"""Adds the session and the event of a recall, whose words it leaves out."""
+NEWEST_VERSION = CALLER_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
 """The longest deadline of a request: it holds a request slot while it waits."""

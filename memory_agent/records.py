@@ -69,11 +69,24 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     utility: Utility = Utility()
 
 
-class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Memories to leave out: those that any field matches. `events` are those that they come from, `records` their ids.
+
+    `since`: memories of that time and later.
+    """
+
+    events: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    since: datetime | None = None
+
+
+class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which memories an answer may contain. Every field that is set must match; an empty field matches all.
 
     `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
-    quality. `min_score` is the least raw cosine; it excludes memories without a vector.
+    quality. `min_score` is the least raw cosine; it excludes memories without a vector. `exclude` matches none.
     """
 
     kinds: tuple[Kind, ...] = ()
@@ -88,6 +101,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     provenance: tuple[Provenance, ...] = ()
     min_quality: float | None = None
     min_score: float | None = None
+    exclude: Exclusion | None = None
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +149,8 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recall, best first. `degraded` names each part that was unavailable.
 
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
-    `dates` are the times recognised in the query. `context` is the block for a prompt, if requested.
+    `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
+    the memories left out as the caller's own words (`recall/own_words`) by reason: `event`, `run`, `session`, `echo`.
     """
 
     recall_id: str
@@ -144,6 +159,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: float = 0.0
     dates: tuple[UnderstoodDate, ...] = ()
     context: str | None = None
+    excluded: dict[str, int] = {}
 
 
 class RejectedEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import msgspec
 from memory_agent.cli.access import authorize, note_unknown_user, open_client, uses_daemon
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import Moment, Target, daemon_options
+from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import plain, print_document, print_figures
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
@@ -74,7 +75,8 @@ def forget(
         planned = _erase(target, selection, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"
         confirm(f"erase {said} of {planned.user_id} and {planned.events} events, for good?")
-    receipt = _erase(target, selection, dry_run=dry_run)
+    with waiting("erasing, from the journal's file too"):
+        receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:
         print_document(msgspec.structs.asdict(receipt))
     else:

@@ -25,6 +25,7 @@ VERBS = {
     "trajectory": ("trajectory", "trajectory"),
     "sona": ("sona", "sona"),
     "stats": ("daemon", "stats"),
+    "status": ("daemon", "status"),
     "doctor": ("setup", "doctor"),
     "model": ("setup", "model"),
     "quarantine": ("quarantine", "quarantine"),

@@ -23,6 +23,7 @@ from memory_agent.records import (
     PROVENANCES,
     SOURCES,
     Dates,
+    Exclusion,
     Kind,
     MemoryFilter,
     Mode,
@@ -54,6 +55,11 @@ from memory_agent.records import (
     "--provenance", multiple=True, type=click.Choice(PROVENANCES), help="Only of this provenance. Repeatable."
 )
 @click.option("--min-quality", type=click.FloatRange(0, 1), help="Only with at least this known quality.")
+@click.option("--exclude-session", "sessions", multiple=True, metavar="ID", help="Not of this session. Repeatable.")
+@click.option("--exclude-run", "runs", multiple=True, metavar="ID", help="Not of this run. Repeatable.")
+@click.option("--exclude-event", "events", multiple=True, metavar="ID", help="Not from this event. Repeatable.")
+@click.option("--exclude-record", "records", multiple=True, metavar="ID", help="Not this memory. Repeatable.")
+@click.option("--exclude-since", "excluded_since", type=Moment(), help="Nothing of then or later.")
 @click.option("--mode", type=click.Choice(MODES), help="How to search. Default: the setting recall.mode.")
 @click.option(
     "--deadline-ms",
@@ -66,6 +72,9 @@ from memory_agent.records import (
 @click.option(
     "--by-run", metavar="ID", help="The calling run: its words are left out; the memories it then uses are credited."
 )
+@click.option("--by-session", metavar="ID", help="The calling session: what it said in the last minutes (the setting "
+              "recall.echo_minutes) is left out.")  # fmt: skip
+@click.option("--by-event", metavar="ID", help="The event that causes this recall: its memory is left out.")
 @click.option("--explain", "explained", is_flag=True, help="Print why each memory was found, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
@@ -81,6 +90,8 @@ def recall(
     dates: Dates | None,
     reference_time: datetime | None,
     by_run: str | None,
+    by_session: str | None,
+    by_event: str | None,
     explained: bool,
     as_context: bool,
     max_tokens: int | None,
@@ -100,7 +111,8 @@ def recall(
       memory-agent recall "write the runbook" --profile document --context
       memory-agent recall - --context --max-tokens 300 < task.txt
       memory-agent recall "auth race" --user alice --json
-      memory-agent recall "fix the flaky deploy" --by-run run_7
+      memory-agent recall "fix the flaky deploy" --by-session s-17 --by-run run_7
+      memory-agent recall "deploy hangs" --exclude-session s-16 --exclude-since 1d
     """
     _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
     filter = _filter(**conditions)
@@ -117,6 +129,8 @@ def recall(
             context_tokens=(max_tokens or USUAL_TOKENS) if as_context else None,
             with_embedding=with_embedding,
             by_run=by_run,
+            by_session=by_session,
+            by_event=by_event,
         )
     if as_context:
         _print_context(result, target.as_json)
@@ -150,8 +164,10 @@ def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:
     return filter if filter.kinds else msgspec.structs.replace(filter, kinds=profile_defaults(profile).kinds)
 
 
-def _filter(session: str | None, run: str | None, **fields: Any) -> MemoryFilter:
-    return MemoryFilter(session_id=session, run_id=run, **fields)
+def _filter(session: str | None, run: str | None, excluded_since: datetime | None, **fields: Any) -> MemoryFilter:
+    lists = {field: fields.pop(field) for field in ("events", "records", "sessions", "runs")}
+    exclude = Exclusion(since=excluded_since, **lists)
+    return MemoryFilter(session_id=session, run_id=run, exclude=None if exclude == Exclusion() else exclude, **fields)
 
 
 def _print_context(result: RecallResult, as_json: bool) -> None:

@@ -25,6 +25,12 @@ _PIPE_WIDTH = 10_000
 _INDENT = 3
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
+_LEFT_OUT = {
+    "event": "of the calling event",
+    "run": "of the calling run",
+    "session": "of the calling session's last minutes",
+    "echo": "of the last minutes that asks the same",
+}
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -52,8 +58,15 @@ def print_memories(result: RecallResult, now: datetime) -> None:
     emit(Text(f"{count} {'memory' if count == 1 else 'memories'} in {result.took_ms:.1f} ms", style="dim"))
     if count:
         emit(Text(f"recall {result.recall_id}, to give feedback on", style="dim"))
+    if result.excluded:
+        emit(Text(f"left out: {', '.join(left_out(result))}", style="dim"))
     if result.degraded:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
+
+
+def left_out(result: RecallResult) -> list[str]:
+    """Return how many of the caller's own words a recall left out, and why, a text for each reason."""
+    return [f"{count} {_LEFT_OUT.get(reason, reason)}" for reason, count in result.excluded.items()]
 
 
 def print_figures(title: str, figures: Mapping[str, object]) -> None:

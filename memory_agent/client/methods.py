@@ -181,6 +181,11 @@ class ErasureMethods:
         """Erase the user: memories, events, runs, learner and folder.
 
         Requests wait meanwhile and then meet an empty memory, to which events published meanwhile belong.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> receipt = memory.erasure.erase_user()
+        >>> receipt.memories, memory.stats().memories
+        (1, 0)
         """
         return self._ask("erasure.erase_user", dry_run=dry_run)
 
@@ -280,28 +285,54 @@ class MemoryMethods:
         return self._ask("stats")
 
     def status(self) -> DaemonStatus:
-        """Return the state of the daemon."""
+        """Return the state of the daemon.
+
+        >>> [part.name for part in memory.status().parts if part.state != "running"]
+        []
+        """
         return self._ask("status")
 
     def address(self) -> HostAddress:
-        """Wake the user and return the Ray actor that hosts it."""
+        """Wake the user and return the Ray actor that hosts it.
+
+        >>> memory.address()
+        HostAddress(actor='...', namespace='...')
+        """
         return self._ask("address")
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
         """Return when every user's events up to a journal number are recallable or in quarantine.
 
         `through` maps users to journal numbers. Raises `DeadlineExceededError`.
+
+        >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
+        >>> event_id = publisher.publish(event)
+        >>> memory.wait(publisher.flush().acked_through, timeout_s=30)
+        >>> memory.stats().memories
+        1
         """
         return self._ask("wait", through=through, timeout_s=timeout_s)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
-        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`."""
+        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
+
+        >>> [(event.id, event.code, event.size_bytes) for event in memory.quarantined()]
+        [(1, 'malformed_event', 5)]
+        """
         return self._ask("quarantined", after=after, limit=limit)
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids."""
+        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids.
+
+        >>> memory.retry_quarantined([1])
+        RetryReport(handled=0, still_failing=1)
+        """
         return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`."""
+        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`.
+
+        >>> memory.drop_quarantined(), memory.quarantined()
+        (1, [])
+        """
         return self._ask("drop_quarantined", ids=ids)

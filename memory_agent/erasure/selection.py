@@ -11,7 +11,7 @@ import msgspec
 from memory_agent.embedders import check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             check_text("session_id", self.session_id)
             if not self.session_id.strip():
                 raise InvalidInputError("session_id", "is empty")
-        if self.filter is not None and self.filter == MemoryFilter():
+        if self.filter in (MemoryFilter(), MemoryFilter(exclude=Exclusion())):
             raise InvalidInputError("filter", "is empty, and would erase everything")
         if self.filter is not None and self.filter.min_score is not None:
             raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
@@ -80,6 +80,8 @@ def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
 
 def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
     """Whether a memory matches a filter as in a recall, `min_score` aside."""
+    if wanted.exclude is not None and _is_excluded(record, wanted.exclude):
+        return False
     ids = ("session_id", "run_id", "channel_id", "agent_id")
     return (
         (not wanted.kinds or record.kind in wanted.kinds)
@@ -93,4 +95,14 @@ def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
             wanted.min_quality is None
             or (record.quality_score is not None and record.quality_score >= wanted.min_quality)
         )
+    )
+
+
+def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
+    return (
+        record.id in exclude.records
+        or record.event_id in exclude.events
+        or record.session_id in exclude.sessions
+        or record.run_id in exclude.runs
+        or (exclude.since is not None and record.timestamp >= exclude.since)
     )

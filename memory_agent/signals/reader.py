@@ -85,7 +85,7 @@ class EventReader:
             return Dropped(reason)
         if signal.lead:
             text = f"{signal.lead}: {text}"
-        kept = _truncate(text, self._settings.max_text_chars)
+        kept = truncate(text, self._settings.max_text_chars)
         return MemoryRecord(
             id=_record_id(event),
             text=kept,
@@ -155,7 +155,7 @@ def utc(event: Event) -> datetime:
         raise UnhandledEventError(event.event_id, "timestamp: outside the calendar") from error
 
 
-def _truncate(text: str, limit: int) -> str:
+def truncate(text: str, limit: int) -> str:
     """Truncate `text` to at most `limit` characters, never between a character and its combining marks."""
     while 0 < limit < len(text) and (combining(text[limit]) or _JOINER in text[limit - 1 : limit + 1]):
         limit -= 1

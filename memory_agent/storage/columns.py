@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.column import Column, Sorted
 from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Slots, WordIndex, WordView
 from memory_agent.storage.passage_vectors import PassageVectors, PassageView
-from memory_agent.storage.terms import asks, fingerprint
+from memory_agent.storage.terms import asks, fingerprint, fingerprint_of_said, said
 from memory_agent.storage.word_bits import WordBits, WordBitsView
 
 Span = tuple[datetime | None, datetime | None]
@@ -115,13 +115,14 @@ class View:
         found[is_known] = self._slot_of[positions[is_known]]
         return found
 
-    def mask(self, filter: MemoryFilter | None) -> Mask | None:
+    def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
         """Return which slots (n,) are alive and pass the filter, exactly; None where the filter restricts nothing.
 
-        `min_score` is left to the caller. Raises `InvalidInputError` for a time without zone.
+        `min_score` is left to the caller, and so is the search for the rows of the events and records that the filter
+        excludes: `excluded` (`Store.excluded_rows`). Raises `InvalidInputError` for a time without zone.
         """
         passing: Mask | None = None
-        for part in () if filter is None else self._conditions(filter):
+        for part in () if filter is None else self._conditions(filter, excluded):
             passing = part & self.alive if passing is None else np.logical_and(passing, part, out=passing)
         return passing
 
@@ -137,9 +138,16 @@ class View:
             found |= inside
         return found
 
-    def of_run(self, run_id: str) -> Mask:
-        """Return which slots (n,) are alive and belong to a run."""
-        return self._is_named("runs", run_id) & self.alive
+    def of_run(self, run_id: str) -> Slots:
+        """Return the live slots of a run, ascending."""
+        return np.flatnonzero(self._is_named("runs", run_id) & self.alive)
+
+    def of_session(self, session_id: str, since_us: int, until_us: int) -> Slots:
+        """Return the live slots of a session in a time range (`until_us` exclusive), ascending."""
+        slots = np.flatnonzero(self._is_named("sessions", session_id) & self.alive)
+        times_us = self.times_us[slots]
+        found: Slots = slots[(times_us >= since_us) & (times_us < until_us)]
+        return found
 
     def windows(self, slots: Slots, reach: int) -> Slots:
         """Return each slot among its neighbours in its session, by time and row: (m, 2 * reach + 1).
@@ -155,9 +163,9 @@ class View:
                 found[:, place] = np.where(last >= 0, beside[last], -1)
         return found
 
-    def same(self, slots: Slots) -> list[Slots]:
-        """Return, for each of `slots` (m,), the live slots with its fingerprint (`record_fingerprint`), ascending."""
-        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, self.fingerprints[slots])]
+    def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
+        """Return, for each of `fingerprints` (m,), the live slots that have it (`record_fingerprint`), ascending."""
+        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
 
     def count_by(self, column: Literal["kind", "source"]) -> dict[str, int]:
         """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
@@ -172,7 +180,7 @@ class View:
         times = self.times_us[self.alive]
         return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
 
-    def _conditions(self, chosen: MemoryFilter) -> Iterator[Mask]:
+    def _conditions(self, chosen: MemoryFilter, excluded: Sequence[int]) -> Iterator[Mask]:
         if chosen.kinds:
             yield _is_any(self.kinds, KINDS, chosen.kinds)
         if chosen.sources:
@@ -189,6 +197,19 @@ class View:
             yield self._is_tagged(chosen.tags)
         if chosen.min_quality is not None:
             yield self.qualities >= chosen.min_quality
+        if chosen.exclude is not None:
+            yield from self._exclusions(chosen.exclude, excluded)
+
+    def _exclusions(self, exclude: Exclusion, excluded: Sequence[int]) -> Iterator[Mask]:
+        if exclude.since is not None:
+            yield self.times_us < microseconds(exclude.since, "exclude.since")
+        for column, names in (("sessions", exclude.sessions), ("runs", exclude.runs)):
+            numbers = [number for name in names if (number := self._names.get(name)) is not None]
+            yield ~np.isin(self._arrays[column], numbers)
+        slots = self.slots(excluded)
+        others = np.ones(self.count, dtype=np.bool_)
+        others[slots[slots >= 0]] = False
+        yield others
 
     def _is_named(self, column: str, name: str) -> Mask:
         number = self._names.get(name)
@@ -576,6 +597,12 @@ class Columns:
 def record_fingerprint(record: MemoryRecord) -> int:
     """Return a number that is equal for memories of one kind and title whose texts say the same."""
     return fingerprint(record.kind, record.title or "", record.text)
+
+
+def untitled_fingerprints(text: str) -> list[int]:
+    """Return the fingerprints of memories of any kind without a title that say `text`."""
+    said_text = said(text)
+    return [fingerprint_of_said(kind, "", said_text) for kind in KINDS]
 
 
 def _column(type_: type[np.generic], values: npt.NDArray[Any] | None = None) -> Column[Any]:

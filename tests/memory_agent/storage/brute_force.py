@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 from samples import NOW, WORD_BYTES, tables
 
-from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
+from memory_agent.records import Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Words
 from memory_agent.storage.columns import Columns, View, record_fingerprint
 from memory_agent.storage.postings import Postings
@@ -39,6 +39,16 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
             chosen.min_quality is None
             or (record.quality_score is not None and record.quality_score >= chosen.min_quality)
         )
+        and (chosen.exclude is None or not _is_excluded(record, chosen.exclude))
+    )
+
+
+def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
+    return (
+        record.id in exclude.records
+        or record.session_id in exclude.sessions
+        or record.run_id in exclude.runs
+        or (exclude.since is not None and record.timestamp >= exclude.since)
     )
 
 
@@ -61,7 +71,9 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     alike = defaultdict(list)
     for row in rows:
         alike[fingerprints[row]].append(row)
-    assert [sorted(view.rows[same].tolist()) for same in view.same(slots)] == [alike[fingerprints[row]] for row in rows]
+    assert [sorted(view.rows[same].tolist()) for same in view.same(view.fingerprints[slots])] == [
+        alike[fingerprints[row]] for row in rows
+    ]
     assert view.asks[slots].tolist() == [asks(records[row].text) for row in rows]
     windows = list(_windows(records))
     found = view.windows(slots, REACH)
@@ -70,7 +82,8 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
 
 def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
     """Check the mask of a filter, and the time ranges of `within`."""
-    mask = view.mask(chosen)
+    named = () if chosen.exclude is None else chosen.exclude.records
+    mask = view.mask(chosen, [row for row, record in records.items() if record.id in named])
     passing = sorted(row for row, record in records.items() if passes(record, chosen))
     if mask is None:
         assert passing == sorted(records)

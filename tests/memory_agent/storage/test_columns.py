@@ -22,7 +22,7 @@ from samples import NOW, SMALL, embedded, memory, tables, unit_vectors
 
 from memory_agent.embedded import Embedded
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage import columns as columns_module
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Change, Changes, Words
@@ -78,6 +78,13 @@ filters = st.builds(
     tags=tags | st.lists(odd, max_size=2).map(tuple),
     min_quality=qualities | st.just(nan),
     min_score=st.none() | st.just(0.5),
+    exclude=st.none()
+    | st.builds(
+        Exclusion,
+        sessions=st.lists(names.filter(bool) | odd, max_size=2).map(tuple),
+        runs=st.lists(names.filter(bool) | odd, max_size=2).map(tuple),
+        since=st.none() | times,
+    ),
 )
 
 
@@ -368,7 +375,7 @@ def test_equal_texts_are_found_before_and_after_they_are_sorted(monkeypatch: pyt
     for row, record in records.items():
         columns.apply(Changes(row - 1, row, [Change(row, "put", record, None, True)]))
         view = columns.view
-        (same,) = view.same(view.slots([row]))
+        (same,) = view.same(view.fingerprints[view.slots([row])])
         assert view.rows[same].tolist() == list(range(row % 5 or 5, row + 1, 5))
 
 
