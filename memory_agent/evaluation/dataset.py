@@ -36,8 +36,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and the items that answer it with their grades, 1 or more.
 
     `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
-    known. Questions of one `group` are not independent, by default those of one user. Items of `outside_session`, from
-    which the question comes, are left out of the answer.
+    known. Questions of one `group` are not independent, by default those of one user. Items of `outside_session`,
+    where the question comes from, are excluded from the answer.
     """
 
     id: str

@@ -11,7 +11,6 @@ answer has no rank. The evidence sessions of a question are those of its relevan
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,7 @@ import msgspec
 
 from memory_agent.evaluation.dataset import Dataset, History, Question
 from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_at_k, reciprocal_rank
-from memory_agent.recall.query import MOST_ANSWERS
-from memory_agent.records import MemoryRecord, Mode, RecallResult
+from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord, Mode, RecallResult
 from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)
@@ -71,7 +69,6 @@ class Examiner:
         self._mode = mode
         self._top_k = top_k
         self._sessions = {item.id: item.session for item in history.items}
-        self._in_session = Counter(self._sessions.values())
 
     def ask_all(self, asked: Callable[[], None]) -> list[Answer]:
         """Ask the answerable questions; `asked` is called after each."""
@@ -83,11 +80,12 @@ class Examiner:
 
     def _ask(self, question: Question) -> Answer:
         started_s = time.perf_counter()
-        result = self._recall(question.text, self._depth(question), mode=self._mode, reference_time=question.asked_at)
+        result = self._recall(
+            question.text, self._top_k, _filter(question), mode=self._mode, reference_time=question.asked_at
+        )
         took_ms = (time.perf_counter() - started_s) * 1000
-        found = self._ranked([memory.record for memory in result.memories])
-        same = self._same(result, found)
-        ranked = _outside(found, question.outside_session)[: self._top_k]
+        ranked = self._ranked([memory.record for memory in result.memories])
+        same = self._same(result, ranked)
         return Answer(
             user=self._history.user,
             question=question,
@@ -97,12 +95,6 @@ class Examiner:
             degraded=result.degraded,
             same=same,
         )
-
-    def _depth(self, question: Question) -> int:
-        """Return how many memories to ask for, so that `top_k` remain without those of the session left out."""
-        if question.outside_session is None:
-            return self._top_k
-        return min(self._top_k + self._in_session[question.outside_session], MOST_ANSWERS)
 
     def _ranked(self, records: Iterable[MemoryRecord]) -> Ranked:
         """Return the items of the memories. A memory of no item keeps its own id."""
@@ -119,9 +111,9 @@ class Examiner:
         return others
 
 
-def _outside(ranked: Ranked, session: str | None) -> Ranked:
-    """Return the items that are not of `session`; all if it is None."""
-    return ranked if session is None else tuple(place for place in ranked if place[1] != session)
+def _filter(question: Question) -> MemoryFilter | None:
+    left_out = question.outside_session
+    return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
 
 def judge(
