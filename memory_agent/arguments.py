@@ -16,6 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile
 
 MOST_CONTEXT_TOKENS = 100_000
+MOST_LISTED = 1_000
 MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
 """A day. Clocks and sockets cannot count much further."""
@@ -98,6 +99,16 @@ def check_time(field: str, value: object) -> datetime:
     if value < _EPOCH:
         raise InvalidInputError(field, "lies before 1970")
     return value
+
+
+def located(message: str) -> tuple[str, str]:
+    """Return the field and the reason in a message of msgspec, "reason - at `$.field`"; an unknown field is named."""
+    reason, _, path = message.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    unknown = reason.partition("contains unknown field ")[2].strip("`")
+    if not unknown:
+        return field, reason
+    return ".".join(part for part in (field, unknown) if part), "there is no such field"
 
 
 def _check_flag(field: str, value: object) -> bool:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -20,26 +20,30 @@ from typing import Any, Self, Unpack
 
 import msgspec
 import structlog
+from ulid import ULID
 
 from memory_agent.arguments import RecallOptions
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError, StoreError
-from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress, make_record, masked_record
+from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress, checked_record, masked_record
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.namespaces import Care, Erasure, Sona
+from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import check_now, make_query
 from memory_agent.records import (
     IngestReport,
     Kind,
     MemoryFilter,
+    MemoryPage,
     MemoryRecord,
     MemoryStats,
     Mode,
+    Order,
     Provenance,
     RecallResult,
     Source,
@@ -257,32 +261,58 @@ class Memory:
         metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
         *,
+        id: str | None = None,
+        type: str | None = None,
+        phase: str | None = None,
+        run_id: str | None = None,
+        channel_id: str | None = None,
+        agent_id: str | None = None,
+        timestamp: datetime | None = None,
+        quality_score: float | None = None,
         now: datetime | None = None,
     ) -> MemoryRecord:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
+        With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
+        event and its usage stay, and `updated_at` is set. If there is none, it is stored under this id; one that was
+        forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default: now).
         Raises `InvalidInputError` (with the argument's name).
 
-        >>> record = memory.remember("Staging needs the VPN", tags=["deploy"])
+        >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
         ('Staging needs the VPN', 'finding', ('deploy',))
+        >>> memory.remember("Staging needs no VPN any more", id="vpn").updated_at is None
+        False
+        >>> memory.stats().memories
+        1
         """
-        record = make_record(
-            text,
-            kind=kind,
+        moment = check_now(now)
+        stated = MemoryRecord(
+            id=str(ULID.from_datetime(moment)) if id is None else id,
+            text=text,
             source=source,
-            tags=tags,
-            title=title,
-            provenance=provenance,
-            metadata=dict(metadata) if isinstance(metadata, Mapping) else metadata,
+            kind=kind,
+            timestamp=moment if timestamp is None else timestamp,
+            quality_score=quality_score,
             session_id=session_id,
-            now=check_now(now),
-            max_chars=self._ingest_settings.max_text_chars,
+            metadata={} if metadata is None else metadata,  # type: ignore[arg-type]  # checked below, as all are
+            title=title,
+            tags=tags,  # type: ignore[arg-type]
+            provenance=provenance,
+            run_id=run_id,
+            channel_id=channel_id,
+            agent_id=agent_id,
+            type=type,
+            phase=phase,
+            updated_at=moment,
         )
+        record = checked_record(stated, moment, self._ingest_settings.max_text_chars, self._event_limits)
         record = masked_record(record, self._masker)
         with self._call():
-            self._intake.remember(record)
-        return record
+            admission = nullcontext() if id is None else self.erasure.admitting(record.id, moment)
+            stored = self._intake.remember(record, admission, is_dated=timestamp is not None)
+            self._learner.follow()
+            return stored
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
         """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`.
@@ -408,6 +438,30 @@ class Memory:
         """
         with self._call():
             return _stats(self.user_id, self._archive)
+
+    def list(
+        self,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        order: Order = "newest",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> MemoryPage:
+        """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
+
+        `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
+        other memories. Raises `InvalidInputError`, also for a filter with `min_score`.
+
+        >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
+        >>> page = memory.list(order="oldest", limit=2)
+        >>> [record.text for record in page.records], page.total
+        (['Step 0', 'Step 1'], 3)
+        >>> third = memory.list({"metadata": {"step": 2}}, order="oldest", after=page.next_cursor)
+        >>> [record.text for record in third.records]
+        ['Step 2']
+        """
+        with self._call():
+            return list_page(self._archive, filter, order, limit, after)
 
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.

@@ -22,8 +22,8 @@ from memory_agent.arguments import check_deadline_ms, check_mode, check_options
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
-from memory_agent.protocol import CALLER_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
-from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile, Provenance, Source
+from memory_agent.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
+from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Order, Profile, Provenance, Source
 from memory_agent.trajectory import Outcome, RunState
 
 AGED_AT_ONCE = 20_000
@@ -151,7 +151,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     def version(self) -> int:
         """That of the newest option set: older daemons would ignore it."""
         if self.by_session is not None or self.by_event is not None:
-            return CALLER_VERSION
+            return MEMORY_VERSION
         newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
 
@@ -167,6 +167,14 @@ class RememberParams(Params, frozen=True, kw_only=True):
     provenance: Provenance | None = None
     metadata: dict[str, Any] = {}
     session_id: str | None = None
+    id: str | None = None
+    type: str | None = None
+    phase: str | None = None
+    run_id: str | None = None
+    channel_id: str | None = None
+    agent_id: str | None = None
+    timestamp: datetime | None = None
+    quality_score: float | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -175,6 +183,22 @@ class RememberParams(Params, frozen=True, kw_only=True):
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidInputError("metadata", "must be a mapping")
         return super().of(**{**arguments, "metadata": dict(metadata or {})})
+
+    @property
+    def version(self) -> int:
+        """3 where a field is set that an older daemon would ignore."""
+        names = (self.id, self.type, self.phase, self.run_id, self.channel_id, self.agent_id)
+        newer = (*names, self.timestamp, self.quality_score)
+        return PROTOCOL_VERSION if all(value is None for value in newer) else MEMORY_VERSION
+
+
+class ListParams(Params, frozen=True, kw_only=True):
+    """Parameters of `list`: from the cursor `after` on, at most `limit`."""
+
+    filter: MemoryFilter | None = None
+    order: Order = "newest"
+    limit: int = 50
+    after: str | None = None
 
 
 class RebuildParams(Params, frozen=True, kw_only=True):

@@ -94,9 +94,7 @@ def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _conditions(filters: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{field} {shown(value)}" for field, value in filters.items() if field != "spans" and value not in (None, ())
-    ]
+    return [f"{field} {shown(value)}" for field, value in filters.items() if field != "spans"]
 
 
 def _dates(result: RecallResult, mode: Dates | None) -> list[str]:

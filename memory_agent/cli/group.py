@@ -21,6 +21,7 @@ VERBS = {
     "publish": ("publish", "publish"),
     "recall": ("recall", "recall"),
     "remember": ("recall", "remember"),
+    "list": ("recall", "list_memories"),
     "feedback": ("trajectory", "feedback"),
     "trajectory": ("trajectory", "trajectory"),
     "sona": ("sona", "sona"),

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memory_agent.recall.context import age, endings, repeats
-from memory_agent.records import RecallResult, RetrievedMemory
+from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 
 _PIPE_WIDTH = 10_000
 _INDENT = 3
@@ -45,6 +45,13 @@ def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any
     if not with_embedding:
         for memory in document["memories"]:
             del memory["record"]["embedding"]
+    return document
+
+
+def record_document(record: MemoryRecord) -> dict[str, Any]:
+    """Return a record as a mapping without its vector."""
+    document: dict[str, Any] = msgspec.to_builtins(record)
+    del document["embedding"]
     return document
 
 

@@ -8,9 +8,11 @@ from typing import Any, Self
 
 import msgspec
 
+from memory_agent.arguments import located
 from memory_agent.embedders import check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
+from memory_agent.metadata import check_conditions, matches
 from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
 
 
@@ -40,7 +42,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             try:
                 filter = msgspec.convert(filter, MemoryFilter)
             except msgspec.ValidationError as error:
-                raise InvalidInputError("filter", str(error)) from error
+                field, reason = located(str(error))
+                raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
         return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
 
     def check(self) -> None:
@@ -59,6 +62,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise InvalidInputError("filter", "is empty, and would erase everything")
         if self.filter is not None and self.filter.min_score is not None:
             raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
+        if self.filter is not None:
+            check_conditions("filter.metadata", self.filter.metadata)
         if not self.ids and self.session_id is None and self.filter is None:
             raise InvalidInputError("selection", "names nothing to erase")
 
@@ -82,19 +87,20 @@ def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
     """Whether a memory matches a filter as in a recall, `min_score` aside."""
     if wanted.exclude is not None and _is_excluded(record, wanted.exclude):
         return False
-    ids = ("session_id", "run_id", "channel_id", "agent_id")
+    names = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
     return (
         (not wanted.kinds or record.kind in wanted.kinds)
         and (not wanted.sources or record.source in wanted.sources)
         and (wanted.since is None or record.timestamp >= wanted.since)
         and (wanted.until is None or record.timestamp < wanted.until)
-        and all(getattr(wanted, one) in (None, getattr(record, one)) for one in ids)
+        and all(getattr(wanted, one) in (None, getattr(record, one)) for one in names)
         and (not wanted.tags or not set(wanted.tags).isdisjoint(record.tags))
         and (not wanted.provenance or record.provenance in wanted.provenance)
         and (
             wanted.min_quality is None
             or (record.quality_score is not None and record.quality_score >= wanted.min_quality)
         )
+        and matches(record.metadata, wanted.metadata)
     )
 
 

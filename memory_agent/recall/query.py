@@ -12,9 +12,18 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.arguments import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
+from memory_agent.arguments import (
+    RecallOptions,
+    check_deadline_ms,
+    check_mode,
+    check_options,
+    check_time,
+    check_whole,
+    located,
+)
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
+from memory_agent.metadata import check_conditions
 from memory_agent.records import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.codec import microseconds
@@ -23,7 +32,7 @@ MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
 """Different values of one filter field; a list of more is a mistake."""
 _NO_FILTER = MemoryFilter()
-_NAMES = ("session_id", "run_id", "channel_id", "agent_id")
+_NAMES = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
 _EXCLUDED = ("events", "records", "sessions", "runs")
 
@@ -128,13 +137,15 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
     try:
         chosen = msgspec.convert(dict(fields), MemoryFilter)
     except msgspec.ValidationError as error:
-        raise _of_filter(str(error)) from error
+        field, reason = located(str(error))
+        raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
     for field in ("since", "until"):
         time = getattr(chosen, field)
         if time is not None and time.tzinfo is None:
             raise InvalidInputError(f"filter.{field}", "has no time zone")
     for field in (*_NAMES, *_LISTS):
         _check_unicode(field, getattr(chosen, field))
+    check_conditions("filter.metadata", chosen.metadata)
     exclude = None if chosen.exclude is None else _check_exclusion(chosen.exclude)
     _check_floor("min_quality", chosen.min_quality, least=0.0)
     _check_floor("min_score", chosen.min_score, least=-1.0)
@@ -206,14 +217,6 @@ def _check_floor(field: str, value: float | None, least: float) -> None:
     """Refuse a floor out of range, such as a percentage for a fraction."""
     if value is not None and not least <= _check_number(f"filter.{field}", value) <= 1.0:
         raise InvalidInputError(f"filter.{field}", f"must be from {least:g} to 1")
-
-
-def _of_filter(message: str) -> InvalidInputError:
-    reason, _, path = message.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").removeprefix(".")
-    unknown = reason.partition("contains unknown field ")[2].strip("`")
-    path = ".".join(part for part in ("filter", field, unknown) if part)
-    return InvalidInputError(path, "there is no such field" if unknown else reason)
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):

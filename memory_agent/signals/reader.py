@@ -102,6 +102,8 @@ class EventReader:
             channel_id=id_of(event, "channel_id", objects),
             agent_id=id_of(event, "agent_id", objects),
             event_id=event.event_id,
+            type=clean(event.event_type, "event_type"),
+            phase=read_name(objects, "phase"),
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:

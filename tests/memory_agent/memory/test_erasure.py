@@ -295,9 +295,9 @@ def test_reimported_memories_and_continued_sessions_are_noted_again(tmp_path: Pa
     for _ in range(2):
         note_erasure(tmp_path, "alice", intent, NOW, once=True)
     note_reimported_ids(tmp_path, "alice", ["two"], later)
-    assert fingerprint("alice", "two") not in read_history(tmp_path, "alice").memories
+    assert fingerprint("alice", "two") not in read_history(tmp_path, "alice").memories_in(later)
     note_erasure(tmp_path, "alice", intent, NOW, once=True)
-    assert fingerprint("alice", "two") in read_history(tmp_path, "alice").memories
+    assert fingerprint("alice", "two") in read_history(tmp_path, "alice").memories_in(later)
     assert len(read_history(tmp_path, "alice").erasures) == 3
     session = Intent(started_at=NOW, session_id="s-1")
     for now in (NOW, NOW, later, later):

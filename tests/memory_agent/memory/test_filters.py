@@ -39,6 +39,7 @@ def sample(number: int) -> dict[str, Any]:
     fields["tags"] = [tag for tag, share in zip(TAGS, [0.5, 0.3, 0.1, 0.005], strict=True) if random.random() < share]
     if random.random() < 0.5:
         fields["provenance"] = str(random.choice(PROVENANCES))
+    fields["phase"] = str(random.choice(["plan", "act"]))
     return {
         "event_id": f"e-{number}",
         "event_type": event_type,
@@ -79,6 +80,9 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
             chosen.run_id is None or record.run_id == chosen.run_id,
             chosen.channel_id is None or record.channel_id == chosen.channel_id,
             chosen.agent_id is None or record.agent_id == chosen.agent_id,
+            chosen.type is None or record.metadata["event_type"] == chosen.type,
+            chosen.phase is None or record.metadata.get("phase") == chosen.phase,
+            all(record.metadata.get(key) == value for key, value in chosen.metadata.items()),
             not chosen.tags or bool({*chosen.tags} & {*record.tags}),
             not chosen.provenance or record.provenance in chosen.provenance,
             chosen.min_quality is None
@@ -115,6 +119,9 @@ filters = st.builds(
     run_id=st.none() | st.sampled_from(["run_0", "run_1"]),
     channel_id=st.none() | st.just("c-1"),
     agent_id=st.none() | st.just("a-0"),
+    type=st.none() | st.sampled_from(["worker.task.finding", "feedback.given", "none.such"]),
+    phase=st.none() | st.sampled_from(["plan", "no phase"]),
+    metadata=st.sampled_from([{}, {}, {"phase": "act"}, {"rating": 3}, {"event_type": "chat.user_msg"}, {"no": "key"}]),
     tags=some(TAGS),
     provenance=some(PROVENANCES),
     min_quality=st.none() | st.floats(0, 1),
@@ -137,6 +144,10 @@ ONE_FIELD_EACH = [
     {"run_id": "run_1"},
     {"channel_id": "c-1"},
     {"agent_id": "a-0"},
+    {"type": "feedback.given"},
+    {"phase": "act"},
+    {"metadata": {"rating": 4}},
+    {"metadata": {"phase": "plan", "event_type": "chat.user_msg"}},
     {"tags": ("rare",)},
     {"tags": ("rare", "auth")},
     {"provenance": ("cited", "assumed")},
