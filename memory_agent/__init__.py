@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from memory_agent.provider import MemoryProvider
     from memory_agent.recall.context import context_block
     from memory_agent.records import (
+        Exclusion,
         IngestReport,
         MemoryFilter,
         MemoryRecord,
@@ -47,6 +48,7 @@ _HOMES = {
     "ActorMemoryProvider": "client.in_ray",
     "AsyncMemoryClient": "client",
     "EmbedderSettings": "settings",
+    "Exclusion": "records",
     "FeedbackReport": "trajectory",
     "IngestReport": "records",
     "IngestSettings": "settings",
@@ -75,6 +77,7 @@ __all__ = [
     "ActorMemoryProvider",
     "AsyncMemoryClient",
     "EmbedderSettings",
+    "Exclusion",
     "FeedbackReport",
     "IngestReport",
     "IngestSettings",

@@ -16,6 +16,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile
 
 MOST_CONTEXT_TOKENS = 100_000
+MOST_LISTED = 1_000
 MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
 """A day. Clocks and sockets cannot count much further."""
@@ -34,6 +35,9 @@ class RecallOptions(TypedDict, total=False):
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
     `min_relevance`: the least relevance of a memory in the answer, 0 to 1; 0 answers with the best there are.
+
+    An answer leaves out the caller's own words: the memory of the event that causes the recall (`by_event`), what the
+    calling run said, and what the calling session (`by_session`) said in the last `recall.echo_minutes`.
     """
 
     profile: Profile | None
@@ -42,6 +46,8 @@ class RecallOptions(TypedDict, total=False):
     context_tokens: int | None
     with_embedding: bool | None
     by_run: str | None
+    by_session: str | None
+    by_event: str | None
     min_relevance: float | None
 
 
@@ -103,15 +109,28 @@ def _check_share(field: str, value: object) -> float:
     return float(value)
 
 
+def located(message: str) -> tuple[str, str]:
+    """Return the field and the reason in a message of msgspec, "reason - at `$.field`"; an unknown field is named."""
+    reason, _, path = message.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    unknown = reason.partition("contains unknown field ")[2].strip("`")
+    if not unknown:
+        return field, reason
+    return ".".join(part for part in (field, unknown) if part), "there is no such field"
+
+
 def _check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(field, "must be true or false")
     return value
 
 
-def _check_run(field: str, value: object) -> str:
+def _check_id(field: str, value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MOST_NAME_CHARS:
-        raise InvalidInputError(field, f"must be the id of a run, 1 to {MOST_NAME_CHARS} characters")
+        owner = field.removeprefix("by_")
+        raise InvalidInputError(
+            field, f"must be the id of {_ARTICLES[owner]} {owner}, 1 to {MOST_NAME_CHARS} characters"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -119,13 +138,17 @@ def _check_run(field: str, value: object) -> str:
     return value
 
 
+_ARTICLES = {"run": "a", "session": "a", "event": "an"}
+
 _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "profile": lambda field, value: check_choice(field, value, PROFILES),
     "dates": lambda field, value: check_choice(field, value, DATES),
     "reference_time": check_time,
     "context_tokens": lambda field, value: check_whole(field, value, MOST_CONTEXT_TOKENS),
     "with_embedding": _check_flag,
-    "by_run": _check_run,
+    "by_run": _check_id,
+    "by_session": _check_id,
+    "by_event": _check_id,
     "min_relevance": _check_share,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -43,7 +43,9 @@ from relay.crypto import open_key_ring
 State = Literal["ok", "warning", "failed"]
 
 _DISTRIBUTION = "memory-agent"
-_ENGINES = ("lmdb", "usearch", "onnxruntime", "ray", "pyzmq", "msgspec", "numpy", "tokenizers")
+_ENGINES = (
+    "lmdb", "usearch", "numkong", "onnxruntime", "tokenizers", "PyStemmer", "ray", "pyzmq", "msgspec", "numpy",
+)  # fmt: skip
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)", re.MULTILINE)
 _FETCH = "memory-agent model fetch"
 _DISK_WARNING_BYTES = 1 << 30

@@ -14,36 +14,34 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
-from ulid import ULID
 
+from memory_agent.arguments import check_time
 from memory_agent.embedded import Embedded, embedded_text
 from memory_agent.embedders import EmbedderInfo, Pending, check_text, comparable, comparable_words
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, UnhandledEventError
 from memory_agent.learning.run_records import Entry, RunRecords
+from memory_agent.metadata import values_of
 from memory_agent.records import (
     KINDS,
     PROVENANCES,
     SOURCES,
     IngestReport,
-    Kind,
     MemoryRecord,
-    Provenance,
     RejectedEvent,
-    Source,
 )
 from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from relay import Event, Masker, masked_kinds, read_event, validate_object
+from relay import Event, EventLimits, Masker, masked_kinds, read_event, validate_id, validate_object
 from relay.errors import MalformedEventError
 
 _MOST_TYPES = 50
@@ -53,7 +51,11 @@ _FILL_CHUNK = 256
 _EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that it receives the acknowledgement
 
 _MAX_METADATA_DEPTH = 64
+_MOST_METADATA_VALUES = 10_000  # 12 bytes each in memory, to be filtered by
+_NAMES = ("type", "phase", "run_id", "channel_id", "agent_id")
 
+Admission = AbstractContextManager[Callable[[], None] | None]
+"""Entered around the transaction; its value, if any, is called in it before a memory gets a caller's id anew."""
 Word = TypeVar("Word", bound=str)
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -285,14 +287,26 @@ class Intake:
         """
         return PendingTexts(texts, self._embedder, is_awaited=is_awaited).result()
 
-    def remember(self, record: MemoryRecord) -> None:
-        """Store one memory without an event. Durable on return."""
+    def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
+        """Store one memory without an event, or replace the one with its id; return what is stored. Durable on return.
+
+        A replaced memory keeps its time unless the record `is_dated`.
+        """
         text = embedded_text(record)
         vectors = self.embed((text,), is_awaited=True)
         masked = masked_kinds(record.text, record.title, record.tags, record.metadata)
-        with self._archive.batch() as batch:
-            batch.put(record, vectors.admitted(batch).get(text))
+        with admission as admit, self._archive.batch() as batch:
+            row = batch.row_of_id(record.id)
+            old = None if row is None else batch.record(row)
+            if old is None:
+                if admit is not None:
+                    admit()
+                record = msgspec.structs.replace(record, updated_at=None)
+            elif not is_dated:
+                record = msgspec.structs.replace(record, timestamp=old.timestamp)
+            stored = batch.upsert(record, vectors.admitted(batch).get(text))
             count_masked(batch, masked)
+        return stored
 
     def fill_vectors(self, limit: int | None = None, progress: Progress | None = None) -> int:
         """Embed at most `limit` memories that lack a vector, or the words that the embedder makes; return how many.
@@ -516,36 +530,29 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=8).digest()
 
 
-def make_record(
-    text: str,
-    *,
-    kind: Kind,
-    source: Source,
-    tags: Sequence[str],
-    title: str | None,
-    provenance: Provenance | None,
-    metadata: dict[str, Any] | None,
-    session_id: str | None,
-    now: datetime,
-    max_chars: int,
-) -> MemoryRecord:
-    """Return the record of a memory stated by a caller. Raises `InvalidInputError` (with the field's name)."""
-    check_text("text", text)
-    if not text.strip():
+def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: EventLimits) -> MemoryRecord:
+    """Return the record of a caller's arguments, of any types. Raises `InvalidInputError` (with the name)."""
+    check_text("text", record.text)
+    if not record.text.strip():
         raise InvalidInputError("text", "is empty")
-    if len(text) > max_chars:
-        raise InvalidInputError("text", f"has {len(text)} characters, at most {max_chars} are allowed")
-    return MemoryRecord(
-        id=str(ULID.from_datetime(now)),
-        text=text,
-        source=_one_of("source", source, SOURCES),
-        kind=_one_of("kind", kind, KINDS),
-        timestamp=now,
-        title=_optional_text("title", title),
-        tags=_check_tags(tags),
-        provenance=None if provenance is None else _one_of("provenance", provenance, PROVENANCES),
-        metadata=_check_metadata(metadata),
-        session_id=_optional_text("session_id", session_id),
+    if len(record.text) > max_chars:
+        raise InvalidInputError("text", f"has {len(record.text)} characters, at most {max_chars} are allowed")
+    _one_of("source", record.source, SOURCES)
+    _one_of("kind", record.kind, KINDS)
+    if record.provenance is not None:
+        _one_of("provenance", record.provenance, PROVENANCES)
+    if (record_id := _optional_name("id", record.id, limits.max_id_bytes)) is None:
+        raise InvalidInputError("id", "is empty")
+    return msgspec.structs.replace(
+        record,
+        id=record_id,
+        timestamp=_past("timestamp", record.timestamp, now, limits.max_future_s),
+        title=_optional_text("title", record.title),
+        tags=_check_tags(record.tags),
+        metadata=_check_metadata(record.metadata),
+        session_id=_optional_text("session_id", record.session_id),
+        quality_score=_quality(record.quality_score),
+        **{name: _optional_name(name, getattr(record, name), limits.max_id_bytes) for name in _NAMES},
     )
 
 
@@ -580,8 +587,36 @@ def _check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 
-def _check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any]:
+def _optional_name(field: str, name: object, max_bytes: int) -> str | None:
     try:
-        return validate_object("metadata", metadata, _MAX_METADATA_DEPTH)
+        return validate_id(field, name, max_bytes)
     except MalformedEventError as error:
         raise InvalidInputError(error.field, error.reason) from error
+
+
+def _past(field: str, moment: object, now: datetime, max_future_s: float) -> datetime:
+    """Return a time with a zone in UTC, from 1970 until soon after now."""
+    checked = check_time(field, moment).astimezone(UTC)
+    ahead_s = (checked - now).total_seconds()
+    if ahead_s > max_future_s:
+        raise InvalidInputError(field, f"is {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
+    return checked
+
+
+def _quality(quality: object) -> float | None:
+    if quality is None:
+        return None
+    if isinstance(quality, bool) or not isinstance(quality, int | float) or not 0.0 <= quality <= 1.0:
+        raise InvalidInputError("quality_score", "must be a number from 0 to 1")
+    return float(quality)
+
+
+def _check_metadata(metadata: object) -> dict[str, Any]:
+    given = dict(metadata) if isinstance(metadata, Mapping) else metadata
+    try:
+        checked = validate_object("metadata", given, _MAX_METADATA_DEPTH)
+    except MalformedEventError as error:
+        raise InvalidInputError(error.field, error.reason) from error
+    if any(place == _MOST_METADATA_VALUES for place, _ in enumerate(values_of(checked))):
+        raise InvalidInputError("metadata", f"has more than {_MOST_METADATA_VALUES} values")
+    return checked

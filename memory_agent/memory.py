@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -20,26 +20,30 @@ from typing import Any, Self, Unpack
 
 import msgspec
 import structlog
+from ulid import ULID
 
 from memory_agent.arguments import RecallOptions
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError, StoreError
-from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress, make_record, masked_record
+from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress, checked_record, masked_record
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.namespaces import Care, Erasure, Sona
+from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import check_now, make_query
 from memory_agent.records import (
     IngestReport,
     Kind,
     MemoryFilter,
+    MemoryPage,
     MemoryRecord,
     MemoryStats,
     Mode,
+    Order,
     Provenance,
     RecallResult,
     Source,
@@ -51,7 +55,7 @@ from memory_agent.settings import (
     SettingsKeywords,
     with_keywords,
 )
-from memory_agent.signals.reader import EventReader
+from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
@@ -231,7 +235,9 @@ class Memory:
         (['A mutex per session fixed the race for the token'], ())
         """
         moment = check_now(now)
-        asked = make_query(query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment)
+        asked = make_query(
+            query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment, self._stored_text
+        )
         with self._call():
             result = self._pipeline.answer(asked, moment)
         self._log(
@@ -239,6 +245,7 @@ class Memory:
             mode=asked.mode,
             memories=len(result.memories),
             degraded=result.degraded,
+            excluded=result.excluded,
             took_ms=round(result.took_ms, 2),
         )
         return result
@@ -254,32 +261,58 @@ class Memory:
         metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
         *,
+        id: str | None = None,
+        type: str | None = None,
+        phase: str | None = None,
+        run_id: str | None = None,
+        channel_id: str | None = None,
+        agent_id: str | None = None,
+        timestamp: datetime | None = None,
+        quality_score: float | None = None,
         now: datetime | None = None,
     ) -> MemoryRecord:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
+        With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
+        event and its usage stay, and `updated_at` is set. If there is none, it is stored under this id; one that was
+        forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default: now).
         Raises `InvalidInputError` (with the argument's name).
 
-        >>> record = memory.remember("Staging needs the VPN", tags=["deploy"])
+        >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
         ('Staging needs the VPN', 'finding', ('deploy',))
+        >>> memory.remember("Staging needs no VPN any more", id="vpn").updated_at is None
+        False
+        >>> memory.stats().memories
+        1
         """
-        record = make_record(
-            text,
-            kind=kind,
+        moment = check_now(now)
+        stated = MemoryRecord(
+            id=str(ULID.from_datetime(moment)) if id is None else id,
+            text=text,
             source=source,
-            tags=tags,
-            title=title,
-            provenance=provenance,
-            metadata=dict(metadata) if isinstance(metadata, Mapping) else metadata,
+            kind=kind,
+            timestamp=moment if timestamp is None else timestamp,
+            quality_score=quality_score,
             session_id=session_id,
-            now=check_now(now),
-            max_chars=self._ingest_settings.max_text_chars,
+            metadata={} if metadata is None else metadata,  # type: ignore[arg-type]  # checked below, as all are
+            title=title,
+            tags=tags,  # type: ignore[arg-type]
+            provenance=provenance,
+            run_id=run_id,
+            channel_id=channel_id,
+            agent_id=agent_id,
+            type=type,
+            phase=phase,
+            updated_at=moment,
         )
+        record = checked_record(stated, moment, self._ingest_settings.max_text_chars, self._event_limits)
         record = masked_record(record, self._masker)
         with self._call():
-            self._intake.remember(record)
-        return record
+            admission = nullcontext() if id is None else self.erasure.admitting(record.id, moment)
+            stored = self._intake.remember(record, admission, is_dated=timestamp is not None)
+            self._learner.follow()
+            return stored
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
         """Return the memories with these ids, in their order; unknown ids are left out. Raises `InvalidInputError`.
@@ -406,6 +439,30 @@ class Memory:
         with self._call():
             return _stats(self.user_id, self._archive)
 
+    def list(
+        self,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        order: Order = "newest",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> MemoryPage:
+        """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
+
+        `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
+        other memories. Raises `InvalidInputError`, also for a filter with `min_score`.
+
+        >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
+        >>> page = memory.list(order="oldest", limit=2)
+        >>> [record.text for record in page.records], page.total
+        (['Step 0', 'Step 1'], 3)
+        >>> third = memory.list({"metadata": {"step": 2}}, order="oldest", after=page.next_cursor)
+        >>> [record.text for record in third.records]
+        ['Step 2']
+        """
+        with self._call():
+            return list_page(self._archive, filter, order, limit, after)
+
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
@@ -460,6 +517,10 @@ class Memory:
 
     def _take_in(self, event: Event) -> IngestReport:
         return self._ingest(_arrivals([lambda: self._masker.event(event)], None), is_awaited=True)
+
+    def _stored_text(self, text: str) -> str:
+        """Return what is stored of an event with this text."""
+        return truncate(self._masker.text(text), self._ingest_settings.max_text_chars)
 
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:
         fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event

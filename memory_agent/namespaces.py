@@ -319,6 +319,10 @@ class Erasure:
         selection.check()
         self._eraser.note_forgotten(selection, check_now(None))
 
+    def admitting(self, record_id: str, now: datetime) -> AbstractContextManager[Callable[[], None]]:
+        """Let a memory be stored under an id that may have been forgotten. See `Eraser.admitting`."""
+        return self._eraser.admitting(record_id, now)
+
     def erase_again(
         self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:

@@ -22,8 +22,8 @@ from memory_agent.arguments import check_deadline_ms, check_mode, check_options
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
-from memory_agent.protocol import OPTIONS_VERSION, PROTOCOL_VERSION
-from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile, Provenance, Source
+from memory_agent.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
+from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Order, Profile, Provenance, Source
 from memory_agent.trajectory import Outcome, RunState
 
 AGED_AT_ONCE = 20_000
@@ -93,6 +93,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
     reference_offset_s: float | None = None
     reference_zone: str | None = None
     by_run: str | None = None
+    by_session: str | None = None
+    by_event: str | None = None
     min_relevance: float | None = None
 
     @classmethod
@@ -130,6 +132,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "context_tokens": self.context_tokens,
             "with_embedding": self.with_embedding,
             "by_run": self.by_run,
+            "by_session": self.by_session,
+            "by_event": self.by_event,
             "min_relevance": self.min_relevance,
         }
 
@@ -147,8 +151,10 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @property
     def version(self) -> int:
-        """2 where an option is set that a daemon of version 1 would ignore."""
-        newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run, self.min_relevance)
+        """That of the newest option set: older daemons would ignore it."""
+        if any(value is not None for value in (self.by_session, self.by_event, self.min_relevance)):
+            return MEMORY_VERSION
+        newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
 
 
@@ -163,6 +169,14 @@ class RememberParams(Params, frozen=True, kw_only=True):
     provenance: Provenance | None = None
     metadata: dict[str, Any] = {}
     session_id: str | None = None
+    id: str | None = None
+    type: str | None = None
+    phase: str | None = None
+    run_id: str | None = None
+    channel_id: str | None = None
+    agent_id: str | None = None
+    timestamp: datetime | None = None
+    quality_score: float | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -171,6 +185,22 @@ class RememberParams(Params, frozen=True, kw_only=True):
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidInputError("metadata", "must be a mapping")
         return super().of(**{**arguments, "metadata": dict(metadata or {})})
+
+    @property
+    def version(self) -> int:
+        """3 where a field is set that an older daemon would ignore."""
+        names = (self.id, self.type, self.phase, self.run_id, self.channel_id, self.agent_id)
+        newer = (*names, self.timestamp, self.quality_score)
+        return PROTOCOL_VERSION if all(value is None for value in newer) else MEMORY_VERSION
+
+
+class ListParams(Params, frozen=True, kw_only=True):
+    """Parameters of `list`: from the cursor `after` on, at most `limit`."""
+
+    filter: MemoryFilter | None = None
+    order: Order = "newest"
+    limit: int = 50
+    after: str | None = None
 
 
 class RebuildParams(Params, frozen=True, kw_only=True):

@@ -16,13 +16,17 @@ import msgspec
 from msgspec.structs import replace
 
 from memory_agent import errors
+from memory_agent.arguments import located
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1
 """The version of a request that does not name one."""
 OPTIONS_VERSION = 2
 """Adds a recall's profile, dates, reference time, context tokens and run; a daemon of version 1 would ignore them."""
-NEWEST_VERSION = OPTIONS_VERSION
+MEMORY_VERSION = 3
+"""Adds the id and the further fields of what is remembered, and the session and the event of a recall, whose words it
+leaves out; an older daemon would ignore them."""
+NEWEST_VERSION = MEMORY_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
 """The longest deadline of a request: it holds a request slot while it waits."""
@@ -192,8 +196,8 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        field, reason = _locate(str(error))
-        raise errors.InvalidInputError(field, reason) from error
+        field, reason = located(str(error))
+        raise errors.InvalidInputError(field or "params", reason) from error
 
 
 def decode_request(data: bytes) -> Request:
@@ -268,9 +272,3 @@ def _why_unfit(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return f"is not valid Unicode: lone surrogate at {error.start}"
     return f"cannot be sent: {error}"
-
-
-def _locate(message: str) -> tuple[str, str]:
-    """Split msgspec's "reason - at `$.field`" into field and reason."""
-    reason, _, path = message.partition(" - at `")
-    return path.rstrip("`").removeprefix("$.").removeprefix("$") or "params", reason

@@ -6,6 +6,7 @@ Written by `python -m ops.documents` from `memory_agent.verbs` and the methods o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
 
 from memory_agent.arguments import RecallOptions
@@ -14,9 +15,11 @@ from memory_agent.records import (
     Compacted,
     Kind,
     MemoryFilter,
+    MemoryPage,
     MemoryRecord,
     MemoryStats,
     Mode,
+    Order,
     Provenance,
     RecallResult,
     Source,
@@ -193,9 +196,21 @@ class MemoryProvider(Protocol):
         provenance: Provenance | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
+        *,
+        id: str | None = None,
+        type: str | None = None,
+        phase: str | None = None,
+        run_id: str | None = None,
+        channel_id: str | None = None,
+        agent_id: str | None = None,
+        timestamp: datetime | None = None,
+        quality_score: float | None = None,
     ) -> MemoryRecord:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
+        With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
+        event and its usage stay, and `updated_at` is set. If there is none, it is stored under this id; one that was
+        forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default: now).
         Raises `InvalidInputError` (with the argument's name).
         """
         ...
@@ -235,4 +250,19 @@ class MemoryProvider(Protocol):
 
     def stats(self) -> MemoryStats:
         """Return the figures of this user's memory."""
+        ...
+
+    def list(
+        self,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        order: Order = "newest",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> MemoryPage:
+        """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
+
+        `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
+        other memories. Raises `InvalidInputError`, also for a filter with `min_score`.
+        """
         ...

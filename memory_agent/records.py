@@ -25,6 +25,9 @@ Dates = Literal["boost", "filter", "ignore"]
 Profile = Literal["before_planning", "document", "trajectory"]
 Retrieval = Literal["vector", "lexical", "hybrid"]
 Tier = Literal["local", "global"]
+Order = Literal["newest", "oldest", "updated"]
+MetadataValue = str | int | float | bool | None
+"""A value of `MemoryFilter.metadata`: of JSON, but neither object nor list."""
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -32,6 +35,7 @@ PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
 MODES: tuple[Mode, ...] = get_args(Mode)
 DATES: tuple[Dates, ...] = get_args(Dates)
 PROFILES: tuple[Profile, ...] = get_args(Profile)
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +49,9 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One memory.
 
     `quality_score` (0 to 1, or None) says how the episode ended, `utility` whether recalling it helped. `embedding` is
-    a unit vector (d,), None unless requested and present.
+    a unit vector (d,), None unless requested and present. `type` is what its source calls it: the event's
+    `event_type`, or any name of the caller's. `phase` is that of the work it belongs to. `updated_at` is when
+    `remember` last replaced it, None before.
     """
 
     id: str
@@ -67,13 +73,33 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_recalled_at: datetime | None = None
     times_recalled: int = 0
     utility: Utility = Utility()
+    type: str | None = None
+    phase: str | None = None
+    updated_at: datetime | None = None
 
 
-class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Memories to leave out: those that any field matches. `events` are those that they come from, `records` their ids.
+
+    `since`: memories of that time and later.
+    """
+
+    events: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
+    sessions: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    since: datetime | None = None
+
+
+class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which memories an answer may contain. Every field that is set must match; an empty field matches all.
 
+    Fields that are not set do not travel: an older daemon refuses those it does not know, and must not meet them unset.
+
     `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
-    quality. `min_score` is the least raw cosine; it excludes memories without a vector.
+    quality. `min_score` is the least raw cosine; it excludes memories without a vector. `exclude` matches none.
+
+    `metadata` maps paths to a value, or to several of which one must match; see `memory_agent.metadata`.
     """
 
     kinds: tuple[Kind, ...] = ()
@@ -88,6 +114,10 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     provenance: tuple[Provenance, ...] = ()
     min_quality: float | None = None
     min_score: float | None = None
+    exclude: Exclusion | None = None
+    type: str | None = None
+    phase: str | None = None
+    metadata: dict[str, MetadataValue | tuple[MetadataValue, ...]] = {}
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +172,8 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recall, best first. `degraded` names each part that was unavailable.
 
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
-    `dates` are the times recognised in the query. `context` is the block for a prompt, if requested.
+    `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
+    the memories left out as the caller's own words (`recall/own_words`) by reason: `event`, `run`, `session`, `echo`.
     """
 
     recall_id: str
@@ -151,6 +182,15 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     took_ms: float = 0.0
     dates: tuple[UnderstoodDate, ...] = ()
     context: str | None = None
+    excluded: dict[str, int] = {}
+
+
+class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a list of memories. `total` of them match the filter; `next_cursor` is None on the last page."""
+
+    records: tuple[MemoryRecord, ...]
+    total: int
+    next_cursor: str | None = None
 
 
 class RejectedEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,9 +71,10 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `vector_weight`: the weight of cosine similarity in the fusion; BM25 has the rest. `contiguity`: the share of their
     score that the best matches add to their neighbours in the session. `context_words`: the weight of the query words
     that a memory and its neighbours contain together. `dates`: how a time in the query is used; `date_weight`: the
-    boost for a memory of that time. `diversity`: the penalty for resembling a better result (MMR). 0 is off.
+    boost for a memory of that time. `diversity`: the penalty for resembling a better result (MMR). `echo_minutes`: how
+    long what the calling session said, and a request in the query's words, is left out of its answers.
     `min_relevance`: memories of less relevance are left out, even if those are all; at the default 9 of 10 questions
-    that a memory knows nothing of get no answer, and 9 of 10 answers stay.
+    that a memory knows nothing of get no answer, and 9 of 10 answers stay. 0 is off.
     """
 
     mode: Mode = "hybrid"
@@ -88,6 +89,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     dates: Dates = "boost"
     date_weight: Fraction = 0.3
     diversity: Fraction = 0.5
+    echo_minutes: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 10.0
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

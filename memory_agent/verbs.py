@@ -25,6 +25,7 @@ from memory_agent.params import (
     FeedbackParams,
     GetParams,
     IdsParams,
+    ListParams,
     NoParams,
     Params,
     QuarantineIdsParams,
@@ -49,7 +50,7 @@ from memory_agent.protocol import (
     RetryReport,
     encode_fields,
 )
-from memory_agent.records import Compacted, MemoryRecord, MemoryStats, RecallResult
+from memory_agent.records import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
 from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
 from relay import Scope
 
@@ -138,7 +139,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("recall", "recall", RecallParams, RecallResult,
          "Return the memories that resemble a query, best first.", scope=Scope.RECALL, repeat="read"),
     Verb("remember", "remember", RememberParams, MemoryRecord,
-         "Store a memory.", scope=Scope.PUBLISH),
+         "Store a memory, or replace the one with the same id.", scope=Scope.PUBLISH),
     Verb("get", "get", GetParams, list[MemoryRecord],
          "Return memories by their ids.", scope=Scope.RECALL, repeat="read"),
     Verb("forget", "forget", IdsParams, int,
@@ -196,6 +197,9 @@ VERBS: tuple[Verb, ...] = (
          "Try quarantined events again.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
     Verb("quarantine_drop", "drop_quarantined", QuarantineIdsParams, int,
          "Delete quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
+    # The last one: in the clients' classes, annotations below a method `list` could not name the type.
+    Verb("list", "list", ListParams, MemoryPage,
+         "Return memories by time, a page at a time.", scope=Scope.RECALL, repeat="read"),
 )
 # fmt: on
 BY_NAME: dict[str, Verb] = {verb.name: verb for verb in reversed(VERBS)}

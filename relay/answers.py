@@ -35,7 +35,16 @@ _MAX_LISTED = 1_000
 class Answers:
     """Answers requests from one journal. One thread owns it."""
 
-    def __init__(self, journal: Journal, settings: RelaySettings, admission: Admission, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        settings: RelaySettings,
+        admission: Admission,
+        counts: Counter[str],
+        on_erased: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_erased` is called after each erasure, whose bytes are still in the file."""
+        self._on_erased = on_erased
         self._journal = journal
         self._admission = admission
         self._settings = settings
@@ -102,7 +111,10 @@ class Answers:
 
     def erase(self, request: wire.Erase) -> wire.Erased:
         validate_user_id(request.wanted.user_id)
-        return self._journal.erase(request.wanted, datetime.now(UTC), dry_run=request.dry_run)
+        erased = self._journal.erase(request.wanted, datetime.now(UTC), dry_run=request.dry_run)
+        if not request.dry_run:
+            self._on_erased()
+        return erased
 
     def stats(self, _request: wire.Stats) -> wire.RelayStats:
         counts = dict(self._counts)

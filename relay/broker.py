@@ -47,6 +47,7 @@ log = structlog.get_logger()
 
 _IDLE_WAIT_S = 1.0
 _REST = 20.0  # pause between two compactions, in durations of the former: writers wait 5 % of the time
+_LEAST_REST_S = 1.0
 
 
 class ReceivedRequest(NamedTuple):
@@ -81,6 +82,7 @@ class Broker:
             ensure_local_key(data_dir)
             self._credentials = Credentials(data_dir)
             self._server = self._listen(data_dir, wanted)
+            self._upkeep = Worker(_Upkeep(self._journal, self._settings.broker.upkeep_interval_s), self._fail)
             self._workers, self.pub_endpoints = self._make_workers()
         except BaseException:
             self._close()
@@ -88,7 +90,7 @@ class Broker:
         self.endpoints = Endpoints(self._server.ingest[0], self._server.feed[0])
         self.listen, self.feed_listen = self._server.ingest[1:], self._server.feed[1:]
         self._intake = Intake(self._journal, self._admission, self._counts, self._settings.broker.max_lag)
-        self._answers = Answers(self._journal, self._settings, self._admission, self._counts)
+        self._answers = Answers(self._journal, self._settings, self._admission, self._counts, self._upkeep.wake)
         self._rung_seq = self._journal.last_seq
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
@@ -142,7 +144,7 @@ class Broker:
 
     def _make_workers(self) -> tuple[list[Worker], list[str]]:
         broker, admission = self._settings.broker, self._admission
-        workers = [Worker(_Upkeep(self._journal, broker.upkeep_interval_s), self._fail)]
+        workers = [self._upkeep]
         endpoints: list[str] = []
         if broker.pub_bind or broker.pub_connect:
             collector = Collector(self._journal, broker, admission, self._counts, self._server.wake)
@@ -267,7 +269,7 @@ class _Upkeep:
 
     def step(self) -> float:
         self._journal.clear_dead_readers()
-        self._compact()
+        is_compact = self._compact()
         report = self._journal.retain(datetime.now(UTC))
         if report.deleted or report.held_by != self._held_by:
             log.info(
@@ -279,26 +281,34 @@ class _Upkeep:
                 passed=report.passed,
             )
         self._held_by = report.held_by
-        return self._interval_s
+        rest_s = math.inf if is_compact else max(_LEAST_REST_S, self._compact_after_s - self._clock())
+        return min(self._interval_s, rest_s)
 
     def finish(self) -> None:
         """Do nothing: nothing is open between steps."""
 
-    def _compact(self) -> None:
-        """Remove erased bytes from the file; retry later without room or without a pause between reads.
+    def _compact(self) -> bool:
+        """Remove erased bytes from the file; return whether none are left.
 
+        Retries later without room or without a pause between reads, and after a pause where one was just made.
         It copies the whole file while writers wait, so the next pause is a multiple of the time it took.
         """
         began_s = self._clock()
-        if began_s < self._compact_after_s or not self._journal.uncompacted:
-            return
+        if not self._journal.uncompacted:
+            return True
+        if began_s < self._compact_after_s:
+            return False
+        is_compact = False
         try:
             self._journal.compact()
+            is_compact = True
             log.info("journal.compacted")
         except (JournalFullError, TimeoutError) as error:
             log.warning("journal.not_compacted", error=type(error).__name__)
         ended_s = self._clock()
-        self._compact_after_s = ended_s + _REST * (ended_s - began_s)
+        rest_s = _REST * (ended_s - began_s)
+        self._compact_after_s = ended_s + (rest_s if is_compact else max(rest_s, self._interval_s))
+        return is_compact
 
 
 def _unauthorized(request: wire.Request, error: UnauthorizedError) -> bytes:

@@ -36,21 +36,28 @@ class Worker:
         self._task = task
         self._on_failure = on_failure
         self._stopping = threading.Event()
+        self._waking = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"relay-{task.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def wake(self) -> None:
+        """Let the next step begin at once."""
+        self._waking.set()
+
     def stop(self) -> None:
         """Wait for the step under way, finish the task, and join the thread."""
         self._stopping.set()
+        self._waking.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
         try:
-            while not self._stopping.wait(self._step()):
-                pass
+            while not self._stopping.is_set():
+                self._waking.wait(self._step())
+                self._waking.clear()
         except BaseException as error:  # noqa: BLE001 - the relay must not go on without its worker
             self._on_failure(error)
         finally:

@@ -23,7 +23,7 @@ from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, I
 from memory_agent.settings import Settings
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.user_key import open_user_key
+from memory_agent.storage.user_key import open_user_key, require_plain
 from memory_agent.version import VERSION
 from relay import copy_journal, cursors, journal_folder, rewind
 from relay.disk import DATA_FILE, Report, flush, flush_tree, opening
@@ -57,8 +57,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
     """Copy `data_dir`, without its caches, to `target`, which must not exist. Durable on return.
 
-    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`; no files are left then.
+    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and `StoreEncryptedError` where `settings` name
+    no keys for an encrypted folder; no files are left then.
     """
+    if not settings.encryption.keys_folder:
+        require_plain(data_dir)
     if target.exists():
         raise InvalidInputError("directory", f"{target} exists; name another folder")
     target.absolute().parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
+from memory_agent.metadata import numbers_of
 from memory_agent.records import KINDS, SOURCES, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import texts_of
 from memory_agent.storage.codec import microseconds
@@ -33,6 +34,7 @@ from relay.disk import Findings, Report
 from sona.errors import DamagedStateError
 
 _LEAST_COSINE = 0.9999  # of a vector in float16 and in the columns
+_NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
 _STEP = 500
 
 Numbered = Sequence[tuple[int, MemoryRecord]]
@@ -84,18 +86,25 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
         "times": (view.times_us, [microseconds(record.timestamp, "timestamp") for record in records]),
         "kinds": (view.kinds, [KINDS.index(record.kind) for record in records]),
         "sources": (view.sources, [SOURCES.index(record.source) for record in records]),
+        "updates": (
+            view.updated_us,
+            [microseconds(record.updated_at or record.timestamp, "updated_at") for record in records],
+        ),
         "qualities": (view.qualities, [nan if one.quality_score is None else one.quality_score for one in records]),
     }
     for name, (column, values) in expected.items():
         held, told = column[slots], np.array(values, dtype=column.dtype)
         is_other = (held != told) & ((held == held) | (told == told))  # NaN, which is none, equals NaN
         findings.add(COLUMNS_FILE, f"hold other {name} than the records", int(np.count_nonzero(is_other)))
-    for chosen, places in _filters(records).items():
+    for chosen, places in _filters(records):
         mask = view.mask(chosen)
         passing = np.zeros(len(records), dtype=np.bool_)
         passing[places] = True
         wrong = 0 if mask is None else int(np.count_nonzero(mask[slots] != passing))
         findings.add(COLUMNS_FILE, "hold other names than the records", wrong)
+    numbers = [numbers_of(record.metadata) for record in records]
+    wrong = sum(one != other for one, other in zip(view.metadata_of(slots), numbers, strict=True))
+    findings.add(COLUMNS_FILE, "hold other metadata than the records", wrong)
     findings.add(COLUMNS_FILE, "find other words than the records have", _wrong_words(records, view, slots))
     stored, found = snapshot.vectors([row for row, _ in part]), view.vectors.vectors(slots)
     if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "are of other ndim"):
@@ -122,28 +131,18 @@ def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots
     return wrong
 
 
-def _filters(records: Sequence[MemoryRecord]) -> dict[MemoryFilter, list[int]]:
-    """Return filters by each name in `records`, with the places of those that have it."""
-    found: dict[MemoryFilter, list[int]] = defaultdict(list)
+def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, list[int]]]:
+    """Yield filters by each name in `records`, with the places of those that have it."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, record in enumerate(records):
-        for chosen in _filters_of(record):
-            found[chosen].append(place)
-    return found
-
-
-def _filters_of(record: MemoryRecord) -> Iterator[MemoryFilter]:
-    if record.session_id is not None:
-        yield MemoryFilter(session_id=record.session_id)
-    if record.run_id is not None:
-        yield MemoryFilter(run_id=record.run_id)
-    if record.channel_id is not None:
-        yield MemoryFilter(channel_id=record.channel_id)
-    if record.agent_id is not None:
-        yield MemoryFilter(agent_id=record.agent_id)
-    if record.provenance is not None:
-        yield MemoryFilter(provenance=(record.provenance,))
-    for tag in set(record.tags):
-        yield MemoryFilter(tags=(tag,))
+        for field in _NAMED:
+            if (name := getattr(record, field)) is not None:
+                found[field, name].append(place)
+        for tag in set(record.tags):
+            found["tags", tag].append(place)
+    for (field, name), places in found.items():
+        wanted: Any = {field: (name,) if field in ("tags", "provenance") else name}
+        yield MemoryFilter(**wanted), places
 
 
 def _wrong_words(records: Sequence[MemoryRecord], view: View, slots: Slots) -> int:

@@ -29,9 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.erasure.eraser import note_reimported
+from memory_agent.erasure.selection import passes
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
 from memory_agent.layout import Layout
-from memory_agent.records import MemoryRecord
+from memory_agent.recall.query import check_filter
+from memory_agent.records import MemoryFilter, MemoryRecord
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -110,17 +112,19 @@ _heads = msgspec.json.Decoder(Head)
 _lines = msgspec.json.Decoder(Line)
 
 
-def export_user(data_dir: Path, settings: Settings, user_id: str, report: Report) -> Iterator[bytes]:
+def export_user(
+    data_dir: Path, settings: Settings, user_id: str, report: Report, filter: MemoryFilter | None = None
+) -> Iterator[bytes]:
     """Return the lines of a user's export, without line ends and decrypted; also while a daemon runs.
 
-    Raises `InvalidInputError` for a user without a store, `StoreError`, `StoreDamagedError`,
-    `EncryptionKeyMissingError`.
+    With a filter, those of the memories that match it. Raises `InvalidInputError` for a user without a store,
+    `StoreError`, `StoreDamagedError`, `EncryptionKeyMissingError`.
     """
     folder = user_folder(data_dir, user_id)
     if not folder.exists():
         raise InvalidInputError("user", f"{user_id} has no memories in {data_dir}")
     key = open_user_key(settings.encryption, data_dir, user_id)
-    return export_lines(folder, user_id, settings.store, report, key)
+    return export_lines(folder, user_id, settings.store, report, key, check_filter(filter))
 
 
 def import_user(
@@ -162,7 +166,12 @@ def write_file(file: Path, chunks: Iterable[bytes]) -> int:
 
 
 def export_lines(
-    folder: Path, user_id: str, settings: StoreSettings, report: Report, key: UserKey | None = None
+    folder: Path,
+    user_id: str,
+    settings: StoreSettings,
+    report: Report,
+    key: UserKey | None = None,
+    filter: MemoryFilter | None = None,
 ) -> Iterator[bytes]:
     """Yield the lines of the store in `folder`, without line ends, decrypted with `key`.
 
@@ -171,7 +180,7 @@ def export_lines(
     environment = open_records(folder, settings, key)
     try:
         with environment.read() as transaction:
-            yield from _lines_of(transaction, user_id, report)
+            yield from _lines_of(transaction, user_id, report, None if filter == MemoryFilter() else filter)
     finally:
         environment.close()
 
@@ -186,9 +195,11 @@ def import_lines(file: BinaryIO, archive: Archive, report: Report) -> Imported:
         return _take(batch, head, _arrivals(file, head), report)
 
 
-def _lines_of(transaction: Transaction, user_id: str, report: Report) -> Iterator[bytes]:
+def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
     state, total = snapshot.state, snapshot.counts().memories
+    if filter is not None:
+        total = sum(passes(record, filter) for _, record in snapshot.scan())
     events: defaultdict[int, list[bytes]] = defaultdict(list)
     for key, value in transaction.scan(EVENTS):
         events[row_number(value)].append(key)
@@ -202,12 +213,13 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report) -> Iterato
         word_bytes=state.word_bytes,
     )
     yield msgspec.json.encode(head)
-    for done, (row, record) in enumerate(snapshot.scan()):
+    chosen = (one for one in snapshot.scan() if filter is None or passes(one[1], filter))
+    for done, (row, record) in enumerate(chosen):
         if done % _STEP == 0:
             report("memories", done, total)
         yield encode_line(record, _bodies(transaction, row, state), events.pop(row, []))
     report("memories", total, total)
-    for row in sorted(events):
+    for row in sorted(events) if filter is None else ():
         yield encode_line(None, Bodies(), events[row])
 
 

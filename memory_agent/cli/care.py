@@ -17,6 +17,7 @@ from memory_agent.cli.render import print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 
 if TYPE_CHECKING:
+    from memory_agent.care.backup import Part
     from memory_agent.care.checkup import PartReport
     from memory_agent.care.restoration import Restored
     from memory_agent.client import MemoryClient
@@ -229,7 +230,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     for user_id, count in restored.erased_again.items():
         click.echo(f"erased again, as they were after the backup: {count} memories of {user_id}")
     for part in restored.parts:
-        click.echo(f"restored {part.part}: {part.entries} entries")
+        click.echo(f"restored {part.part}: {_content(part)}")
     if restored.aside:
         click.echo(f"the previous files are in {restored.aside}; delete them when they are not needed")
     if from_journal:
@@ -238,6 +239,13 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
         click.echo(f"the events of {target.user_id} are ingested again when the daemon starts")
         if restored.aside:
             click.echo(f"the journal does not hold {NOT_IN_JOURNAL}: those stay where they were moved")
+
+
+def _content(part: Part) -> str:
+    """Return what is in a part of a backup; its manifest does not count the owners of runs."""
+    if part.part == "journal":
+        return f"events up to number {part.entries}"
+    return size(part.bytes) if part.part == "owners" else f"{part.entries} memories"
 
 
 def _restore(target: Target, directory: Path | None, replace: bool) -> Restored:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown_user, open_for_reading
+from memory_agent.cli.access import note_unknown_user, open_client, open_for_reading
 from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
@@ -23,6 +23,10 @@ _MOST_TYPES = 8
 @daemon_options
 def stats(target: Target) -> None:
     """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
+
+    Memories are those of now: from events, `remember`, `import` and learned patterns, less what was forgotten. Counts
+    of events are of all time: each was kept, was a repeat, or was dropped; one that could not be processed is in
+    quarantine.
 
     \b
     Examples:
@@ -44,6 +48,24 @@ def stats(target: Target) -> None:
     note_unknown_user(target)
 
 
+@click.command(short_help="Show the state of the daemon.")
+@daemon_options
+def status(target: Target) -> None:
+    """Show the daemon's parts, users, timings and journal; `stats` shows a memory as well. Needs a running daemon.
+
+    \b
+    Examples:
+      memory-agent status
+      memory-agent status --json | jq '.parts[] | select(.state != "running")'
+    """
+    with open_client(target) as client:
+        state = client.status()
+    if target.as_json:
+        print_document(_document(state))
+    else:
+        _print_status(state)
+
+
 def _document(status: DaemonStatus | None) -> dict[str, object] | None:
     """Return every field, including those at their defaults, which msgspec would omit."""
     if status is None:
@@ -59,9 +81,9 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
         "by source": figures.by_source,
         "oldest": figures.oldest,
         "newest": figures.newest,
-        "without a vector": figures.without_vector,
+        "waiting for a vector": figures.without_vector,
         "waiting to be embedded": figures.waiting,
-        "events kept": figures.events_kept,
+        "events kept, ever": figures.events_kept,
         "events repeated": figures.events_duplicate,
         "events dropped": figures.events_dropped,
         "of these types": dict(Counter(figures.dropped_types).most_common(_MOST_TYPES)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,8 @@ def _print(target: Target, destroyed: DestroyedKey) -> None:
     for left in destroyed.left:
         click.echo(f"left: {left}")
     if destroyed.left:
-        click.echo(f"remove it: memory-agent forget --user {target.user_id} --user-all")
+        words = ["memory-agent", "forget", "--user", target.user_id, "--user-all", "--data-dir", str(target.data_dir)]
+        click.echo(f"remove it: {shlex.join(words)}")
 
 
 @click.command(short_help="Encrypt a data folder that is not encrypted.")

@@ -15,7 +15,7 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
-from memory_agent.cli.render import emit, plain, print_figures, print_table, shown
+from memory_agent.cli.render import emit, left_out, plain, print_figures, print_table, shown
 from memory_agent.recall.context import age, endings, repeats
 from memory_agent.recall.dates import describe
 from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
@@ -62,6 +62,8 @@ def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
         "degraded": result.degraded or "no",
         "dates understood": [describe(date) for date in result.dates] or "none",
     }
+    if result.excluded:
+        figures["left out"] = left_out(result)
     return figures | (_found(result) if result.memories else _nothing_found(result, asked))
 
 
@@ -71,7 +73,7 @@ def _found(result: RecallResult) -> dict[str, object]:
         "dates do": explanation["dates_mode"] if result.dates else "nothing",
         "weight of vectors": explanation["alpha"],
         "query centred": "yes" if explanation["centred"] else "no",
-        "filters": _conditions(explanation["filters"]) or "none",
+        "filters": [*_conditions(explanation["filters"]), *_dates(result, explanation["dates_mode"])] or "none",
         **_matching(explanation),
     }
 
@@ -80,7 +82,7 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
     """Return the figures of the query alone, since only memories carry explanations."""
     return {
         "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
-        "filters": _conditions(msgspec.structs.asdict(asked.filter)) or "none",
+        "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
         "memories that pass": "none was found",
     }
 
@@ -92,9 +94,12 @@ def _matching(explanation: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _conditions(filters: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{field} {shown(value)}" for field, value in filters.items() if field != "spans" and value not in (None, ())
-    ]
+    return [f"{field} {shown(value)}" for field, value in filters.items() if field != "spans"]
+
+
+def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
+    """Return the dates of the query as conditions, where they filter."""
+    return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
 
 
 def _is_learned(result: RecallResult) -> bool:

@@ -9,21 +9,19 @@ import msgspec
 
 from memory_agent.cli.access import authorize, note_unknown_user, open_client, uses_daemon
 from memory_agent.cli.failure import confirm, note
-from memory_agent.cli.options import Moment, Target, daemon_options
+from memory_agent.cli.filters import selection_options
+from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import plain, print_document, print_figures
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
-from memory_agent.records import KINDS, SOURCES, Kind, MemoryFilter, Source
+from memory_agent.records import MemoryFilter
 
 
 @click.command(short_help="Erase memories, a session or a user, completely.")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This memory. May be repeated.")
 @click.option("--session", "session_id", help="Everything of this session: memories, runs, recalls, events.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="All of this kind.")
-@click.option("--source", "sources", multiple=True, type=click.Choice(SOURCES), help="All from this source.")
-@click.option("--tag", "tags", multiple=True, help="All with this tag.")
-@click.option("--since", type=Moment(), help="All since then: 2026-02-16, or an age: 7d.")
-@click.option("--until", type=Moment(), help="All before then.")
+@selection_options
 @click.option("--expired", is_flag=True, help="All that has expired by a rule (settings: retention.rules).")
 @click.option("--user-all", is_flag=True, help="Everything of the user that --user names.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be erased.")
@@ -33,11 +31,7 @@ def forget(
     target: Target,
     ids: tuple[str, ...],
     session_id: str | None,
-    kinds: tuple[Kind, ...],
-    sources: tuple[Source, ...],
-    tags: tuple[str, ...],
-    since: datetime | None,
-    until: datetime | None,
+    filter: MemoryFilter,
     expired: bool,
     user_all: bool,
     dry_run: bool,
@@ -45,7 +39,7 @@ def forget(
 ) -> None:
     """Erase memories, and the events they came from, from every file, and print a receipt.
 
-    Of --kind, --source, --tag, --since and --until, all that are given must match. This cannot be undone. Backups, and
+    Of the filters (--kind to --min-quality), all that are given must match. This cannot be undone. Backups, and
     events that publishers have not sent yet, are not covered. Unknown ids are listed. Exit code 1: the erasure is not
     complete yet, for the reason on the last line; the receipt's `complete` is false then.
 
@@ -54,11 +48,11 @@ def forget(
       memory-agent forget --id 01KHJY9080NWG22H9Q8BBD7B80
       memory-agent forget --session s-17 --dry-run
       memory-agent forget --kind episode --until 90d --yes --json
+      memory-agent forget --channel ops --metadata host=staging --dry-run
       memory-agent forget --expired --dry-run
       memory-agent forget --user alice --user-all
     """
-    wanted = MemoryFilter(kinds=kinds, sources=sources, tags=tags, since=since, until=until)
-    asked = None if wanted == MemoryFilter() else wanted
+    asked = None if filter == MemoryFilter() else filter
     selection = Selection(ids=ids, session_id=session_id, filter=asked, expired=expired)
     if user_all == (selection != Selection()):
         raise click.UsageError("name what to forget: --id, --session, a filter, --expired, or --user-all (alone)")
@@ -74,7 +68,8 @@ def forget(
         planned = _erase(target, selection, dry_run=True)
         said = "everything" if user_all else f"{planned.memories} memories"
         confirm(f"erase {said} of {planned.user_id} and {planned.events} events, for good?")
-    receipt = _erase(target, selection, dry_run=dry_run)
+    with waiting("erasing, from the journal's file too"):
+        receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:
         print_document(msgspec.structs.asdict(receipt))
     else:

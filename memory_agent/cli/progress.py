@@ -14,6 +14,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    SpinnerColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -27,6 +28,19 @@ _COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
     "items": (MofNCompleteColumn, TimeElapsedColumn),
     "bytes": (DownloadColumn, TransferSpeedColumn),
 }
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal that something without steps is under way, and for how long."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        bars.add_task(what, total=None)
+        yield
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`remember` and `recall`: store a memory, and find memories that resemble a text."""
+"""`remember`, `recall` and `list`: store a memory, find memories that resemble a text, and page through them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,43 @@ from typing import Any
 import click
 import msgspec
 
+from memory_agent.arguments import MOST_LISTED
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.failure import note
+from memory_agent.cli.filters import MetadataPair, Pair, filter_options
 from memory_agent.cli.options import Moment, Target, daemon_options, read_text
-from memory_agent.cli.render import plain, print_document, print_memories, result_document
+from memory_agent.cli.render import (
+    one_line,
+    plain,
+    print_document,
+    print_memories,
+    print_table,
+    record_document,
+    result_document,
+)
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
 from memory_agent.records import (
     DATES,
     KINDS,
     MODES,
+    ORDERS,
     PROFILES,
     PROVENANCES,
     SOURCES,
     Dates,
     Kind,
     MemoryFilter,
+    MemoryRecord,
     Mode,
+    Order,
     Profile,
-    Provenance,
     RecallResult,
     Source,
 )
+
+_SHOWN_CHARS = 100
 
 
 @click.command(short_help="Find memories that resemble a text, best first.")
@@ -41,19 +55,7 @@ from memory_agent.records import (
 @click.option("--profile", type=click.Choice(PROFILES), help="When a planner recalls, which sets number and "
               "kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
               "and patterns).")  # fmt: skip
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind. May be repeated.")
-@click.option(
-    "--source", "sources", multiple=True, type=click.Choice(SOURCES), help="Only from this source. Repeatable."
-)
-@click.option("--since", type=Moment(), help="Only since then: 2026-02-16, 2026-02-16T10:00:00Z, or an age: 7d, 12h.")
-@click.option("--until", type=Moment(), help="Only before then.")
-@click.option("--session", metavar="ID", help="Only of this session.")
-@click.option("--run", metavar="ID", help="Only of this run.")
-@click.option("--tag", "tags", multiple=True, help="Only with this tag; of several, at least one.")
-@click.option(
-    "--provenance", multiple=True, type=click.Choice(PROVENANCES), help="Only of this provenance. Repeatable."
-)
-@click.option("--min-quality", type=click.FloatRange(0, 1), help="Only with at least this known quality.")
+@filter_options
 @click.option(
     "--min-relevance",
     type=click.FloatRange(0, 1),
@@ -71,6 +73,9 @@ from memory_agent.records import (
 @click.option(
     "--by-run", metavar="ID", help="The calling run: its words are left out; the memories it then uses are credited."
 )
+@click.option("--by-session", metavar="ID", help="The calling session: what it said in the last minutes (the setting "
+              "recall.echo_minutes) is left out.")  # fmt: skip
+@click.option("--by-event", metavar="ID", help="The event that causes this recall: its memory is left out.")
 @click.option("--explain", "explained", is_flag=True, help="Print why each memory was found, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
@@ -87,29 +92,33 @@ def recall(
     dates: Dates | None,
     reference_time: datetime | None,
     by_run: str | None,
+    by_session: str | None,
+    by_event: str | None,
     explained: bool,
     as_context: bool,
     max_tokens: int | None,
     with_embedding: bool,
-    **conditions: Any,
+    filter: MemoryFilter,
 ) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
-    Uses the daemon of the data folder, or the files if none runs. Parts that were unavailable (no model, a deadline)
-    are listed as degraded. Memories that do not bear on TEXT are left out, so there may be none, which is not an error.
+    Only memories that match all filters (--session to --min-quality) are found. Uses the daemon of the data folder, or
+    the files if none runs. Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that
+    do not bear on TEXT are left out, so there may be none, which is not an error.
 
     \b
     Examples:
       memory-agent recall "fix the bug in the auth module"
       memory-agent recall "deploy hangs" --kind finding --since 7d --min-quality 0.8
+      memory-agent recall "staging" --channel ops --phase rollout --metadata host=staging
       memory-agent recall "what did we change last week?" --dates filter --explain
       memory-agent recall "write the runbook" --profile document --context
       memory-agent recall - --context --max-tokens 300 < task.txt
       memory-agent recall "auth race" --user alice --json
-      memory-agent recall "fix the flaky deploy" --by-run run_7
+      memory-agent recall "fix the flaky deploy" --by-session s-17 --by-run run_7
+      memory-agent recall "deploy hangs" --exclude-session s-16 --exclude-since 1d
     """
     _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
-    filter = _filter(**conditions)
     with open_for_reading(target, "recall") as memory:
         result = memory.recall(
             read_text(text),
@@ -123,6 +132,8 @@ def recall(
             context_tokens=(max_tokens or USUAL_TOKENS) if as_context else None,
             with_embedding=with_embedding,
             by_run=by_run,
+            by_session=by_session,
+            by_event=by_event,
             min_relevance=min_relevance,
         )
     if as_context:
@@ -157,10 +168,6 @@ def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:
     return filter if filter.kinds else msgspec.structs.replace(filter, kinds=profile_defaults(profile).kinds)
 
 
-def _filter(session: str | None, run: str | None, **fields: Any) -> MemoryFilter:
-    return MemoryFilter(session_id=session, run_id=run, **fields)
-
-
 def _print_context(result: RecallResult, as_json: bool) -> None:
     if as_json:
         print_document({"recall_id": result.recall_id, "degraded": result.degraded, "context": result.context})
@@ -171,39 +178,104 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
         note(f"degraded: {', '.join(result.degraded)}")
 
 
-@click.command(short_help="Store one memory.")
+@click.command(short_help="Store one memory, or replace one.")
 @click.argument("text")
+@click.option("--id", "record_id", metavar="ID", help="Replace the memory with this id, or store it under this id.")
 @click.option("--kind", type=click.Choice(KINDS), default="finding", show_default=True, help="The kind of memory.")
 @click.option("--source", type=click.Choice(SOURCES), default="user_input", show_default=True, help="Its origin.")
+@click.option("--type", "type", metavar="NAME", help="What you call it, to filter by.")
+@click.option("--phase", metavar="NAME", help="The phase of the work that it belongs to.")
 @click.option("--tag", "tags", multiple=True, help="A tag to filter by. May be repeated.")
 @click.option("--title", help="A short title.")
 @click.option("--provenance", type=click.Choice(PROVENANCES), help="How well it is established.")
-@click.option("--session", metavar="ID", help="Its session.")
+@click.option(
+    "--metadata", multiple=True, type=MetadataPair(), help="A field to filter by; a value that is JSON is read as such."
+)
+@click.option("--quality", type=click.FloatRange(0, 1), help="How it ended.")
+@click.option("--at", "timestamp", type=Moment(), help="When it happened. Default: now.")
+@click.option("--session", "session_id", metavar="ID", help="Its session.")
+@click.option("--run", "run_id", metavar="ID", help="Its run.")
+@click.option("--channel", "channel_id", metavar="ID", help="Its channel.")
+@click.option("--agent", "agent_id", metavar="ID", help="Its agent.")
 @daemon_options
 def remember(
     target: Target,
     text: str,
+    record_id: str | None,
     kind: Kind,
     source: Source,
-    tags: tuple[str, ...],
-    title: str | None,
-    provenance: Provenance | None,
-    session: str | None,
+    metadata: tuple[Pair, ...],
+    quality: float | None,
+    **fields: Any,
 ) -> None:
     """Store TEXT as a memory; it is durable on return. TEXT may be - for standard input.
+
+    With --id, the memory that has this id is replaced as a whole; its time stays unless --at is given, and so do its
+    recalls. Repeating such a command is harmless.
 
     \b
     Examples:
       memory-agent remember "Staging needs the VPN" --tag deploy --provenance verified
       memory-agent remember - --kind pattern --title "Release steps" < steps.txt
+      memory-agent remember "Staging needs no VPN" --id staging-vpn --type note --metadata host=staging
     """
     with open_memory(target, "remember") as memory:
         record = memory.remember(
-            read_text(text), kind, source, tags=tags, title=title, provenance=provenance, session_id=session
+            read_text(text),
+            kind,
+            source,
+            id=record_id,
+            metadata=dict(metadata),
+            quality_score=quality,
+            **fields,
         )
     if target.as_json:
-        document = msgspec.to_builtins(record)
-        del document["embedding"]
-        print_document(document)
+        print_document(record_document(record))
     else:
-        click.echo(f"remembered {record.id} ({record.kind}, {record.source})")
+        done = "remembered" if record.updated_at is None else "replaced"
+        click.echo(f"{done} {one_line(record.id)} ({record.kind}, {record.source})")
+
+
+@click.command("list", short_help="List memories by time.")
+@filter_options
+@click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True, help="Which come first.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST_LISTED), default=50, show_default=True, help="Maximum number of memories."
+)
+@click.option("--after", metavar="CURSOR", help="Continue after the page that printed this cursor, in the same order.")
+@daemon_options
+def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
+    """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.
+
+    Memories that arrive between two pages neither repeat nor hide others. By `updated`, memories that were replaced
+    come first, by when. --json has the whole records, and the cursor as `next_cursor`.
+
+    \b
+    Examples:
+      memory-agent list --since 7d --kind finding
+      memory-agent list --type worker.report.received --phase rollout --order oldest
+      memory-agent list --metadata report.status=open --metadata report.status=late --json
+      memory-agent list --order updated --limit 10 --user alice
+    """
+    with open_for_reading(target, "list") as memory:
+        page = memory.list(filter, order, limit, after)
+    if target.as_json:
+        records = [record_document(record) for record in page.records]
+        print_document({"records": records, "total": page.total, "next_cursor": page.next_cursor})
+        return
+    columns = ["updated" if order == "updated" else "time", "kind", "id", "text"]
+    rows = [(_time(record, order), record.kind, record.id, _beginning(record)) for record in page.records]
+    print_table(f"{len(rows)} of {page.total} memories", columns, rows)
+    if page.next_cursor is not None:
+        click.echo(f"next page: --after {page.next_cursor}")
+    if not page.total:
+        note_unknown_user(target)
+
+
+def _time(record: MemoryRecord, order: Order) -> datetime:
+    return record.updated_at or record.timestamp if order == "updated" else record.timestamp
+
+
+def _beginning(record: MemoryRecord) -> str:
+    line = one_line(record.title or record.text)
+    return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"

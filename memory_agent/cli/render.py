@@ -19,12 +19,18 @@ from rich.table import Table
 from rich.text import Text
 
 from memory_agent.recall.context import age, endings, repeats
-from memory_agent.records import RecallResult, RetrievedMemory
+from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 
 _PIPE_WIDTH = 10_000
 _INDENT = 3
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
+_LEFT_OUT = {
+    "event": "of the calling event",
+    "run": "of the calling run",
+    "session": "of the calling session's last minutes",
+    "echo": "of the last minutes that asks the same",
+}
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -42,6 +48,13 @@ def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any
     return document
 
 
+def record_document(record: MemoryRecord) -> dict[str, Any]:
+    """Return a record as a mapping without its vector."""
+    document: dict[str, Any] = msgspec.to_builtins(record)
+    del document["embedding"]
+    return document
+
+
 def print_memories(result: RecallResult, now: datetime) -> None:
     """Print the result of a recall, best first."""
     for place, memory in enumerate(result.memories, 1):
@@ -52,8 +65,15 @@ def print_memories(result: RecallResult, now: datetime) -> None:
     emit(Text(f"{count} {'memory' if count == 1 else 'memories'} in {result.took_ms:.1f} ms", style="dim"))
     if count:
         emit(Text(f"recall {result.recall_id}, to give feedback on", style="dim"))
+    if result.excluded:
+        emit(Text(f"left out: {', '.join(left_out(result))}", style="dim"))
     if result.degraded:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
+
+
+def left_out(result: RecallResult) -> list[str]:
+    """Return how many of the caller's own words a recall left out, and why, a text for each reason."""
+    return [f"{count} {_LEFT_OUT.get(reason, reason)}" for reason, count in result.excluded.items()]
 
 
 def print_figures(title: str, figures: Mapping[str, object]) -> None:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from memory_agent.cli.filters import filter_options
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
 from memory_agent.errors import InvalidInputError
+from memory_agent.records import MemoryFilter
 
 if TYPE_CHECKING:
     from memory_agent.care.export import Imported
@@ -26,17 +28,20 @@ _STANDARD_STREAM = Path("-")
 @click.command("export", short_help="Write a user's memories as JSON Lines.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
+@filter_options
 @common_options
-def export_memories(target: Target, file: Path, replace: bool) -> None:
+def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFilter) -> None:
     """Write the memories of --user to FILE, one JSON document a line, or to standard output with -.
 
-    A line has everything of a memory: usage, vector, and the ids of its events; events whose memory was deleted are
-    included. Runs beside a daemon. An existing file is refused, or replaced as a whole with --replace. What was learned
+    A line has everything of a memory: usage, vector, and the ids of its events. Without filters (--session to
+    --min-quality), events whose memory was deleted are included; with filters, only memories that match all are
+    written. Runs beside a daemon. An existing file is refused, or replaced as a whole with --replace. What was learned
     from runs is not included: `memory-agent sona export` writes that.
 
     \b
     Examples:
       memory-agent export alice.jsonl --user alice
+      memory-agent export notes.jsonl --type note --metadata host=staging
       memory-agent export - | jq -r 'select(.record) | .record.text'
     """
     from memory_agent.care.export import export_user, write_file  # imports the engines
@@ -48,7 +53,7 @@ def export_memories(target: Target, file: Path, replace: bool) -> None:
     if file != _STANDARD_STREAM and file.exists() and not replace:
         raise InvalidInputError("file", f"{file} exists; name another file or give --replace")
     with progress_bars() as report:
-        lines = (line + b"\n" for line in export_user(target.data_dir, target.settings, target.user_id, report))
+        lines = (line + b"\n" for line in export_user(target.data_dir, target.settings, target.user_id, report, filter))
         count = _write(sys.stdout.buffer, lines) if file == _STANDARD_STREAM else write_file(file, lines)
     if target.as_json:
         print_document({"file": str(file), "lines": count})

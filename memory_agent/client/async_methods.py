@@ -7,6 +7,7 @@ Written by `python -m ops.documents` from `memory_agent.verbs` and the methods o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol, Unpack
 
 from memory_agent.arguments import RecallOptions
@@ -16,9 +17,11 @@ from memory_agent.records import (
     Compacted,
     Kind,
     MemoryFilter,
+    MemoryPage,
     MemoryRecord,
     MemoryStats,
     Mode,
+    Order,
     Provenance,
     RecallResult,
     Source,
@@ -225,9 +228,21 @@ class AsyncMemoryMethods:
         provenance: Provenance | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
+        *,
+        id: str | None = None,
+        type: str | None = None,
+        phase: str | None = None,
+        run_id: str | None = None,
+        channel_id: str | None = None,
+        agent_id: str | None = None,
+        timestamp: datetime | None = None,
+        quality_score: float | None = None,
     ) -> MemoryRecord:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
+        With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
+        event and its usage stay, and `updated_at` is set. If there is none, it is stored under this id; one that was
+        forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default: now).
         Raises `InvalidInputError` (with the argument's name).
         """
         return await self._ask(
@@ -240,6 +255,14 @@ class AsyncMemoryMethods:
             provenance=provenance,
             metadata=metadata,
             session_id=session_id,
+            id=id,
+            type=type,
+            phase=phase,
+            run_id=run_id,
+            channel_id=channel_id,
+            agent_id=agent_id,
+            timestamp=timestamp,
+            quality_score=quality_score,
         )
 
     async def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
@@ -307,3 +330,18 @@ class AsyncMemoryMethods:
     async def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
         """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`."""
         return await self._ask("drop_quarantined", ids=ids)
+
+    async def list(
+        self,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        order: Order = "newest",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> MemoryPage:
+        """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
+
+        `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
+        other memories. Raises `InvalidInputError`, also for a filter with `min_score`.
+        """
+        return await self._ask("list", filter=filter, order=order, limit=limit, after=after)

@@ -7,6 +7,7 @@ Written by `python -m ops.documents` from `memory_agent.verbs` and the methods o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol, Unpack
 
 from memory_agent.arguments import RecallOptions
@@ -16,9 +17,11 @@ from memory_agent.records import (
     Compacted,
     Kind,
     MemoryFilter,
+    MemoryPage,
     MemoryRecord,
     MemoryStats,
     Mode,
+    Order,
     Provenance,
     RecallResult,
     Source,
@@ -181,6 +184,11 @@ class ErasureMethods:
         """Erase the user: memories, events, runs, learner and folder.
 
         Requests wait meanwhile and then meet an empty memory, to which events published meanwhile belong.
+
+        >>> record = memory.remember("Staging needs the VPN")
+        >>> receipt = memory.erasure.erase_user()
+        >>> receipt.memories, memory.stats().memories
+        (1, 0)
         """
         return self._ask("erasure.erase_user", dry_run=dry_run)
 
@@ -223,9 +231,21 @@ class MemoryMethods:
         provenance: Provenance | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_id: str | None = None,
+        *,
+        id: str | None = None,
+        type: str | None = None,
+        phase: str | None = None,
+        run_id: str | None = None,
+        channel_id: str | None = None,
+        agent_id: str | None = None,
+        timestamp: datetime | None = None,
+        quality_score: float | None = None,
     ) -> MemoryRecord:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
+        With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
+        event and its usage stay, and `updated_at` is set. If there is none, it is stored under this id; one that was
+        forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default: now).
         Raises `InvalidInputError` (with the argument's name).
         """
         return self._ask(
@@ -238,6 +258,14 @@ class MemoryMethods:
             provenance=provenance,
             metadata=metadata,
             session_id=session_id,
+            id=id,
+            type=type,
+            phase=phase,
+            run_id=run_id,
+            channel_id=channel_id,
+            agent_id=agent_id,
+            timestamp=timestamp,
+            quality_score=quality_score,
         )
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
@@ -280,28 +308,69 @@ class MemoryMethods:
         return self._ask("stats")
 
     def status(self) -> DaemonStatus:
-        """Return the state of the daemon."""
+        """Return the state of the daemon.
+
+        >>> [part.name for part in memory.status().parts if part.state != "running"]
+        []
+        """
         return self._ask("status")
 
     def address(self) -> HostAddress:
-        """Wake the user and return the Ray actor that hosts it."""
+        """Wake the user and return the Ray actor that hosts it.
+
+        >>> memory.address()
+        HostAddress(actor='...', namespace='...')
+        """
         return self._ask("address")
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
         """Return when every user's events up to a journal number are recallable or in quarantine.
 
         `through` maps users to journal numbers. Raises `DeadlineExceededError`.
+
+        >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
+        >>> event_id = publisher.publish(event)
+        >>> memory.wait(publisher.flush().acked_through, timeout_s=30)
+        >>> memory.stats().memories
+        1
         """
         return self._ask("wait", through=through, timeout_s=timeout_s)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
-        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`."""
+        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
+
+        >>> [(event.id, event.code, event.size_bytes) for event in memory.quarantined()]
+        [(1, 'malformed_event', 5)]
+        """
         return self._ask("quarantined", after=after, limit=limit)
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids."""
+        """Try quarantined events again; all of them without `ids`. Raises `InvalidInputError` for unknown ids.
+
+        >>> memory.retry_quarantined([1])
+        RetryReport(handled=0, still_failing=1)
+        """
         return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`."""
+        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`.
+
+        >>> memory.drop_quarantined(), memory.quarantined()
+        (1, [])
+        """
         return self._ask("drop_quarantined", ids=ids)
+
+    def list(
+        self,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        order: Order = "newest",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> MemoryPage:
+        """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
+
+        `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
+        other memories. Raises `InvalidInputError`, also for a filter with `min_score`.
+        """
+        return self._ask("list", filter=filter, order=order, limit=limit, after=after)

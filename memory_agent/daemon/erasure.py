@@ -38,7 +38,7 @@ from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayEr
 log = structlog.get_logger()
 
 _LANE_PATIENCE_S = 60.0
-_CLEARED_WITHIN_S = 45.0  # the relay's upkeep runs every 30 s
+_CLEARED_WITHIN_S = 45.0  # the relay clears its file at once, or after a rest where it just did
 _LOOK_EVERY_S = 0.2
 _DEADLINE_MS = 600_000.0
 

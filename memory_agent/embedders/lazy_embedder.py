@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import structlog
 
 from memory_agent.embedded import EmbeddedQuery
 from memory_agent.embedders import (
@@ -25,8 +28,10 @@ from memory_agent.embedders import (
     check_text,
     open_embedder,
 )
-from memory_agent.errors import EmbedderUnavailableError, ModelError
+from memory_agent.errors import EmbedderUnavailableError, MemoryAgentError, ModelError
 from memory_agent.settings import EmbedderSettings
+
+log = structlog.get_logger()
 
 _TRY_AGAIN_AFTER_S = 30.0
 _CLOSE_WAIT_S = 10.0
@@ -154,6 +159,19 @@ def _adapted(embedder: Embedder) -> Embedder:
     if getattr(kind, "begin_query", Embedder.begin_query) is Embedder.begin_query:
         return _Waiting(embedder)
     return embedder if hasattr(kind, "begin_passages") else _Plain(embedder)
+
+
+@contextmanager
+def failing_as_model_error() -> Iterator[None]:
+    """Raise `ModelError` for what an embedder of the caller's own raises besides errors of ours; log its type alone."""
+    try:
+        yield
+    except MemoryAgentError:
+        raise
+    except Exception as error:
+        if structlog.is_configured():
+            log.error("embedder.failed", error=type(error).__name__)
+        raise ModelError(f"the embedder failed: {type(error).__name__}") from error
 
 
 def _settled(embed: Callable[[], Embeddings]) -> SettledVector:

@@ -8,8 +8,10 @@ its owner (`relay.erasing`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 
 import msgspec
 import structlog
@@ -18,8 +20,10 @@ from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import (
     History,
     fingerprint,
+    history_bytes,
     note_erasure,
     note_reimported_ids,
+    note_renewed_id,
     read_history,
 )
 from memory_agent.erasure.intent_log import (
@@ -28,6 +32,7 @@ from memory_agent.erasure.intent_log import (
     covers_journal,
     mark_journal_done,
     read_intent,
+    spare_memory,
     write_intent,
 )
 from memory_agent.erasure.receipt import ErasureReceipt
@@ -54,6 +59,7 @@ class Eraser:
         self._schedule = schedule
         self._erasing = threading.Lock()
         self._resumed: Intent | None = None  # done here, waiting for the journal
+        self._gone: tuple[int, frozenset[str]] = (0, frozenset())  # erased ids, by the size of the history
 
     def plan(self, selection: Selection, now: datetime) -> Intent:
         """Return the memories, runs and events of a selection. Raises `InvalidInputError`."""
@@ -115,6 +121,28 @@ class Eraser:
             intent = Intent(started_at=now, record_ids=ids, event_ids=event_ids)
         self._note(intent, now)
 
+    @contextmanager
+    def admitting(self, record_id: str, now: datetime) -> Iterator[Callable[[], None]]:
+        """Yield what to call inside a transaction before it adds a memory under a caller's id, which may be forgotten.
+
+        A restore and an erasure that waits for the journal then leave the new memory alone. Within the block no erasure
+        goes on.
+        """
+        with self._erasing:
+            yield partial(self._admit, record_id, now)
+
+    def _admit(self, record_id: str, now: datetime) -> None:
+        store = self._archive.store
+        intent = read_intent(store.folder, store.key)
+        if intent is not None and record_id in intent.all_ids:
+            spared = spare_memory(store.folder, intent, record_id, store.key)
+            self._resumed = spared if self._resumed == intent else self._resumed
+        size = history_bytes(store.folder, self._user_id)
+        if size != self._gone[0]:  # an entry takes 8 us to read
+            self._gone = (size, read_history(store.folder, self._user_id).memories_in(now))
+        if self._print(record_id) in self._gone[1]:
+            note_renewed_id(store.folder, self._user_id, record_id, now)
+
     def plan_reapply(
         self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime
     ) -> list[Intent]:
@@ -125,7 +153,8 @@ class Eraser:
         """
         later = history.since(made_at)
         with self._archive.store.snapshot() as snapshot:
-            found = {row: record for row, record in snapshot.scan() if self._print(record.id) in history.memories}
+            gone = history.memories_in(made_at)
+            found = {row: record for row, record in snapshot.scan() if self._print(record.id) in gone}
             named = {record.session_id for _, record in snapshot.scan()} if later.sessions else set()
             named |= {run.session_id for run in snapshot.newest_trajectories()} if later.sessions else set()
             own = _event_ids(snapshot, found) if found else ()
@@ -239,7 +268,7 @@ class Eraser:
 def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
     """Note in the history which erased memories an import brought back, so that restores keep them. `StoreError`."""
     folder = archive.store.folder
-    gone = read_history(folder, user_id).memories
+    gone = read_history(folder, user_id).memories_in(now)
     if gone:
         with archive.store.snapshot() as snapshot:
             found = {row: record for row, record in snapshot.scan() if fingerprint(user_id, record.id) in gone}

@@ -8,7 +8,7 @@ erasures on another machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -28,7 +28,8 @@ _STANDALONE = "erasures.jsonl"  # of a memory outside a data folder
 class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One erasure: fingerprints of ids, and the counts of its receipt.
 
-    `returned`: memories and events that had been erased and were imported again.
+    `returned`: memories and events that had been erased and were imported again. `renewed`: ids of erased memories
+    under which others were stored since; backups made before hold what was erased.
     """
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -40,6 +41,7 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     runs: tuple[str, ...] = ()
     count: int = 0
     by_rule: dict[str, int] = {}
+    renewed: tuple[str, ...] = ()
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,20 +50,24 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     erasures: tuple[Erasure, ...] = ()
     unread: int = 0
 
-    @property
-    def memories(self) -> frozenset[str]:
-        """Fingerprints of the erased memories, without those that were imported again later."""
-        return self._remaining(lambda erasure: erasure.memories)
+    def memories_in(self, made_at: datetime) -> frozenset[str]:
+        """Fingerprints of the erased memories that a store of this moment may hold.
+
+        Without those that were imported again, and the ids under which others were stored before it.
+        """
+        gone: set[str] = set()
+        for erasure in self.erasures:
+            gone.update(erasure.memories)
+            gone.difference_update(erasure.returned)
+            gone.difference_update(erasure.renewed if erasure.at < made_at else ())
+        return frozenset(gone)
 
     @property
     def events(self) -> frozenset[str]:
         """Fingerprints of the events that the erased memories were made of."""
-        return self._remaining(lambda erasure: erasure.events)
-
-    def _remaining(self, named: Callable[[Erasure], tuple[str, ...]]) -> frozenset[str]:
         gone: set[str] = set()
         for erasure in self.erasures:
-            gone.update(named(erasure))
+            gone.update(erasure.events)
             gone.difference_update(erasure.returned)
         return frozenset(gone)
 
@@ -119,6 +125,11 @@ def note_reimported_ids(folder: Path, user_id: str, ids: Iterable[str], now: dat
         _append(_file(folder, user_id), Erasure(at=now, returned=returned))
 
 
+def note_renewed_id(folder: Path, user_id: str, record_id: str, now: datetime) -> None:
+    """Append that another memory is stored under an erased id. Durable on return. Raises `StoreError`."""
+    _append(_file(folder, user_id), Erasure(at=now, renewed=_fingerprints(user_id, (record_id,))))
+
+
 def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
     """Replace a user's history by the erasure of the whole user. Durable on return. Raises `StoreError`."""
     if data_dir_of(folder) is not None:
@@ -142,6 +153,17 @@ def read_history(folder: Path, user_id: str) -> History:
         except (msgspec.DecodeError, ValueError, RecursionError):
             unread += 1
     return History(erasures=tuple(erasures), unread=unread)
+
+
+def history_bytes(folder: Path, user_id: str) -> int:
+    """Return the size of a user's history, which changes with every entry; 0 without one. Raises `StoreError`."""
+    file = _file(folder, user_id)
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
 
 
 def _encode(erasure: Erasure) -> bytes:
@@ -179,7 +201,7 @@ def _is_noted(history: History, erasure: Erasure, since: datetime) -> bool:
     for one in history.erasures:
         if one.at >= since and msgspec.structs.replace(one, at=erasure.at) == erasure:
             is_noted = True
-        elif not gone.isdisjoint(one.returned):
+        elif not gone.isdisjoint((*one.returned, *one.renewed)):
             is_noted = False
     return is_noted
 

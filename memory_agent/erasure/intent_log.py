@@ -79,6 +79,15 @@ def mark_journal_done(folder: Path, intent: Intent, key: UserKey | None = None) 
     return intent
 
 
+def spare_memory(folder: Path, intent: Intent, record_id: str, key: UserKey | None = None) -> Intent:
+    """Write that a memory of an intent is erased, so that a new one with its id stays. Durable. Raises `StoreError`."""
+    kept = {rule: tuple(one for one in ids if one != record_id) for rule, ids in intent.expired.items()}
+    record_ids = tuple(one for one in intent.record_ids if one != record_id)
+    intent = msgspec.structs.replace(intent, record_ids=record_ids, expired=kept)
+    _write(folder, intent, key)
+    return intent
+
+
 def _write(folder: Path, intent: Intent, key: UserKey | None) -> None:
     data = msgspec.json.encode(intent)
     if key is not None:

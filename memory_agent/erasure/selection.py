@@ -8,10 +8,12 @@ from typing import Any, Self
 
 import msgspec
 
+from memory_agent.arguments import located
 from memory_agent.embedders import check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.metadata import check_conditions, matches
+from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +42,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             try:
                 filter = msgspec.convert(filter, MemoryFilter)
             except msgspec.ValidationError as error:
-                raise InvalidInputError("filter", str(error)) from error
+                field, reason = located(str(error))
+                raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
         return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
 
     def check(self) -> None:
@@ -55,10 +58,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             check_text("session_id", self.session_id)
             if not self.session_id.strip():
                 raise InvalidInputError("session_id", "is empty")
-        if self.filter is not None and self.filter == MemoryFilter():
+        if self.filter in (MemoryFilter(), MemoryFilter(exclude=Exclusion())):
             raise InvalidInputError("filter", "is empty, and would erase everything")
         if self.filter is not None and self.filter.min_score is not None:
             raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
+        if self.filter is not None:
+            check_conditions("filter.metadata", self.filter.metadata)
         if not self.ids and self.session_id is None and self.filter is None:
             raise InvalidInputError("selection", "names nothing to erase")
 
@@ -80,17 +85,30 @@ def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
 
 def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
     """Whether a memory matches a filter as in a recall, `min_score` aside."""
-    ids = ("session_id", "run_id", "channel_id", "agent_id")
+    if wanted.exclude is not None and _is_excluded(record, wanted.exclude):
+        return False
+    names = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
     return (
         (not wanted.kinds or record.kind in wanted.kinds)
         and (not wanted.sources or record.source in wanted.sources)
         and (wanted.since is None or record.timestamp >= wanted.since)
         and (wanted.until is None or record.timestamp < wanted.until)
-        and all(getattr(wanted, one) in (None, getattr(record, one)) for one in ids)
+        and all(getattr(wanted, one) in (None, getattr(record, one)) for one in names)
         and (not wanted.tags or not set(wanted.tags).isdisjoint(record.tags))
         and (not wanted.provenance or record.provenance in wanted.provenance)
         and (
             wanted.min_quality is None
             or (record.quality_score is not None and record.quality_score >= wanted.min_quality)
         )
+        and matches(record.metadata, wanted.metadata)
+    )
+
+
+def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
+    return (
+        record.id in exclude.records
+        or record.event_id in exclude.events
+        or record.session_id in exclude.sessions
+        or record.run_id in exclude.runs
+        or (exclude.since is not None and record.timestamp >= exclude.since)
     )

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from memory_agent.client import MemoryClient
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import UnavailableError
@@ -39,7 +41,7 @@ def run_through_daemon(plan: Plan, progress: Progress) -> Run:
     publisher fails.
     """
     with ExitStack() as stack:
-        data_dir = plan.data_dir or stack.enter_context(temporary_daemon(plan.settings))
+        data_dir = plan.data_dir or stack.enter_context(temporary_daemon(without_echoes(plan.settings)))
         took_s = _publish_all(plan, data_dir)
         return _ask_all(
             plan, lambda user_id: MemoryClient(user_id, data_dir=data_dir), took_s, progress, embedded=False
@@ -99,6 +101,14 @@ class Prepared:
         return _ask_all(plan, opener(plan.settings, data_dir, self.embedder), self.took_s, progress, embedded=True)
 
 
+def without_echoes(settings: Settings) -> Settings:
+    """Return the settings of a trial, whose questions come from outside: an item in a question's words is an answer.
+
+    Items without a timestamp are as new as the questions.
+    """
+    return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
+
+
 def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[str], Memory]:
     """Return a function that opens the memory of a user below `data_dir` with these settings."""
 
@@ -106,7 +116,7 @@ def opener(settings: Settings, data_dir: Path, embedder: Embedder) -> Callable[[
         return Memory.open(
             user_folder(data_dir, user_id),
             user_id=user_id,
-            settings=settings,
+            settings=without_echoes(settings),
             embedder=embedder,
             retention_settings=RetentionSettings(),  # keep everything: the conversations are years old
         )

@@ -19,7 +19,7 @@ import msgspec
 
 from memory_agent.evaluation.dataset import Dataset, History, Question
 from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_at_k, reciprocal_rank
-from memory_agent.records import MemoryRecord, Mode, RecallResult
+from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord, Mode, RecallResult
 from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)
@@ -85,6 +85,7 @@ class Examiner:
         result = self._recall(
             question.text,
             self._top_k,
+            _filter(question),
             mode=self._mode,
             reference_time=question.asked_at,
             min_relevance=self._min_relevance,
@@ -115,6 +116,11 @@ class Examiner:
                 found = self._look_up([origin.id for origin in memory.origins])
                 others[id_] = self._ranked(record for record in found if record is not None)
         return others
+
+
+def _filter(question: Question) -> MemoryFilter | None:
+    left_out = question.outside_session
+    return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
 
 def judge(

@@ -22,7 +22,7 @@ import numpy as np
 
 from memory_agent.learning.learner import Advice
 from memory_agent.recall.candidates import is_hybrid
-from memory_agent.recall.duplicates import ECHO_COSINE
+from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import highlights
 from memory_agent.recall.interleaving import Pick
@@ -33,7 +33,7 @@ from memory_agent.storage.indexes import Slots
 from memory_agent.storage.store import Store
 
 _MOST_ORIGINS = 8
-_MOST_ECHOES = 20
+_MOST_REQUESTS = 20
 
 
 class _Occurrences(NamedTuple):
@@ -55,7 +55,7 @@ class Answering:
         self._search = search
         self._advice = advice
         self._slots = np.array([pick.slot for pick in picks], dtype=np.int64)
-        occurrences = [self._occurrences(same) for same in search.view.same(self._slots)]
+        occurrences = [self._occurrences(same) for same in search.view.same(search.view.fingerprints[self._slots])]
         self._picks = list(zip(picks, occurrences, strict=True))
         named = dict.fromkeys(row for pick, occurring in self._picks for row in self._named(pick, occurring))
         found = zip(named, store.records(named, search.query.with_embedding), strict=True)
@@ -80,7 +80,7 @@ class Answering:
     def _named(self, pick: Pick, occurring: _Occurrences) -> list[int]:
         """Return the rows of all memories that the answer reads for a pick."""
         leader, like = pick.choice.leader, pick.choice.like
-        places = [*leader.echoes[:_MOST_ECHOES], *(() if like is None else (like,))]
+        places = [*leader.requests[:_MOST_REQUESTS], *(() if like is None else (like,))]
         return [pick.row, *pick.found.rows[places].tolist(), *self._lenders(pick), *occurring.newest]
 
     def _lenders(self, pick: Pick) -> list[int]:
@@ -129,23 +129,23 @@ class Answering:
             "likeness": pick.choice.likeness,
             "like": None if like is None else "".join(self._ids([int(found.rows[like])])) or None,
             "repeats": self._repeats(pick),
-            "filter": "none" if search.mask is None else "exact",
+            "filter": "exact" if search.is_filtered else "none",
             "filters": _conditions(search),
             "dates": [msgspec.to_builtins(date) for date in search.dates],
             "dates_mode": query.dates,
-            "matching": None if search.mask is None else int(np.count_nonzero(search.mask)),
+            "matching": int(np.count_nonzero(search.mask)) if search.is_filtered and search.mask is not None else None,
         }
 
     def _repeats(self, pick: Pick) -> dict[str, object] | None:
-        """Return the explanation of the echoes folded into a pick, the best ranked 20 by id; None without any."""
-        places = pick.choice.leader.echoes
+        """Return the explanation of the requests folded into a pick, the best ranked 20 by id; None without any."""
+        places = pick.choice.leader.requests
         if not places:
             return None
-        records = self._read(pick.found.rows[list(places[:_MOST_ECHOES])].tolist())
+        records = self._read(pick.found.rows[list(places[:_MOST_REQUESTS])].tolist())
         return {
             "count": len(places),
             "because": "asks what the query asks",
-            "least_cosine": ECHO_COSINE,
+            "least_cosine": REQUEST_COSINE,
             "ids": [record.id for record in records],
             "qualities": [record.quality_score for record in records],
         }

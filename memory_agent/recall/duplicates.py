@@ -4,12 +4,13 @@ Memories with one fingerprint (`storage/terms`) are folded into the best of them
 (decision 0016): folding by closeness, which folds "succeeded" with "failed".
 
 Nothing resembles a query like the same request made before, and nothing answers it less. That it was asked, and how the
-run went, is worth one place: of several such echoes, the one whose run went best keeps it and the others are folded
+run went, is worth one place: of several such requests, the one whose run went best keeps it and the others are folded
 into it, making room for answers. They return where there is nothing else to show.
 
-A memory is an echo where its cosine with the query is at least `ECHO_COSINE` (without vectors: the same words), and it
-is the begin of a run that says nothing but its objective, or a user's message without a telling word that neither the
-query nor such a begin has. A message that tells something has such a word, so no answer is taken for a question.
+A memory is such a request where its cosine with the query is at least `REQUEST_COSINE` (without vectors: the same
+words), and it is the begin of a run that says nothing but its objective, or a user's message without a telling word
+that neither the query nor such a begin has. A message that tells something has such a word, so no answer is taken for a
+question. (What the caller itself just said is no candidate at all: `own_words`.)
 Rejected (decision 0021): a lower score, which depends on how many there are; the cosine alone, which takes answers for
 questions.
 
@@ -25,19 +26,19 @@ import numpy as np
 
 from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.fusion import best_first
+from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.search import Search
-from memory_agent.records import SOURCES, MemoryRecord
+from memory_agent.records import MemoryRecord
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import STOP_WORDS, said_words
 
-ECHO_COSINE = 0.8
+REQUEST_COSINE = 0.8
 """Cosine from which a request counts as the query in other words (decision 0018)."""
 SAME_COSINE = 0.9
 """Cosine from which it counts as the same request; the run of a merely similar one may have succeeded elsewhere."""
 
-_IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 _LONGER_CHARS = 60  # allowed beyond twice the query; longer texts say more and are not examined
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
@@ -45,13 +46,13 @@ _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 class Leader(msgspec.Struct, frozen=True, gc=False):
     """The best candidate of a duplicate group: its position among all candidates, and those of the others.
 
-    `echoes` are the positions of former requests folded into it, with their duplicates.
+    `requests` are the positions of former requests folded into it, with their duplicates.
     """
 
     place: int
     fingerprint: int
     folded: list[int]
-    echoes: tuple[int, ...] = ()
+    requests: tuple[int, ...] = ()
 
 
 def fold(places: Iterable[tuple[int, int]]) -> list[Leader]:
@@ -67,96 +68,92 @@ def fold(places: Iterable[tuple[int, int]]) -> list[Leader]:
 
 
 def leaders_of(found: Candidates, search: Search) -> list[Leader]:
-    """Return all leaders, best first, without the memories of the asking run, which knows its own words."""
+    """Return all leaders, best first."""
     order = best_first(found.total, found.rows, found.rows.size)
-    leaders = fold(zip(order.tolist(), search.view.fingerprints[found.slots[order]].tolist(), strict=True))
-    if search.query.by_run is None or not leaders:
-        return leaders
-    own = search.view.of_run(search.query.by_run)[found.slots]
-    return [leader for leader in leaders if not own[leader.place]]
+    return fold(zip(order.tolist(), search.view.fingerprints[found.slots[order]].tolist(), strict=True))
 
 
-class QueryEchoes:
-    """The echoes of one query. Two rankings of it share one, since interleaved they must not show two echoes."""
+class FormerRequests:
+    """The former requests that ask what a query asks. Two rankings share them, since interleaved they show one."""
 
     def __init__(self, store: Store, search: Search) -> None:
-        """Find echoes of the query; none where it asks for users' messages alone, which are then all shown."""
+        """Find former requests; none where the query asks for users' messages alone, which are then all shown."""
         filter = search.query.filter
         self._store = store
         self._search = search
         self._text = search.query.text
         self._disabled = filter is not None and filter.sources == ("user_input",)
         self._seen: set[int] = set()
-        self._echoes: dict[int, MemoryRecord] = {}
+        self._former: dict[int, MemoryRecord] = {}
         self._words = _informative(self._text)
         self._known_words = set(self._text.casefold().split())
         self._same: set[int] = set()
         self._kept: int | None = None
 
     def __contains__(self, slot: int) -> bool:
-        """Whether a slot is an echo, as far as candidates were examined."""
-        return slot in self._echoes
+        """Whether a slot is a former request, as far as candidates were examined."""
+        return slot in self._former
 
     def leave_enough(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> bool:
-        """Return whether there are `wanted` leaders, echoes beyond the first aside."""
+        """Return whether there are `wanted` leaders, former requests beyond the first aside."""
         examined, surplus = self._examined(found, leaders, wanted)
         return examined - surplus >= wanted
 
     def fold(self, found: Candidates, leaders: Sequence[Leader], least: int, most: int) -> list[Leader]:
-        """Return at most `most` of the leaders, echoes folded into one, except those needed to have `least`."""
+        """Return at most `most` of the leaders, former requests folded, except those needed to have `least`."""
         examined, surplus = self._examined(found, leaders, most)
         spare = min(surplus, examined - least)
         return list(leaders[:examined]) if spare <= 0 else self._folded(found, leaders[:examined], spare)
 
     def _examined(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> tuple[int, int]:
-        """Return how many of the leaders to look at for `wanted` without echoes, and the echoes beyond the first."""
+        """Return how many of the leaders to look at for `wanted` answers, and the former requests beyond the first."""
         examined, surplus = min(wanted, len(leaders)), 0
         while not self._disabled and (more := self._surplus(found, leaders[:examined])) > surplus:
             examined, surplus = min(wanted + more, len(leaders)), more
         return examined, surplus
 
     def _surplus(self, found: Candidates, leaders: Sequence[Leader]) -> int:
-        """Return how many of the leaders are echoes beyond the first."""
+        """Return how many of the leaders are former requests beyond the first."""
         slots = found.slots[[leader.place for leader in leaders]]
         new = [slot for slot in slots.tolist() if slot not in self._seen]
         if new:
             self._examine(np.array(new, dtype=np.int64))
             self._seen.update(new)
-        return max(0, sum(slot in self._echoes for slot in slots.tolist()) - 1) if self._echoes else 0
+        return max(0, sum(slot in self._former for slot in slots.tolist()) - 1) if self._former else 0
 
     def _folded(self, found: Candidates, leaders: Sequence[Leader], spare: int) -> list[Leader]:
         by_slot = {int(found.slots[leader.place]): leader for leader in leaders}
-        echoing = {slot: leader for slot, leader in by_slot.items() if slot in self._echoes}
-        if self._kept not in echoing:
-            self._kept = max(echoing, key=self._merit)
-        folded = [leader for slot, leader in echoing.items() if slot != self._kept][-spare:]
+        asking = {slot: leader for slot, leader in by_slot.items() if slot in self._former}
+        if self._kept not in asking:
+            self._kept = max(asking, key=self._merit)
+        folded = [leader for slot, leader in asking.items() if slot != self._kept][-spare:]
         places = [place for leader in folded for place in (leader.place, *leader.folded)]
-        kept = msgspec.structs.replace(echoing[self._kept], echoes=tuple(places))
+        kept = msgspec.structs.replace(asking[self._kept], requests=tuple(places))
         left_out = {leader.place for leader in folded}
         return [kept if leader.place == kept.place else leader for leader in leaders if leader.place not in left_out]
 
     def _examine(self, slots: Slots) -> None:
-        """Find the echoes among `slots`; begins first, since messages are recognised by their words."""
+        """Find the former requests among `slots`; begins first, since messages are recognised by their words."""
         records = self._requests(slots)
         if not records:
             return
         with self._store.snapshot() as snapshot:
             begins = {slot: one for slot, one in records.items() if _is_bare_begin(snapshot, one)}
-        self._echoes |= begins
+        self._former |= begins
         for record in begins.values():
             self._words |= _informative(record.text)
             self._known_words.update(record.text.casefold().split())
         messages = {slot: one for slot, one in records.items() if one.source == "user_input"}
-        self._echoes |= {slot: one for slot, one in messages.items() if self._says_nothing_new(one.text)}
+        self._former |= {slot: one for slot, one in messages.items() if self._says_nothing_new(one.text)}
 
     def _requests(self, slots: Slots) -> dict[int, MemoryRecord]:
         """Return those of `slots` that might be the query in other words, with their memories."""
         view, vector = self._search.view, self._search.vector
-        slots = slots[_IS_REQUEST[view.sources[slots]]]
+        slots = slots[IS_REQUEST[view.sources[slots]]]
         if vector is not None and slots.size:
             cosines = view.vectors.cosines(vector.raw, slots)
             self._same.update(slots[cosines >= SAME_COSINE].tolist())
-            slots = slots[cosines >= ECHO_COSINE]
+            slots = slots[cosines >= REQUEST_COSINE]
         if not slots.size:
             return {}
         records = zip(slots.tolist(), self._store.records(view.rows[slots].tolist()), strict=True)
@@ -173,8 +170,8 @@ class QueryEchoes:
         return is_near and _informative(text) <= self._words
 
     def _merit(self, slot: int) -> tuple[bool, bool, float, float, int]:
-        """Return the sort key of an echo: no numbers beyond the query's, the same request, its outcome, its time."""
-        record = self._echoes[slot]
+        """Return the sort key of a request: no numbers beyond the query's, the same request, its outcome, its time."""
+        record = self._former[slot]
         others = _informative(record.text) - _informative(self._text)
         has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
         quality = -1.0 if record.quality_score is None else record.quality_score

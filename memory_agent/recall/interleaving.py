@@ -44,9 +44,9 @@ class Pick(msgspec.Struct, frozen=True):
 
     @property
     def folded(self) -> tuple[int, ...]:
-        """The rows of duplicates and echoes folded into it, at most the best hundred."""
+        """The rows of duplicates and former requests folded into it, at most the best hundred."""
         leader = self.choice.leader
-        return tuple(int(self.found.rows[place]) for place in (*leader.folded, *leader.echoes)[:_MOST_FOLDED])
+        return tuple(int(self.found.rows[place]) for place in (*leader.folded, *leader.requests)[:_MOST_FOLDED])
 
 
 def interleave(baseline: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:

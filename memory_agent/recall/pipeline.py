@@ -1,11 +1,11 @@
 """A recall from query to answer.
 
-    search       the query's words and vector against every memory that passes the filter
+    search       the query's words and vector against every memory that passes the filter, the caller's own words aside
     shortlist    the best of each, scored word by word
     neighbours   what they gain from their session
     past use     what they gain from what runs used          (where the learner may rank)
     relevance    without what does not bear on the query
-    duplicates   one of each, one echo of the query
+    duplicates   one of each, one of the former requests that ask the same
     selection    the best that say different things
     answering    with passages, counts and reasons
 
@@ -28,7 +28,7 @@ from memory_agent.recall.candidates import Candidates, keep, shortlist
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.deadline import Deadline
-from memory_agent.recall.duplicates import Leader, QueryEchoes, leaders_of
+from memory_agent.recall.duplicates import FormerRequests, Leader, leaders_of
 from memory_agent.recall.interleaving import Pick, interleave
 from memory_agent.recall.learned import is_vouched, lifts, with_past_use
 from memory_agent.recall.neighbours import with_neighbours
@@ -39,7 +39,7 @@ from memory_agent.recall.relevance import relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import mmr
 from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate
+from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
 from sona.learner import Adaptation
@@ -67,23 +67,25 @@ class RecallPipeline:
         deadline = Deadline(query.deadline_ms)
         dates = _dates_in(query)
         recall_id = str(ULID.from_datetime(now))
-        memories = () if deadline.expired() else self._memories(query, dates, deadline, recall_id, now)
-        result = self._with_context(RecallResult(recall_id=recall_id, memories=memories, dates=dates), query, deadline)
+        result = RecallResult(recall_id=recall_id, memories=(), dates=dates)
+        if not deadline.expired():
+            result = self._with_memories(result, query, deadline, now)
+        result = self._with_context(result, query, deadline)
         deadline.expired()
         return msgspec.structs.replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
 
-    def _memories(
-        self, query: Query, dates: tuple[UnderstoodDate, ...], deadline: Deadline, recall_id: str, now: datetime
-    ) -> tuple[RetrievedMemory, ...]:
+    def _with_memories(self, result: RecallResult, query: Query, deadline: Deadline, now: datetime) -> RecallResult:
+        """Add the memories, and note the recall."""
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
-        searched = search(query, dates, self._archive.view, self._vectors, self._settings, deadline)
-        advice = self._advice(searched, recall_id)
+        view, store = self._archive.view, self._archive.store
+        searched = search(query, result.dates, view, store, self._vectors, self._settings, deadline)
+        advice = self._advice(searched, result.recall_id)
         picks = self._select(searched, advice)
-        memories = Answering(self._archive.store, searched, advice, picks).memories()
-        self._archive.store.touch([pick.row for pick in picks], now)
-        self._archive.store.note_recall(note_of(recall_id, query, searched.vector, advice, picks, now))
-        return memories
+        memories = Answering(store, searched, advice, picks).memories()
+        store.touch([pick.row for pick in picks], now)
+        store.note_recall(note_of(result.recall_id, query, searched.vector, advice, picks, now))
+        return msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
 
     def _advice(self, searched: Search, recall_id: str) -> Advice:
         if searched.vector is None or searched.query.mode != "hybrid":
@@ -92,18 +94,18 @@ class RecallPipeline:
 
     def _select(self, searched: Search, advice: Advice) -> list[Pick]:
         """Select by the ranking whose turn it is, or interleave both."""
-        echoes = QueryEchoes(self._archive.store, searched)
-        found, leaders = self._candidates(searched, echoes)
-        best = _best_evidence(found, leaders, echoes)
+        former = FormerRequests(self._archive.store, searched)
+        found, leaders = self._candidates(searched, former)
+        best = _best_evidence(found, leaders, former)
         if advice.adaptation is None or advice.route == "baseline":
-            return self._baseline(searched, found, best, echoes)
-        learned = self._learned(searched, found, best, echoes, advice.adaptation)
+            return self._baseline(searched, found, best, former)
+        learned = self._learned(searched, found, best, former, advice.adaptation)
         if advice.route == "learned":
             return learned
-        baseline = self._baseline(searched, found, best, echoes)
+        baseline = self._baseline(searched, found, best, former)
         return interleave(baseline, learned, searched.query.top_k, advice.key)
 
-    def _candidates(self, searched: Search, echoes: QueryEchoes) -> tuple[Candidates, list[Leader]]:
+    def _candidates(self, searched: Search, former: FormerRequests) -> tuple[Candidates, list[Leader]]:
         """Return the candidates and their leaders, enough to fill the answer with different memories."""
         top_k = searched.query.top_k
         limit = max(self._settings.candidates, top_k + _spare(top_k))
@@ -111,25 +113,25 @@ class RecallPipeline:
         while True:
             found = with_neighbours(shortlist(searched, limit, sure), searched)
             leaders = leaders_of(found, searched)
-            if found.is_all or echoes.leave_enough(found, leaders, top_k) or searched.deadline.expired():
+            if found.is_all or former.leave_enough(found, leaders, top_k) or searched.deadline.expired():
                 return found, leaders
             limit, searched = limit * _FURTHER, looking_at_all(searched)
 
-    def _baseline(self, searched: Search, found: Candidates, best: float, echoes: QueryEchoes) -> list[Pick]:
+    def _baseline(self, searched: Search, found: Candidates, best: float, former: FormerRequests) -> list[Pick]:
         found = _relevant(found, best, searched.query.min_relevance)
-        leaders = self._folded(searched, found, leaders_of(found, searched), echoes)
+        leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
         choices = mmr(leaders, vectors, found.total[places], searched.query.top_k, self._diversity(searched))
         return [Pick(found, choice) for choice in choices]
 
     def _learned(
-        self, searched: Search, found: Candidates, best: float, echoes: QueryEchoes, adaptation: Adaptation
+        self, searched: Search, found: Candidates, best: float, former: FormerRequests, adaptation: Adaptation
     ) -> list[Pick]:
         settings = self._learner.settings
         found = with_past_use(found, searched, adaptation, settings)
         found = _relevant(found, best, searched.query.min_relevance)
-        leaders = self._folded(searched, found, leaders_of(found, searched), echoes)
+        leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         slots, totals = found.slots[places], found.total[places]
         vectors = searched.view.vectors.vectors(slots)
@@ -138,9 +140,11 @@ class RecallPipeline:
         choices = mmr(leaders, vectors, totals, searched.query.top_k, self._diversity(searched))
         return [Pick(found, choice, "learned", lifted.of(places.index(choice.place))) for choice in choices]
 
-    def _folded(self, searched: Search, found: Candidates, leaders: list[Leader], echoes: QueryEchoes) -> list[Leader]:
+    def _folded(
+        self, searched: Search, found: Candidates, leaders: list[Leader], former: FormerRequests
+    ) -> list[Leader]:
         top_k = searched.query.top_k
-        return echoes.fold(found, leaders, top_k, top_k + _spare(top_k))
+        return former.fold(found, leaders, top_k, top_k + _spare(top_k))
 
     def _diversity(self, searched: Search) -> float:
         return self._settings.diversity if searched.query.mode == "hybrid" else 0.0
@@ -154,10 +158,10 @@ class RecallPipeline:
         return msgspec.structs.replace(result, context=block)
 
 
-def _best_evidence(found: Candidates, leaders: list[Leader], echoes: QueryEchoes) -> float:
+def _best_evidence(found: Candidates, leaders: list[Leader], former: FormerRequests) -> float:
     """Return the best evidence for an answer: a former request resembles the query and vouches for nothing."""
     slots = found.slots.tolist()
-    vouching = [leader.place for leader in leaders if slots[leader.place] not in echoes]
+    vouching = [leader.place for leader in leaders if slots[leader.place] not in former]
     return float(np.fmax.reduce(found.evidence[vouching], initial=-np.inf))
 
 

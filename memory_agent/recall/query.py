@@ -5,25 +5,36 @@ Checks raise `InvalidInputError` with the name of the field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
 import msgspec
 
-from memory_agent.arguments import RecallOptions, check_deadline_ms, check_mode, check_options, check_time, check_whole
+from memory_agent.arguments import (
+    RecallOptions,
+    check_deadline_ms,
+    check_mode,
+    check_options,
+    check_time,
+    check_whole,
+    located,
+)
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Profile
+from memory_agent.metadata import check_conditions
+from memory_agent.records import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile
 from memory_agent.settings import RecallSettings
+from memory_agent.storage.codec import microseconds
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
 """Different values of one filter field; a list of more is a mistake."""
 _NO_FILTER = MemoryFilter()
-_NAMES = ("session_id", "run_id", "channel_id", "agent_id")
+_NAMES = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
+_EXCLUDED = ("events", "records", "sessions", "runs")
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +43,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `floor` is the least raw cosine, None for any. A floor from the caller (`insists`) leaves out memories without a
     vector, even if those are all; a floor from the settings holds only where there are vectors. Memories of less than
     `min_relevance` are left out. Times in the text are relative to `reference_time`. `context_tokens` bounds the block
-    for a prompt, None for no block. `by_run` is the run that asks.
+    for a prompt, None for no block. `by_run`, `by_session` and `by_event` are the run and the session that ask, and the
+    event that makes them; `stored_text` is the text as an event with it would be stored, and `present_us` the time, in
+    microseconds since 1970, whose words are the caller's own; None for none.
     """
 
     text: str
@@ -48,6 +61,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int | None
     with_embedding: bool
     by_run: str | None = None
+    by_session: str | None = None
+    by_event: str | None = None
+    stored_text: str = ""
+    present_us: tuple[int, int] | None = None
 
     @property
     def needs_vector(self) -> bool:
@@ -64,8 +81,12 @@ def make_query(
     options: RecallOptions,
     settings: RecallSettings,
     now: datetime,
+    stored_text: Callable[[str], str] = str,
 ) -> Query:
-    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
+    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`.
+
+    `stored_text` makes of a text what an event with it is stored as.
+    """
     said = check_options(options)
     defaults = profile_defaults(said.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
@@ -73,8 +94,9 @@ def make_query(
     asked = None if chosen is None else chosen.min_score
     least = said.get("min_relevance")
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
+    text = _check_query(query, settings.max_query_chars)
     return Query(
-        text=_check_query(query, settings.max_query_chars),
+        text=text,
         top_k=check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
@@ -87,12 +109,22 @@ def make_query(
         context_tokens=said.get("context_tokens"),
         with_embedding=said.get("with_embedding") or False,
         by_run=said.get("by_run"),
+        by_session=said.get("by_session"),
+        by_event=said.get("by_event"),
+        stored_text=stored_text(text),
+        present_us=_around(now, settings.echo_minutes),
     )
 
 
 def check_now(now: datetime | None) -> datetime:
     """Return the given time, checked, or the present. The one place where recall reads the clock."""
     return datetime.now(UTC) if now is None else check_time("now", now)
+
+
+def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
+    """Return the time of own words: also after `now`, for events that arrive during the recall or from a fast clock."""
+    now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
+    return (now_us - reach_us, now_us + reach_us) if reach_us else None
 
 
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilter | None:
@@ -108,17 +140,34 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
     try:
         chosen = msgspec.convert(dict(fields), MemoryFilter)
     except msgspec.ValidationError as error:
-        raise _of_filter(str(error)) from error
+        field, reason = located(str(error))
+        raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
     for field in ("since", "until"):
         time = getattr(chosen, field)
         if time is not None and time.tzinfo is None:
             raise InvalidInputError(f"filter.{field}", "has no time zone")
     for field in (*_NAMES, *_LISTS):
         _check_unicode(field, getattr(chosen, field))
+    check_conditions("filter.metadata", chosen.metadata)
+    exclude = None if chosen.exclude is None else _check_exclusion(chosen.exclude)
     _check_floor("min_quality", chosen.min_quality, least=0.0)
     _check_floor("min_score", chosen.min_score, least=-1.0)
     lists = {field: _distinct(field, getattr(chosen, field)) for field in _LISTS}
-    return msgspec.structs.replace(chosen, **lists, **{name: getattr(chosen, name) or None for name in _NAMES})
+    names = {name: getattr(chosen, name) or None for name in _NAMES}
+    return msgspec.structs.replace(chosen, **lists, **names, exclude=exclude)
+
+
+def _check_exclusion(exclude: Exclusion) -> Exclusion | None:
+    """Return the exclusion without duplicate and empty names, None if it excludes nothing."""
+    if exclude.since is not None and exclude.since.tzinfo is None:
+        raise InvalidInputError("filter.exclude.since", "has no time zone")
+    lists: dict[str, Any] = {}
+    for field in _EXCLUDED:
+        names = getattr(exclude, field)
+        _check_unicode(f"exclude.{field}", names)
+        lists[field] = _distinct(f"exclude.{field}", tuple(filter(None, names)))
+    chosen = msgspec.structs.replace(exclude, **lists)
+    return None if chosen == Exclusion() else chosen
 
 
 def _check_unicode(field: str, value: str | tuple[str, ...] | None) -> None:
@@ -171,14 +220,6 @@ def _check_floor(field: str, value: float | None, least: float) -> None:
     """Refuse a floor out of range, such as a percentage for a fraction."""
     if value is not None and not least <= _check_number(f"filter.{field}", value) <= 1.0:
         raise InvalidInputError(f"filter.{field}", f"must be from {least:g} to 1")
-
-
-def _of_filter(message: str) -> InvalidInputError:
-    reason, _, path = message.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").removeprefix(".")
-    unknown = reason.partition("contains unknown field ")[2].strip("`")
-    path = ".".join(part for part in ("filter", field, unknown) if part)
-    return InvalidInputError(path, "there is no such field" if unknown else reason)
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ def note_of(
     return RecallNote(
         recall_id=recall_id,
         at_us=microseconds(now, "now"),
-        session_id=None if filter is None else filter.session_id,
+        session_id=query.by_session or (None if filter is None else filter.session_id),
         by_run=query.by_run,
         vector=vector_of_query(None if vector is None else vector.raw),
         stamp=None if vector is None else vector.stamp,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from memory_agent.embedded import EmbeddedQuery
 from memory_agent.embedders import Pending, comparable
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.recall.deadline import Deadline
 from memory_agent.records import Embedding
@@ -45,10 +45,15 @@ class QueryVectors:
     def begin(self, text: str, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
         """Send `text` to the embedder and return what `finish` waits for, or None with a reason noted in `deadline`."""
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
-        if timeout_s > 0:
-            return self._embedder.begin_query_words(text, timeout_s)
-        deadline.degrade("deadline")
-        return None
+        if timeout_s <= 0:
+            deadline.degrade("deadline")
+            return None
+        try:
+            with failing_as_model_error():
+                return self._embedder.begin_query_words(text, timeout_s)
+        except ModelError:
+            deadline.degrade("no_model")
+            return None
 
     def finish(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the vector of a query and return it, or None with a reason noted in `deadline`.
@@ -56,8 +61,9 @@ class QueryVectors:
         `stored` names the embedder of the vectors that are searched, "" without any.
         """
         try:
-            found = pending.result()
-            info = self._embedder.get(0).info
+            with failing_as_model_error():
+                found = pending.result()
+                info = self._embedder.get(0).info
         except EmbedderUnavailableError:
             deadline.degrade("embedder_timeout")
             return None

@@ -11,21 +11,24 @@ import msgspec
 import numpy as np
 
 from memory_agent.recall.deadline import Deadline
+from memory_agent.recall.own_words import OwnWords, own_words
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.records import UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.columns import View
 from memory_agent.storage.indexes import Cosines, Mask, Scores, Slots
+from memory_agent.storage.store import Store
 from memory_agent.storage.terms import query_words
 
 
 class Search(msgspec.Struct, frozen=True):
     """One recall over one view.
 
-    `mask` (n,) marks what passes the filter, the dates that filter and the floor; None if everything does. What does
-    not pass has `bm25` (n,) 0, as without a shared word, and no cosine. `cosines` is None where no memory that passes
-    has one. `dates` are all that the query names, `boosting` those that raise a score.
+    `mask` (n,) marks what passes the filter, the dates that filter and the floor, `own` words aside; None if everything
+    does. What does not pass has `bm25` (n,) 0, as without a shared word, and no cosine. `cosines` is None where no
+    memory that passes has one. `is_filtered`: more than `own` is left out. `dates` are all that the query names,
+    `boosting` those that raise a score.
     """
 
     query: Query
@@ -36,6 +39,8 @@ class Search(msgspec.Struct, frozen=True):
     boosting: tuple[UnderstoodDate, ...]
     words: list[str]
     vector: QueryVector | None
+    own: OwnWords
+    is_filtered: bool
     mask: Mask | None
     bm25: Scores
     cosines: Cosines | None
@@ -45,14 +50,19 @@ def search(
     query: Query,
     dates: tuple[UnderstoodDate, ...],
     view: View,
+    store: Store,
     vectors: QueryVectors,
     settings: RecallSettings,
     deadline: Deadline,
 ) -> Search:
-    """Search all memories of `view` by words and by vector, under the query's filter, within the deadline."""
+    """Search all memories of `view` by words and by vector, under the query's filter, within the deadline.
+
+    The `store` names the rows of events and records; its memories are those of the view, or newer.
+    """
     pending = vectors.begin(query.text, deadline) if query.needs_vector else None
     words = query_words(query.text)
-    mask = _filtered(query, dates, view)
+    mask = _filtered(query, dates, view, store)
+    own = own_words(query, view, store, mask)
     bm25 = _by_words(query, words, view, deadline)
     vector = None if pending is None else vectors.finish(pending, view.stamp, deadline)
     if vector is not None and view.vectors.count < view.live:
@@ -61,7 +71,8 @@ def search(
         deadline.degrade("word_vectors_pending")
     if vector is None and query.mode == "vector":  # words rather than nothing
         bm25 = view.words.scores(words)
-    mask = _above_floor(query, vector, view, mask)
+    wanted = _above_floor(query, vector, view, mask)
+    mask = _without(own, wanted, view)
     return Search(
         query=query,
         view=view,
@@ -71,11 +82,13 @@ def search(
         boosting=dates if query.dates == "boost" and query.mode == "hybrid" else (),
         words=words,
         vector=vector,
+        own=own,
+        is_filtered=wanted is not None,
         mask=mask,
         bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
         cosines=None
         if query.mode == "lexical"
-        else _by_vector(vector, view, mask, max(settings.candidates, query.top_k)),
+        else _by_vector(vector, view, wanted, own, max(settings.candidates, query.top_k)),
     )
 
 
@@ -88,16 +101,26 @@ def looking_at_all(search: Search) -> Search:
     """Return the search with the cosines of all memories, where a graph looked at a part of them."""
     if search.vector is None or search.cosines is None or search.cosines.unseen == -np.inf:
         return search
-    cosines = search.view.vectors.scan(search.vector.raw, search.view.count, search.view.alive)
+    looked_at = search.view.alive if search.mask is None else search.mask
+    cosines = search.view.vectors.scan(search.vector.raw, search.view.count, looked_at)
     return msgspec.structs.replace(search, cosines=cosines)
 
 
-def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View) -> Mask | None:
-    mask = view.mask(query.filter)
+def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store: Store) -> Mask | None:
+    mask = view.mask(query.filter, store.excluded_rows(query.filter))
     if query.dates != "filter" or not dates:
         return mask
     within = view.within((date.since, date.until) for date in dates)
     return within if mask is None else mask & within
+
+
+def _without(own: OwnWords, mask: Mask | None, view: View) -> Mask | None:
+    """Return the mask (n,) without the slots of own words."""
+    if not own.slots.size:
+        return mask
+    others = (view.alive if mask is None else mask).copy()
+    others[own.slots] = False
+    return others
 
 
 def _by_words(query: Query, words: list[str], view: View, deadline: Deadline) -> Scores:
@@ -106,11 +129,13 @@ def _by_words(query: Query, words: list[str], view: View, deadline: Deadline) ->
     return view.words.scores(words)
 
 
-def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, limit: int) -> Cosines | None:
+def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, own: OwnWords, limit: int) -> Cosines | None:
+    """Return the cosines of what passes `mask` (n,), own words aside: as slots, since a mask would bypass a graph."""
     if vector is None or not view.vectors.count:
         return None
-    found = view.vectors.scan(vector.raw, limit, mask)
-    return found if mask is None or np.isfinite(found.values).any() else None
+    found = view.vectors.scan(vector.raw, limit + own.slots.size, mask)
+    found.values[own.slots] = np.nan
+    return found if (mask is None and not own.slots.size) or np.isfinite(found.values).any() else None
 
 
 def _above_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:

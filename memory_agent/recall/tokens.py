@@ -101,10 +101,13 @@ class TokenCounter:
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:
+        from memory_agent.embedders.lazy_embedder import failing_as_model_error  # the command line only estimates
+
         timeout_s = self._deadline.remaining_s - self._rest_s
         try:
             if timeout_s > 0:
-                return embedder.count_tokens(text, timeout_s)
+                with failing_as_model_error():
+                    return embedder.count_tokens(text, timeout_s)
             self._deadline.degrade("deadline")
         except EmbedderUnavailableError:
             self._deadline.degrade("embedder_timeout")

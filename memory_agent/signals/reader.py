@@ -85,7 +85,7 @@ class EventReader:
             return Dropped(reason)
         if signal.lead:
             text = f"{signal.lead}: {text}"
-        kept = _truncate(text, self._settings.max_text_chars)
+        kept = truncate(text, self._settings.max_text_chars)
         return MemoryRecord(
             id=_record_id(event),
             text=kept,
@@ -102,6 +102,8 @@ class EventReader:
             channel_id=id_of(event, "channel_id", objects),
             agent_id=id_of(event, "agent_id", objects),
             event_id=event.event_id,
+            type=clean(event.event_type, "event_type"),
+            phase=read_name(objects, "phase"),
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
@@ -155,7 +157,7 @@ def utc(event: Event) -> datetime:
         raise UnhandledEventError(event.event_id, "timestamp: outside the calendar") from error
 
 
-def _truncate(text: str, limit: int) -> str:
+def truncate(text: str, limit: int) -> str:
     """Truncate `text` to at most `limit` characters, never between a character and its combining marks."""
     while 0 < limit < len(text) and (combining(text[limit]) or _JOINER in text[limit - 1 : limit + 1]):
         limit -= 1

@@ -16,6 +16,7 @@ import numpy as np
 
 from memory_agent.embedded import Embedded, of_vector
 from memory_agent.errors import InvalidInputError
+from memory_agent.metadata import numbers_of
 from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.changes import Changes, LogEntry, Op, Words, texts_of
 from memory_agent.storage.codec import (
@@ -53,7 +54,6 @@ from memory_agent.storage.snapshot import (
     RUN_RECALLS,
     RUNS,
     STATE_KEY,
-    USAGE,
     VECTORS,
     WORD_BITS,
     Snapshot,
@@ -168,8 +168,32 @@ class Batch(Snapshot):
         if value != self._transaction.get(RECORDS, row_key(row)):
             self._check_room()
             self._transaction.put(RECORDS, row_key(row), value)
-            self._log("update" if texts_of(record) == texts_of(old) else "reword", row)
+            self._log("reword" if _is_reworded(old, record) else "update", row)
         return row
+
+    def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
+        """Add a memory as `put` does, or replace the one with this id; return what is stored.
+
+        A replaced memory keeps its event and its usage. It keeps its vector where its words stay; else it gets
+        `vector`, or waits for one.
+        """
+        row = self.row_of_id(record.id)
+        old = None if row is None else self.record(row)
+        if row is None or old is None:
+            self.put(record, vector)
+            return record
+        record = msgspec.structs.replace(
+            record,
+            event_id=old.event_id,
+            times_recalled=old.times_recalled,
+            last_recalled_at=old.last_recalled_at,
+            utility=old.utility,
+        )
+        self.update(record)
+        is_reworded = texts_of(record) != texts_of(old)
+        if is_reworded or (vector is not None and self.vector(row) is None):
+            self.set_vector(row, vector)
+        return record
 
     def delete(self, row: int) -> bool:
         """Delete a memory; return whether there was one. Its events stay known, so that no replay brings it back.
@@ -422,3 +446,8 @@ class Batch(Snapshot):
         self.state.last_change = change = self.state.last_change + 1
         self._entries.append(entry)
         self._write(CHANGES, change, encode_entry(change, entry))
+
+
+def _is_reworded(old: MemoryRecord, new: MemoryRecord) -> bool:
+    """Whether words or metadata changed. (1 and True are equal in Python, and not in metadata.)"""
+    return texts_of(old) != texts_of(new) or numbers_of(old.metadata) != numbers_of(new.metadata)

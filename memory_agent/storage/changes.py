@@ -38,7 +38,7 @@ class StoredWords(NamedTuple):
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One entry of the change log. `reword` is an update of the text; with `words` its bits came."""
+    """One entry of the change log. `reword` is an update of the text or the metadata; with `words` its bits came."""
 
     op: Op
     row: int
@@ -57,9 +57,10 @@ class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
     `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for one that is new in this range,
-    else `reword` when its text changed, `update` when only other fields did, `vector` when only its vectors did, and
-    `words` when only word bits came. `new_vector`: `vector` was set in this range, with the `passages` (p, d) after the
-    first, None where there is only that. `new_words`: so were the `words`; None where they are not known.
+    else `reword` when its words or metadata changed, `update` when only other fields did, `vector` when only its
+    vectors did, and `words` when only word bits came. `new_vector`: `vector` was set in this range, with the `passages`
+    (p, d) after the first, None where there is only that. `new_words`: so were the `words`; None where they are not
+    known.
     """
 
     row: int

@@ -97,6 +97,9 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     tags: tuple[str, ...]
     provenance: _Place | None
     metadata: dict[str, Any]
+    type: str | msgspec.UnsetType | None = msgspec.UNSET  # of 0.1.0, which had no such field
+    phase: str | None = None
+    updated_us: int | None = None
 
 
 _records = msgspec.msgpack.Decoder(_StoredRecord)
@@ -195,6 +198,9 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
         tags=tuple(record.tags),
         provenance=None if record.provenance is None else _place(_PROVENANCES, record.provenance, "provenance"),
         metadata=record.metadata,
+        type=record.type,
+        phase=record.phase,
+        updated_us=None if record.updated_at is None else microseconds(record.updated_at, "updated_at"),
     )
     return with_checksum(row, _deflate(_encode(stored)))
 
@@ -230,7 +236,16 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
         last_recalled_at=None if recalled is None else time_of(recalled),
         times_recalled=usage.times_recalled,
         utility=Utility(used=usage.used, reward_sum=usage.reward_sum),
+        type=_event_type(stored) if stored.type is msgspec.UNSET else stored.type,
+        phase=stored.phase,
+        updated_at=None if stored.updated_us is None else time_of(stored.updated_us),
     )
+
+
+def _event_type(stored: _StoredRecord) -> str | None:
+    """Return the type of a memory of 0.1.0, which has it in its metadata if it was made of an event."""
+    event_type = stored.metadata.get("event_type")
+    return event_type if stored.event_id is not None and isinstance(event_type, str) else None
 
 
 def usage_of(record: MemoryRecord) -> Usage:

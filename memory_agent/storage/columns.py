@@ -1,8 +1,8 @@
 """One user's memories as columns in memory: what recall searches, filters and groups. Derived from the store.
 
 A memory has a *slot*, numbered from 0 in order of arrival, beside its *row* in the store. A deleted memory, and one
-whose words or vector were replaced, leaves a dead slot until the columns are compacted. One thread writes (`Columns`);
-after each batch it publishes an immutable `View`, which any thread reads without a lock.
+whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One thread writes
+(`Columns`); after each batch it publishes an immutable `View`, which any thread reads without a lock.
 
 Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms there and 21 statements, decision 0028).
 
@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryFilter, MemoryRecord
+from memory_agent.metadata import numbers_of, wanted_numbers
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
 from memory_agent.storage.codec import microseconds, time_of
-from memory_agent.storage.column import Column, Sorted
+from memory_agent.storage.column import Column, Sorted, are_any
 from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Slots, WordIndex, WordView
 from memory_agent.storage.passage_vectors import PassageVectors, PassageView
-from memory_agent.storage.terms import asks, fingerprint
+from memory_agent.storage.terms import asks, fingerprint, fingerprint_of_said, said
 from memory_agent.storage.word_bits import WordBits, WordBitsView
 
 Span = tuple[datetime | None, datetime | None]
@@ -46,6 +47,9 @@ _TYPES: dict[str, type[np.generic]] = {
     "runs": np.int32,
     "channels": np.int32,
     "agents": np.int32,
+    "types": np.int32,
+    "phases": np.int32,
+    "updated_us": np.int64,  # the time of the memory where it was never replaced
     "asks": np.bool_,
 }
 """The columns that hold a memory's fields, in the order of `Columns._values_of`."""
@@ -53,12 +57,19 @@ _TYPES: dict[str, type[np.generic]] = {
 _LINKS = ("previous", "following")
 """The slots beside a memory in its session, -1 for none."""
 
-_NAMED = ("sessions", "runs", "channels", "agents")
+_NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
+_PAIRS: dict[str, type[np.generic]] = {
+    "tag_slots": np.int32,
+    "tag_names": np.int32,
+    "metadata_slots": np.int32,
+    "metadata_values": np.int64,  # of `metadata.number_of`
+}
+_BESIDE = (("tag_slots", "tag_names"), ("metadata_slots", "metadata_values"))
+"""Tags, and values at paths of metadata: each with the slot of the memory that has it."""
 _NO_NAME = -1
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
-_FEW = 16  # tags; each is compared at 12 us per 100,000 memories, more are looked up at 300 us together
 _STEP = 1_000  # memories applied, and published, at a time
 _MOST_UNSORTED = 4_096  # fingerprints at the end that are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
@@ -89,6 +100,7 @@ class View:
         self.rows: Rows = arrays["rows"]
         self.alive: Mask = arrays["alive"]
         self.times_us: npt.NDArray[np.int64] = arrays["times_us"]
+        self.updated_us: npt.NDArray[np.int64] = arrays["updated_us"]
         self.fingerprints: npt.NDArray[np.int64] = arrays["fingerprints"]
         self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
         self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
@@ -115,13 +127,14 @@ class View:
         found[is_known] = self._slot_of[positions[is_known]]
         return found
 
-    def mask(self, filter: MemoryFilter | None) -> Mask | None:
+    def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
         """Return which slots (n,) are alive and pass the filter, exactly; None where the filter restricts nothing.
 
-        `min_score` is left to the caller. Raises `InvalidInputError` for a time without zone.
+        `min_score` is left to the caller, and so is the search for the rows of the events and records that the filter
+        excludes: `excluded` (`Store.excluded_rows`). Raises `InvalidInputError` for a time without zone.
         """
         passing: Mask | None = None
-        for part in () if filter is None else self._conditions(filter):
+        for part in () if filter is None else self._conditions(filter, excluded):
             passing = part & self.alive if passing is None else np.logical_and(passing, part, out=passing)
         return passing
 
@@ -137,9 +150,16 @@ class View:
             found |= inside
         return found
 
-    def of_run(self, run_id: str) -> Mask:
-        """Return which slots (n,) are alive and belong to a run."""
-        return self._is_named("runs", run_id) & self.alive
+    def of_run(self, run_id: str) -> Slots:
+        """Return the live slots of a run, ascending."""
+        return np.flatnonzero(self._is_named("runs", run_id) & self.alive)
+
+    def of_session(self, session_id: str, since_us: int, until_us: int) -> Slots:
+        """Return the live slots of a session in a time range (`until_us` exclusive), ascending."""
+        slots = np.flatnonzero(self._is_named("sessions", session_id) & self.alive)
+        times_us = self.times_us[slots]
+        found: Slots = slots[(times_us >= since_us) & (times_us < until_us)]
+        return found
 
     def windows(self, slots: Slots, reach: int) -> Slots:
         """Return each slot among its neighbours in its session, by time and row: (m, 2 * reach + 1).
@@ -155,9 +175,19 @@ class View:
                 found[:, place] = np.where(last >= 0, beside[last], -1)
         return found
 
-    def same(self, slots: Slots) -> list[Slots]:
-        """Return, for each of `slots` (m,), the live slots with its fingerprint (`record_fingerprint`), ascending."""
-        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, self.fingerprints[slots])]
+    def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
+        """Return, for each of `fingerprints` (m,), the live slots that have it (`record_fingerprint`), ascending."""
+        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
+
+    def metadata_of(self, slots: Slots) -> list[set[int]]:
+        """Return the metadata of each slot (m,), as `metadata.numbers_of` does."""
+        places = np.full(self.count, -1, dtype=np.int64)
+        places[slots] = np.arange(len(slots))
+        at = places[self._arrays["metadata_slots"]]
+        held: list[set[int]] = [set() for _ in slots]
+        for place, number in zip(at[at >= 0].tolist(), self._arrays["metadata_values"][at >= 0].tolist(), strict=True):
+            held[place].add(number)
+        return held
 
     def count_by(self, column: Literal["kind", "source"]) -> dict[str, int]:
         """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
@@ -172,7 +202,7 @@ class View:
         times = self.times_us[self.alive]
         return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
 
-    def _conditions(self, chosen: MemoryFilter) -> Iterator[Mask]:
+    def _conditions(self, chosen: MemoryFilter, excluded: Sequence[int]) -> Iterator[Mask]:
         if chosen.kinds:
             yield _is_any(self.kinds, KINDS, chosen.kinds)
         if chosen.sources:
@@ -181,14 +211,29 @@ class View:
             yield _is_any(self._arrays["provenances"], PROVENANCES, chosen.provenance)
         if chosen.since is not None or chosen.until is not None:
             yield self.within([(chosen.since, chosen.until)])
-        named = (chosen.session_id, chosen.run_id, chosen.channel_id, chosen.agent_id)
+        named = (chosen.session_id, chosen.run_id, chosen.channel_id, chosen.agent_id, chosen.type, chosen.phase)
         for column, name in zip(_NAMED, named, strict=True):
             if name is not None:
                 yield self._is_named(column, name)
         if chosen.tags:
             yield self._is_tagged(chosen.tags)
+        for numbers in wanted_numbers(chosen.metadata):
+            yield self._has_any("metadata_slots", self._arrays["metadata_values"], list(numbers))
         if chosen.min_quality is not None:
             yield self.qualities >= chosen.min_quality
+        if chosen.exclude is not None:
+            yield from self._exclusions(chosen.exclude, excluded)
+
+    def _exclusions(self, exclude: Exclusion, excluded: Sequence[int]) -> Iterator[Mask]:
+        if exclude.since is not None:
+            yield self.times_us < microseconds(exclude.since, "exclude.since")
+        for column, names in (("sessions", exclude.sessions), ("runs", exclude.runs)):
+            numbers = [number for name in names if (number := self._names.get(name)) is not None]
+            yield ~np.isin(self._arrays[column], numbers)
+        slots = self.slots(excluded)
+        others = np.ones(self.count, dtype=np.bool_)
+        others[slots[slots >= 0]] = False
+        yield others
 
     def _is_named(self, column: str, name: str) -> Mask:
         number = self._names.get(name)
@@ -198,16 +243,14 @@ class View:
         return is_named
 
     def _is_tagged(self, tags: Sequence[str]) -> Mask:
-        names = self._arrays["tag_names"]
         numbers = [number for tag in tags if (number := self._names.get(tag)) is not None]
-        is_chosen = np.zeros(len(names), dtype=np.bool_)
-        for number in numbers if len(numbers) <= _FEW else ():
-            is_chosen |= names == number
-        if len(numbers) > _FEW:
-            is_chosen = np.isin(names, numbers)
-        is_tagged = np.zeros(self.count, dtype=np.bool_)
-        is_tagged[self._arrays["tag_slots"][is_chosen]] = True
-        return is_tagged
+        return self._has_any("tag_slots", self._arrays["tag_names"], numbers)
+
+    def _has_any(self, slots: str, values: npt.NDArray[Any], chosen: list[int]) -> Mask:
+        """Return which slots (n,) stand beside any of the `chosen` values."""
+        found = np.zeros(self.count, dtype=np.bool_)
+        found[self._arrays[slots][are_any(values, chosen)]] = True
+        return found
 
 
 class Columns:
@@ -223,8 +266,7 @@ class Columns:
         self._columns: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _TYPES.items()}
         self._links: dict[str, Column[np.int32]] = {name: _column(np.int32) for name in _LINKS}
         self._alive: Column[np.bool_] = _column(np.bool_)
-        self._tag_slots: Column[np.int32] = _column(np.int32)
-        self._tag_names: Column[np.int32] = _column(np.int32)
+        self._pairs: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _PAIRS.items()}
         self._names: dict[str, int] = {}
         self._dead = 0
         self._equal = Sorted.of(np.empty(0, dtype=np.int64))
@@ -318,10 +360,11 @@ class Columns:
         kept: Slots = np.flatnonzero(alive)
         moved = (np.cumsum(alive) - 1).astype(np.int32)
         values = {name: self._columns[name].view()[kept] for name in _TYPES}
-        tag_slots, tag_names = self._tag_slots.view(), self._tag_names.view()
-        is_kept = alive[tag_slots]
-        tag_slots, tag_names = moved[tag_slots[is_kept]], tag_names[is_kept]
-        used = np.unique(np.concatenate([tag_names, *(values[name] for name in _NAMED)]))
+        pairs: dict[str, npt.NDArray[Any]] = {}
+        for to, of in _BESIDE:
+            slots = self._pairs[to].view()
+            pairs |= {to: moved[slots[alive[slots]]], of: self._pairs[of].view()[alive[slots]]}
+        used = np.unique(np.concatenate([pairs["tag_names"], *(values[name] for name in _NAMED)]))
         used = used[used != _NO_NAME]
         renumbered = np.full(len(self._names) + 1, _NO_NAME, dtype=np.int32)  # the last is that of no name
         renumbered[used] = np.arange(len(used))
@@ -331,7 +374,8 @@ class Columns:
             values[name] = renumbered[values[name]]
         self._columns = {name: Column(values[name]) for name in _TYPES}
         self._alive = Column(np.ones(len(kept), dtype=np.bool_))
-        self._tag_slots, self._tag_names = Column(tag_slots), Column(renumbered[tag_names])
+        pairs["tag_names"] = renumbered[pairs["tag_names"]]
+        self._pairs = {name: Column(pairs[name]) for name in _PAIRS}
         self._links = {name: Column(np.full(len(kept), -1, dtype=np.int32)) for name in _LINKS}
         self._link(np.flatnonzero(values["sessions"] != _NO_NAME))
         self._equal = Sorted.of(values["fingerprints"])
@@ -349,12 +393,13 @@ class Columns:
     def _take(self, arrays: LoadedArrays) -> None:
         count = len(arrays["rows"])
         own = [*_TYPES, *_LINKS, "alive"]
-        if any(arrays[name].shape != (count,) for name in own) or len(arrays["tag_slots"]) != len(arrays["tag_names"]):
+        pairs_differ = any(len(arrays[to]) != len(arrays[of]) for to, of in _BESIDE)
+        if pairs_differ or any(arrays[name].shape != (count,) for name in own):
             raise ValueError("the arrays differ in length")
         self._columns = {name: _column(type_, arrays[name]) for name, type_ in _TYPES.items()}
         self._links = {name: _column(np.int32, arrays[name]) for name in _LINKS}
         self._alive = _column(np.bool_, arrays["alive"])
-        self._tag_slots, self._tag_names = (_column(np.int32, arrays[name]) for name in ("tag_slots", "tag_names"))
+        self._pairs = {name: _column(type_, arrays[name]) for name, type_ in _PAIRS.items()}
         self._names = {name: number for number, name in enumerate(_names_of.decode(arrays["names"].tobytes()))}
         self._dead = count - int(np.count_nonzero(arrays["alive"]))
         self._word_bits = WordBits(count)
@@ -482,8 +527,12 @@ class Columns:
         for (name, type_), values in zip(_TYPES.items(), zip(*lines, strict=True), strict=True):
             self._columns[name].append(np.array(values, dtype=type_))
         tags = [(slot, self._number(tag)) for slot, (_, record) in enumerate(records, start) for tag in record.tags]
-        self._tag_slots.append([slot for slot, _ in tags])
-        self._tag_names.append([name for _, name in tags])
+        told = [
+            (slot, value) for slot, (_, record) in enumerate(records, start) for value in numbers_of(record.metadata)
+        ]
+        for (to, of), pairs in zip(_BESIDE, (tags, told), strict=True):
+            self._pairs[to].append([slot for slot, _ in pairs])
+            self._pairs[of].append([value for _, value in pairs])
         self._alive.append(np.ones(len(added), dtype=np.bool_))
         for link in self._links.values():
             link.append(np.full(len(added), -1, dtype=np.int32))
@@ -521,6 +570,9 @@ class Columns:
             self._number(record.run_id),
             self._number(record.channel_id),
             self._number(record.agent_id),
+            self._number(record.type),
+            self._number(record.phase),
+            microseconds(record.updated_at or record.timestamp, "updated_at"),
             asks(record.text),
         )
 
@@ -555,8 +607,7 @@ class Columns:
         yield from self._columns.items()
         yield from self._links.items()
         yield "alive", self._alive
-        yield "tag_slots", self._tag_slots
-        yield "tag_names", self._tag_names
+        yield from self._pairs.items()
 
     def _publish(self) -> None:
         arrays = {name: column.view() for name, column in self._named_columns()}
@@ -576,6 +627,12 @@ class Columns:
 def record_fingerprint(record: MemoryRecord) -> int:
     """Return a number that is equal for memories of one kind and title whose texts say the same."""
     return fingerprint(record.kind, record.title or "", record.text)
+
+
+def untitled_fingerprints(text: str) -> list[int]:
+    """Return the fingerprints of memories of any kind without a title that say `text`."""
+    said_text = said(text)
+    return [fingerprint_of_said(kind, "", said_text) for kind in KINDS]
 
 
 def _column(type_: type[np.generic], values: npt.NDArray[Any] | None = None) -> Column[Any]:

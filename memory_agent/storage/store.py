@@ -20,7 +20,7 @@ import msgspec
 from ulid import ULID
 
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError, StoreError, StoreFullError
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes, Rows
@@ -158,6 +158,15 @@ class Store:
         """Return the row of this event, even if its memory was deleted since."""
         with self.snapshot() as snapshot:
             return snapshot.row_of_event(event_id)
+
+    def excluded_rows(self, filter: MemoryFilter | None) -> list[int]:
+        """Return the rows of the events and records that a filter excludes, those it knows. For `View.mask`."""
+        exclude = None if filter is None else filter.exclude
+        if exclude is None or not (exclude.events or exclude.records):
+            return []
+        with self.snapshot() as snapshot:
+            rows = [*map(snapshot.row_of_event, exclude.events), *map(snapshot.row_of_id, exclude.records)]
+        return [row for row in rows if row is not None]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
         """Return (n, d) float32 of unit length; all zeros where a row has no vector."""

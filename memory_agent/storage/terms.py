@@ -138,7 +138,16 @@ def asks(text: str) -> bool:
     return not _QUESTION_MARKS.isdisjoint(text[len(text) * 3 // 5 :])
 
 
+def said(text: str) -> str:
+    """Return `said_words` as one text."""
+    return " ".join(said_words(text))
+
+
 def fingerprint(*texts: str) -> int:
     """Return 63 bits of XXH3 over the texts, equal where `said_words` of each are."""
-    said = "\0".join(" ".join(said_words(text)) for text in texts)
-    return xxhash.xxh3_64_intdigest(said.encode("utf-8", "surrogatepass")) >> 1
+    return fingerprint_of_said(*map(said, texts))
+
+
+def fingerprint_of_said(*texts: str) -> int:
+    """Return `fingerprint` of texts that went through `said`."""
+    return xxhash.xxh3_64_intdigest("\0".join(texts).encode("utf-8", "surrogatepass")) >> 1

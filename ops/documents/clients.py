@@ -145,7 +145,10 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
             if name in known:
                 imports[known[name]].add(name)
     name = verb.method.rpartition(".")[2]
-    documentation = textwrap.indent(_without_example(function.__doc__ or verb.summary), " " * 8).strip()
+    documentation = inspect.cleandoc(function.__doc__ or verb.summary)
+    if kind != "sync" or verb.is_embedded:
+        documentation = _without_example(documentation)
+    documentation = textwrap.indent(documentation, " " * 8).strip()
     if "\n" in documentation:
         documentation += "\n        "
     lines = [
@@ -159,8 +162,8 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
 
 
 def _without_example(documentation: str) -> str:
-    """Return a docstring up to its example, which uses an embedded memory."""
-    return inspect.cleandoc(documentation).partition("\n\n>>> ")[0]
+    """Return a docstring up to its example, which uses an embedded memory or a blocking client."""
+    return documentation.partition("\n\n>>> ")[0]
 
 
 def _passed(parameter: inspect.Parameter) -> str:

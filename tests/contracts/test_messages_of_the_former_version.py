@@ -82,8 +82,8 @@ IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAG
 
 NEW = {"list"}
 """Verbs that the former version did not have."""
-ADDED = {"type", "phase", "updated_at", "waiting"}
-"""Fields of records and figures that it did not have."""
+ADDED = {"type", "phase", "updated_at", "waiting", "excluded"}
+"""Fields of records, figures and answers that it did not have."""
 
 
 def test_every_verb_was_recorded() -> None:
@@ -127,7 +127,7 @@ def test_a_client_understands_an_older_daemon_whose_replies_had_these_fields(mes
 
 
 def _without_added(value: Any) -> Any:
-    """Leave out the fields that records got since then, which are empty."""
+    """Leave out the fields that records and answers got since then, which are empty."""
     if isinstance(value, dict):
         assert not any(value[name] for name in ADDED & value.keys())
         return {name: _without_added(one) for name, one in value.items() if name not in ADDED}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ _VARIES = (
     "cursor",
 )
 _FIRST = "f1rst-run"
+_THEN = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("recall", {"query": ""}, "query"),
@@ -45,6 +47,25 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("remember", {"text": "x", "source": "hearsay"}, "source"),
     ("remember", {"text": "x", "tags": "deploy"}, "tags"),
     ("remember", {"text": "x", "metadata": "a word"}, "metadata"),
+    ("remember", {"text": "x", "metadata": {"a": {"b": [float("nan")]}}}, "metadata.a.b[0]"),
+    ("remember", {"text": "x", "id": ""}, "id"),
+    ("remember", {"text": "x", "id": "a\nb"}, "id"),
+    ("remember", {"text": "x", "id": 7}, "id"),
+    ("remember", {"text": "x", "phase": "x" * 300}, "phase"),
+    ("remember", {"text": "x", "timestamp": datetime(2026, 2, 16)}, "timestamp"),  # noqa: DTZ001
+    ("remember", {"text": "x", "timestamp": datetime(9_000, 1, 1, tzinfo=UTC)}, "timestamp"),
+    ("remember", {"text": "x", "quality_score": 1.5}, "quality_score"),
+    ("list", {"limit": 0}, "limit"),
+    ("list", {"order": "best"}, "order"),
+    ("list", {"after": "not a cursor"}, "after"),
+    ("list", {"filter": {"colour": "red"}}, "filter.colour"),
+    ("list", {"filter": {"metadata": {"a": {"b": 1}}}}, "filter.metadata[...]"),
+    ("erasure.erase", {"filter": {"colour": "red"}}, "filter.colour"),
+    ("recall", {"query": "x", "filter": {"colour": "red"}}, "filter.colour"),
+    ("list", {"filter": {"min_score": 0.5}}, "filter.min_score"),
+    ("list", {"filter": {"metadata": {"a": []}}}, "filter.metadata.a"),
+    ("recall", {"query": "x", "filter": {"metadata": {"a": float("nan")}}}, "filter.metadata.a"),
+    ("erasure.erase", {"filter": {"metadata": {"a": []}}}, "filter.metadata.a"),
     ("get", {"ids": "01JM0000000000000000000000"}, "ids"),
     ("get", {"ids": 7}, "ids"),
     ("forget", {"ids": "01JM0000000000000000000000"}, "ids"),
@@ -100,6 +121,16 @@ class Story:
         )
         found = self.ask("recall", "auth race", mode="lexical")
         self.ask("recall", "lunch canteen", 3, {"kinds": ["episode"]}, "lexical", 5_000.0, dates="ignore")
+        own = {"channel_id": "ops", "agent_id": "a-1", "type": "note", "phase": "rollout", "quality_score": 0.5}
+        self.ask("remember", "staging needs the VPN", id="vpn", run_id="r-1", timestamp=_THEN, **own)
+        self.ask("remember", "staging needs no VPN", id="vpn", metadata={"host": {"name": "staging"}}, **own)
+        page = self.ask("list", {"metadata": {"host.name": "staging"}, "type": "note"}, "updated")
+        assert [record.text for record in page.records] == ["staging needs no VPN"]
+        first = self.ask("list", order="oldest", limit=1)
+        self.told.pop()  # its cursor has a time in it
+        self.ask("list", None, "oldest", 1_000, first.next_cursor)
+        self.ask("recall", "VPN", filter={"phase": "rollout", "channel_id": "ops"}, mode="lexical")
+        self.ask("forget", ["vpn"])
         self.ask("get", [lunch.id, "01ARZ3NDEKTSV4RRFFQ69G5FAV", race.id])
         self.ask("get", ids=(race.id,), with_embedding=True)
         self.ask("runs.begin", "Fix the auth race", _FIRST, "s-1", [found.recall_id], event_id="e-1")

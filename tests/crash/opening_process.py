@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,11 @@ def _keys(data_dir: Path) -> dict[str, Any]:
 def _erased_before(data_dir: Path) -> dict[str, Any]:
     """The memories that a restore would erase again."""
     history = read_history(user_folder(data_dir, ERASED), ERASED)
-    answers = [sorted(history.memories), sorted(history.events), [str(one.at) for one in history.erasures]]
+    answers = [
+        sorted(history.memories_in(datetime.now(UTC))),
+        sorted(history.events),
+        [str(one.at) for one in history.erasures],
+    ]
     return {"answers": answers, "verified": not history.unread}
 
 

@@ -98,6 +98,9 @@ def test_stats_show_every_part_with_its_memory(daemon: DaemonProcess) -> None:
     assert "resident in all:" in shown
     assert "without Ray's own processes" in shown
     assert "\nconsumer memory " in shown
+    state = document("status", "--data-dir", str(daemon.data_dir))
+    assert {part["name"] for part in state["parts"]} >= set(parts)
+    assert state["version"] in run("status", "--data-dir", str(daemon.data_dir)).stdout
 
 
 def test_a_setting_for_a_running_daemon_is_reported_to_have_no_effect(daemon: DaemonProcess) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -60,6 +61,34 @@ def test_an_event_becomes_a_memory_that_a_recall_finds(daemon: DaemonProcess, pu
         with_vector = asker.recall("invoices", top_k=1, with_embedding=True).memories[0].record.embedding
         assert with_vector is not None
         assert len(with_vector) == 384
+
+
+def test_a_message_published_before_the_recall_is_not_its_answer(daemon: DaemonProcess, publisher: Publisher) -> None:
+    """As real systems do: publish, then recall with the same text before planning, and once more."""
+    answer, question = "the cron job of the ferry times needs the harbour's VPN", "why do the ferry times not arrive?"
+    week_ago = (datetime.now(UTC) - timedelta(days=7)).isoformat()
+    publisher.publish(said("mara", answer, session_id="s-1", timestamp=week_ago))
+    publisher.publish(said("mara", question, session_id="s-1", timestamp=week_ago))
+    settle(daemon, publisher)
+    with client(daemon, "mara") as asker:
+        caller = {"by_session": "s-2", "by_event": "mara-asks", "by_run": "mara-run"}
+        before = asker.recall(question, **caller)
+        publisher.publish(said("mara", question, session_id="s-2", event_id="mara-asks"))
+        plan = {"objective": question, "run_id": "mara-run"}
+        publisher.publish(
+            {"event_type": "conductor.run.started", "user_id": "system", "payload": plan, "session_id": "s-2"}
+        )
+        settle(daemon, publisher)
+        for options, excluded in (
+            (caller, {"event": 1, "run": 1}),
+            ({}, {"echo": 2}),
+            ({"by_session": "s-2"}, {"session": 2}),
+        ):
+            after = asker.recall(question, **options)
+            assert [found.record.id for found in after.memories] == [found.record.id for found in before.memories]
+            assert {found.record.text for found in after.memories} == {answer, question}
+            assert {found.record.session_id for found in after.memories} == {"s-1"}
+            assert after.excluded == excluded
 
 
 def test_a_user_never_sees_another_users_memories(daemon: DaemonProcess, publisher: Publisher) -> None:

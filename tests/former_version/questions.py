@@ -103,7 +103,7 @@ UNLIKE = frozenset({
 which of two ways a filter was applied; there is one now.
 """
 
-ADDED = frozenset({"waiting"})
+ADDED = frozenset({"type", "phase", "updated_at", "waiting", "excluded"})
 """Fields that later versions answer besides."""
 PENDING = "word_vectors_pending"
 """Marks each answer from files of the former version, which had no word vectors, until these are filled in."""

@@ -39,7 +39,7 @@ from memory_agent.protocol import (
 )
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import describe, understand_dates
-from memory_agent.records import MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.settings import StoreSettings
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.runs import read_run_sign
@@ -65,6 +65,7 @@ FILTER = MemoryFilter(
     provenance=("cited",),
     min_quality=0.5,
     min_score=0.1,
+    exclude=Exclusion(events=("e",), records=("m",), sessions=("s-1",), runs=("r-1",), since=NOW),
 )
 RECORD = MemoryRecord(
     id="m",
@@ -100,6 +101,8 @@ PARAMS: tuple[msgspec.Struct, ...] = (
         reference_offset_s=3600.0,
         reference_zone="Europe/Vienna",
         by_run="run-1",
+        by_session="s-1",
+        by_event="e-1",
     ),
     RememberParams(text="Retries need jitter", tags=("a",), title="t", provenance="cited", metadata={"a": [1, None]}),
     RunBeginParams(objective="Fix it", event_id="e-1", run_id="run-1", session_id="s", recall_ids=("r",)),
@@ -158,7 +161,10 @@ def _params(data: bytes) -> None:
         refused(encode_fields, params)  # a time may have no encoding
         if isinstance(params, RecallParams):
             refused(lambda recall: recall.local_reference_time, params)
-            refused(check_options, {"reference_time": params.reference_time, "by_run": params.by_run})
+            refused(
+                check_options,
+                {"reference_time": params.reference_time, "by_run": params.by_run, "by_event": params.by_event},
+            )
     refused(decode, data, IngestBatch)
 
 

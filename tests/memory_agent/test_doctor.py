@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import resource
 import socket
@@ -57,6 +58,7 @@ def test_a_healthy_machine_passes_every_check(data_dir: Path) -> None:
     assert list(made) == NAMES
     assert {name: check.detail for name, check in made.items() if check.state == "failed"} == {}
     assert "memory-agent serve" in made["daemon"].detail
+    assert f"numkong {importlib.metadata.version('numkong')}" in made["versions"].detail
     chosen = capacity_here(Settings().daemon)
     assert f"{chosen.dedicated_hosts} hosts of one user, {chosen.shared_hosts} shared" in made["capacity"].detail
 

@@ -15,7 +15,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.dates import describe
 from memory_agent.recall.query import MOST_VALUES
-from memory_agent.records import MemoryFilter
+from memory_agent.records import Exclusion, MemoryFilter
 
 TOKYO = timezone(timedelta(hours=9))
 NEW_YORK = ZoneInfo("America/New_York")
@@ -77,6 +77,12 @@ def test_days_begin_where_the_reference_time_is(
         ({"mode": ""}, "mode"),
         ({"mode": 0}, "mode"),
         ({"mode": []}, "mode"),
+        ({"by_session": ""}, "by_session"),
+        ({"by_session": "s" * 257}, "by_session"),
+        ({"by_event": 1}, "by_event"),
+        ({"by_event": "\ud800"}, "by_event"),
+        ({"filter": {"exclude": {"sessions": "s"}}}, "filter.exclude.sessions"),
+        ({"filter": {"exclude": Exclusion(since=datetime(2026, 2, 10))}}, "filter.exclude.since"),  # noqa: DTZ001
         ({"dates": 0}, "dates"),
         ({"dates": ""}, "dates"),
         ({"profile": ""}, "profile"),
@@ -114,6 +120,9 @@ def test_a_misplaced_filter_field_gets_a_hint(memory: MemoryProvider) -> None:
 def test_none_is_the_default_everywhere(memory: MemoryProvider) -> None:
     found = memory.recall(
         "the auth race",
+        by_run=None,
+        by_session=None,
+        by_event=None,
         top_k=None,
         filter=None,
         mode=None,
@@ -153,3 +162,22 @@ def test_a_long_filter_filters_and_leaves_the_indexes_alone(memory: MemoryProvid
     """SQLite reports too many parameters like damage."""
     found = memory.recall("the auth race", filter=filter, mode="lexical")
     assert ([memory.record.text for memory in found.memories], found.degraded) == ([TEXT], ())
+
+
+def test_own_words_are_left_out_and_excluded_ones_too(memory: MemoryProvider) -> None:
+    request = f"Find out whether {TEXT}"
+    memory.runs.begin(request, "run-1", session_id="s-1", event_id="begin-1")
+    asked: list[tuple[dict[str, Any], dict[str, int]]] = [
+        ({}, {"echo": 1}),
+        ({"by_event": "begin-1"}, {"event": 1}),
+        ({"by_run": "run-1"}, {"run": 1}),
+        ({"by_session": "s-1"}, {"session": 1}),
+        ({"filter": {"exclude": {"sessions": ["s-1"]}}}, {}),
+        ({"filter": MemoryFilter(exclude=Exclusion(events=("begin-1",)))}, {}),
+    ]
+    for options, excluded in asked:
+        found = memory.recall(request, **options)
+        assert ([one.record.text for one in found.memories], found.excluded) == ([TEXT], excluded), options
+    elsewhere = memory.recall(request, by_session="s-2")
+    assert ({one.record.text for one in elsewhere.memories}, elsewhere.excluded) == ({TEXT, request}, {})
+    assert memory.forget_session("s-1") == 1

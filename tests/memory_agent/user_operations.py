@@ -50,7 +50,7 @@ class User:
             user_id=named or "",
             params=msgspec.Raw(msgspec.msgpack.encode(params)),
             token=self.identity.token,
-            version=2,
+            version=3,
             deadline_ms=10_000.0,
         )
         return self.socket.request(encode_fields(request), 30.0)[0]
@@ -160,6 +160,9 @@ OPERATIONS = (
     of_daemon("recall", lambda _, id_: {"query": SHARED, "top_k": 50}),
     of_daemon("recall", lambda _, id_: {"query": SHARED, "filter": {"session_id": "shared-session"}, "top_k": 50}),
     of_daemon("recall", lambda _, id_: {"query": SHARED, "by_run": id_, "context_tokens": 500, "top_k": 50}),
+    of_daemon("remember", lambda user, id_: {"text": f"{SHARED} {user.word()}", "id": id_, "run_id": id_}),
+    of_daemon("list", lambda *_: {"limit": 100}),
+    of_daemon("list", lambda user, id_: {"filter": {"run_id": id_}, "order": "updated"}),
     of_daemon("get", lambda _, id_: {"ids": [id_]}),
     of_daemon("forget", lambda _, id_: {"ids": [id_]}),
     of_daemon("forget_session", lambda *_: {"session_id": "shared-session"}),
@@ -233,7 +236,8 @@ def found_ids(answer: bytes) -> list[object]:
     """The ids anywhere in a result."""
     result = msgspec.msgpack.decode(answer).get("result")
     if isinstance(result, dict):
-        memories = result.get("memories")
+        memories, listed = result.get("memories"), result.get("records", [])
         nested = [memory["record"]["id"] for memory in memories] if isinstance(memories, list) else []
+        nested += [record["id"] for record in listed]
         return [result.get("id"), result.get("recall_id"), *nested]
     return []

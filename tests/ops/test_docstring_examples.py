@@ -206,6 +206,7 @@ INNER: dict[Any, set[str]] = {
     Runs: {"judge"},
     Erasure: {
         "age",
+        "admitting",
         "age_at_opening",
         "begin",
         "carry_out",

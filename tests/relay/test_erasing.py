@@ -253,3 +253,18 @@ def test_the_async_subscriber_requests_an_erasure_once(slow_relay: tuple[Broker,
 
     assert asyncio.run(erase()) == [1]
     assert len(asked) == 1
+
+
+def test_an_erasure_leaves_the_file_without_waiting_for_the_next_upkeep(tmp_path: Path) -> None:
+    """And a second one after a short rest: 20 times what the first took, one second at least."""
+    settings = RelaySettings(broker=BrokerSettings(upkeep_interval_s=3_600))
+    with Broker(tmp_path, settings) as broker:
+        with Publisher(broker.endpoints.ingest) as publisher:
+            for number in range(4):
+                publisher.publish(secret(number))  # type: ignore[arg-type]
+            publisher.flush()
+        with Subscriber(*broker.endpoints) as subscriber:
+            for number in range(2):
+                wanted = Erasable(user_id="alice", event_ids=frozenset({f"event-{number:06}"}))
+                assert len(subscriber.erase(wanted).seqs) == 1
+                wait_until(lambda: subscriber.stats().journal.uncompacted == 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import lmdb
 import msgspec
+import numpy as np
 import pytest
 from care_samples import GRAPH
 
@@ -141,6 +142,9 @@ def test_columns_of_other_memories_are_found(filled: Path) -> None:
     columns.vectors.remove(archive.view.slots(rows[:1]))
     columns._columns["fingerprints"].set(archive.view.slots(rows[1:2]), 1)
     columns._columns["sessions"].set(archive.view.slots(rows[2:3]), -1)
+    columns._columns["types"].set(archive.view.slots(rows[1:2]), -1)
+    columns._columns["updated_us"].set(archive.view.slots(rows[1:3]), 0)
+    columns._pairs["metadata_values"].set(np.array([0]), 7)
     columns._words.remove(archive.view.slots(rows[2:3]))
     columns._publish()
     archive._save()
@@ -150,7 +154,9 @@ def test_columns_of_other_memories_are_found(filled: Path) -> None:
     assert {finding.fault: finding.count for finding in report.findings} == {
         "hold another vector than the records": 1,
         "hold other words than the records": 1,
-        "hold other names than the records": 1,
+        "hold other names than the records": 2,
+        "hold other updates than the records": 2,
+        "hold other metadata than the records": 1,
         "find other words than the records have": 1,
     }
 

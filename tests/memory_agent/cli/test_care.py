@@ -68,6 +68,9 @@ def test_a_backup_is_restored(two_users: Path, tmp_path: Path, run: Run, run_jso
     assert (refused.exit_code, "--replace" in refused.output) == (1, True)
     done = run_json("restore", str(tmp_path / "monday"), "--user", "bob", "--replace")
     assert [part["part"] for part in done["parts"]] == ["user bob"]
+    shown = run("restore", str(tmp_path / "monday"), "--replace").stdout
+    assert "restored user bob: 4 memories" in shown
+    assert "restored journal: events up to number " in shown
     assert run_json("stats", "--user", "bob")["memories"] == 4
     assert run("restore", "--user", "bob").exit_code == 2
     assert run("restore", "--from-journal").exit_code == 2

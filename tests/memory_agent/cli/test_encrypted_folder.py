@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -176,12 +177,23 @@ def test_a_backup_stays_encrypted_holds_no_keys_and_is_restored_with_them(
     assert len(secrets) == 6
     assert not any(secret in content for content in copied for secret in secrets)
     assert fault(run("restore", str(tmp_path / "copy"), "--replace", "--json")) == "store_encrypted"
-    assert locked("restore", str(tmp_path / "copy"), "--replace").exit_code == 0
+    restored = locked("restore", str(tmp_path / "copy"), "--replace")
+    assert restored.exit_code == 0
+    assert re.search(r"^restored owners: [1-9.]+ KB$", restored.stdout, re.MULTILINE)
     assert document(locked("stats", "--user", "alice", "--json"))["memories"] == ALICE
     assert locked("restore", str(tmp_path / "copy"), "--user", "alice", "--replace").exit_code == 0
     assert locked("rebuild").exit_code == 0
     assert document(locked("verify", "--json"))["sound"] is True
     assert files_with_marks(encrypted) == set()
+
+
+def test_a_backup_without_the_setting_names_the_folder_that_is_encrypted(
+    encrypted: Path, tmp_path: Path, run: Run
+) -> None:
+    refused = run("backup", str(tmp_path / "copy"))
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith(f"error: {encrypted} is encrypted: name the folder of its key")
+    assert not list(tmp_path.glob("*copy*"))
 
 
 def test_a_backup_leaves_out_users_without_a_key_and_restores_the_others(

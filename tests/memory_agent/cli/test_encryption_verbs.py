@@ -128,6 +128,12 @@ def test_a_destroyed_key_makes_only_its_own_user_unreadable(
     assert json.loads(again.stderr)["error"]["code"] == "encryption_key_missing"
 
 
+def test_the_way_to_remove_the_rest_names_the_data_folder(run: Run, on: tuple[str, str], filled: Path) -> None:
+    user_folder(filled, "bob").mkdir(parents=True)
+    shown = run("encryption", "destroy", "--user", "bob", "--yes", *on).stdout
+    assert f"remove it: memory-agent forget --user bob --user-all --data-dir {filled}" in shown
+
+
 def test_the_rest_of_a_user_with_a_destroyed_key_can_be_forgotten(
     run_json: RunJson, on: tuple[str, str], filled: Path, keys: KeyRing
 ) -> None:

@@ -76,13 +76,16 @@ def test_the_columns_of_a_row_add_up_to_its_score(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("diary")
-def test_a_time_in_the_query_filters_on_request(run_json: RunJson) -> None:
+def test_a_time_in_the_query_filters_on_request(run: Run, run_json: RunJson) -> None:
     document = run_json(*QUESTION, "--dates", "filter")
     assert [memory["record"]["session_id"] for memory in document["memories"]] == ["s-2", "s-3"]
     assert document["dates"] == [
         {"phrase": "last week", "since": "2026-02-16T00:00:00Z", "until": "2026-02-23T00:00:00Z"}
     ]
     assert run_json(*QUESTION, "--dates", "ignore")["dates"] == []
+    shown = {mode: run(*QUESTION, "--explain", "--dates", mode).stdout for mode in ("filter", "boost")}
+    assert "date last week = 2026-02-16 … 2026-02-22" in shown["filter"]
+    assert "date last week" not in shown["boost"]
 
 
 @pytest.mark.usefixtures("diary")
@@ -101,7 +104,7 @@ def test_nothing_found_is_explained_too(run: Run) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "dates understood last week = 2026-02-16 … 2026-02-22" in lines
     assert "dates do filter" in lines
-    assert "filters kinds finding, pattern, session_id none" in lines
+    assert "filters kinds finding, pattern, session_id none, date last week = 2026-02-16 … 2026-02-22" in lines
     assert "memories that pass none was found" in lines
 
 

@@ -268,3 +268,34 @@ def test_a_folder_that_another_process_owns_is_an_error_and_no_traceback(
         refused = run("recall", "mine", "--json")
     assert refused.exit_code == 1
     assert json.loads(refused.stderr)["error"]["code"] == "store_owned_elsewhere"
+
+
+def test_own_words_are_left_out_and_the_answer_says_so(run: Run, run_json: RunJson, deploy: None) -> None:
+    question = "why did the deploy hang"
+    run_json("trajectory", "begin", question, "--run", "r-1", "--session", "s-2")
+    document = run_json("recall", question)
+    assert ([found["record"]["text"] for found in document["memories"]][:1], document["excluded"]) == (
+        [DEPLOY],
+        {"echo": 1},
+    )
+    assert run_json("recall", question, "--by-run", "r-1")["excluded"] == {"run": 1}
+    assert run_json("recall", question, "--by-session", "s-2")["excluded"] == {"session": 1}
+    assert run_json("recall", question, "--by-event", "no-such-event")["excluded"] == {"echo": 1}
+    for_people = run("recall", question)
+    assert "left out: 1 of the last minutes that asks the same" in for_people.stdout
+    explained = run("recall", question, "--explain", "--by-run", "r-1")
+    assert "left out" in explained.stdout
+    assert "1 of the calling run" in explained.stdout
+
+
+def test_memories_are_excluded_by_session_run_event_id_and_time(run_json: RunJson, deploy: None) -> None:
+    question = "why did the deploy hang"
+    (found, *others) = run_json("recall", question, "--top-k", "3")["memories"]
+    assert found["record"]["session_id"] == "s-1"
+    rest = [one["record"]["id"] for one in others]
+    assert len(rest) == 2
+    for option in (("--exclude-session", "s-1"), ("--exclude-record", found["record"]["id"])):
+        assert [one["record"]["id"] for one in run_json("recall", question, *option)["memories"]] == rest
+    some = run_json("recall", question, "--exclude-run", "r-9", "--exclude-event", "e-9", "--exclude-record", rest[0])
+    assert [one["record"]["id"] for one in some["memories"]] == [found["record"]["id"], rest[1]]
+    assert run_json("recall", question, "--exclude-since", "1h")["memories"] == []

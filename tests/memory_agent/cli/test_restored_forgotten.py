@@ -187,3 +187,27 @@ def test_memories_imported_after_being_forgotten_survive_a_restore(
     assert run("forget", "--id", gone, "--user", "alice", "--yes").exit_code == 0
     assert "erased_again" in run_json("restore", str(tmp_path / "copy"), "--replace")
     assert texts(data_dir, "alice") == ["kept"]
+
+
+def test_a_forgotten_id_that_returned_is_restored_only_from_later_backups(
+    data_dir: Path, tmp_path: Path, run: Run
+) -> None:
+    def remember(text: str) -> None:
+        assert run("remember", text, "--id", "plan", "--user", "alice").exit_code == 0
+
+    def restored_from(name: str) -> list[str]:
+        assert run("restore", str(tmp_path / name), "--replace").exit_code == 0
+        return texts(data_dir, "alice")
+
+    remember(f"the {SECRET} plan")
+    assert run("backup", str(tmp_path / "before")).exit_code == 0
+    assert run("forget", "--id", "plan", "--user", "alice", "--yes").exit_code == 0
+    remember("the new plan")
+    assert run("backup", str(tmp_path / "after")).exit_code == 0
+    remember("the newest plan")
+    assert restored_from("after") == ["the new plan"]
+    assert restored_from("before") == []
+    remember("the last plan")
+    run("forget", "--id", "plan", "--user", "alice", "--yes")  # exit code 1: what was moved aside still holds it
+    assert texts(data_dir, "alice") == []
+    assert restored_from("after") == []

@@ -123,6 +123,13 @@ def one_user(items: tuple[Item, ...], question: Question) -> Plan:
     )
 
 
+def test_an_item_in_the_words_of_the_question_is_an_answer_however_new_it_is() -> None:
+    item = Item(id="i1", text="Why does the kiln not heat?", session="s1")
+    question = Question(id="q", text=item.text, category="all", relevant={"i1": 1})
+    (answer,) = run_embedded(one_user((item,), question), quiet).answers
+    assert answer.metrics["recall@5"] == 1.0
+
+
 def test_a_memory_that_stands_for_several_items_is_credited_with_all_of_them() -> None:
     text = "The nightly deploy of the billing service failed: no VPN"
     items = tuple(Item(id=f"i{n}", text=text, timestamp=DAY, session=f"s{n}") for n in range(3))

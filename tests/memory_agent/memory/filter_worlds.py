@@ -31,15 +31,16 @@ class World:
         self.archive = archive
         self.records: dict[int, MemoryRecord] = {}
         self.vectors = np.full((count + 1, NDIM), np.nan)
-        self._masks: dict[MemoryFilter, npt.NDArray[np.bool_]] = {}
+        self._masks: dict[bytes, npt.NDArray[np.bool_]] = {}
 
     def passing(self, chosen: MemoryFilter) -> npt.NDArray[np.bool_]:
         """Return, by row, whether it passes, without the floor on the score."""
-        if chosen not in self._masks:
+        key = msgspec.msgpack.encode(chosen)
+        if key not in self._masks:
             mask = np.zeros(len(self.vectors), dtype=np.bool_)
             mask[[row for row, record in self.records.items() if passes(record, chosen)]] = True
-            self._masks[chosen] = mask
-        return self._masks[chosen]
+            self._masks[key] = mask
+        return self._masks[key]
 
     def cosines(self, vector: Embedding) -> npt.NDArray[np.float64]:
         """Return, by row, the cosine with `vector`, NaN without one."""

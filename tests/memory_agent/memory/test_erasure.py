@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from memory_samples import START, message
 
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import fingerprint, note_erasure, note_reimported_ids, read_history
@@ -18,7 +19,7 @@ from memory_agent.erasure.intent_log import INTENT_FILE, Intent, read_intent, wr
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryFilter
+from memory_agent.records import Exclusion, MemoryFilter
 from memory_agent.storage.archive import Archive
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -160,6 +161,20 @@ def test_a_filter_selects_memories_to_erase(tmp_path: Path, embedder: Embedder) 
         for nothing in ({}, {"filter": MemoryFilter()}, {"session_id": " "}, {"filter": {"min_score": 0.5}}):
             with pytest.raises(InvalidInputError):
                 memory.erasure.erase(**nothing)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError, match="everything"):
+            memory.erasure.erase(filter={"exclude": {}})
+
+
+def test_what_a_filter_excludes_is_not_erased(memory: Memory) -> None:
+    events = [message(number, session_id=f"s-{number}") for number in range(6)]
+    for number, event in enumerate(events):
+        event["payload"] |= {"run_id": f"r-{number}"}
+    ids = memory.ingest(events, now=NOW).record_ids
+    kept = Exclusion(
+        events=("event-0",), records=(ids[1],), sessions=("s-2",), runs=("r-3",), since=START + timedelta(minutes=5)
+    )
+    assert memory.erasure.erase(filter=MemoryFilter(exclude=kept)).memories == 1
+    assert [record.id for record in memory.get(ids)] == [*ids[:4], ids[5]]
 
 
 def test_readers_and_writers_go_on_while_the_file_is_replaced(tmp_path: Path, embedder: Embedder) -> None:
@@ -280,9 +295,9 @@ def test_reimported_memories_and_continued_sessions_are_noted_again(tmp_path: Pa
     for _ in range(2):
         note_erasure(tmp_path, "alice", intent, NOW, once=True)
     note_reimported_ids(tmp_path, "alice", ["two"], later)
-    assert fingerprint("alice", "two") not in read_history(tmp_path, "alice").memories
+    assert fingerprint("alice", "two") not in read_history(tmp_path, "alice").memories_in(later)
     note_erasure(tmp_path, "alice", intent, NOW, once=True)
-    assert fingerprint("alice", "two") in read_history(tmp_path, "alice").memories
+    assert fingerprint("alice", "two") in read_history(tmp_path, "alice").memories_in(later)
     assert len(read_history(tmp_path, "alice").erasures) == 3
     session = Intent(started_at=NOW, session_id="s-1")
     for now in (NOW, NOW, later, later):

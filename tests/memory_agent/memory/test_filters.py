@@ -15,7 +15,7 @@ from memory_samples import NOW, START, SUBJECTS
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryFilter, MemoryRecord, Mode
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, MemoryRecord, Mode
 from memory_agent.settings import RecallSettings
 
 COUNT = 600
@@ -39,6 +39,7 @@ def sample(number: int) -> dict[str, Any]:
     fields["tags"] = [tag for tag, share in zip(TAGS, [0.5, 0.3, 0.1, 0.005], strict=True) if random.random() < share]
     if random.random() < 0.5:
         fields["provenance"] = str(random.choice(PROVENANCES))
+    fields["phase"] = str(random.choice(["plan", "act"]))
     return {
         "event_id": f"e-{number}",
         "event_type": event_type,
@@ -79,10 +80,26 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
             chosen.run_id is None or record.run_id == chosen.run_id,
             chosen.channel_id is None or record.channel_id == chosen.channel_id,
             chosen.agent_id is None or record.agent_id == chosen.agent_id,
+            chosen.type is None or record.metadata["event_type"] == chosen.type,
+            chosen.phase is None or record.metadata.get("phase") == chosen.phase,
+            all(record.metadata.get(key) == value for key, value in chosen.metadata.items()),
             not chosen.tags or bool({*chosen.tags} & {*record.tags}),
             not chosen.provenance or record.provenance in chosen.provenance,
             chosen.min_quality is None
             or (record.quality_score is not None and record.quality_score >= chosen.min_quality),
+            chosen.exclude is None or not is_excluded(record, chosen.exclude),
+        )
+    )
+
+
+def is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
+    return any(
+        (
+            record.event_id in exclude.events,
+            record.id in exclude.records,
+            record.session_id in exclude.sessions,
+            record.run_id in exclude.runs,
+            exclude.since is not None and record.timestamp >= exclude.since,
         )
     )
 
@@ -102,10 +119,21 @@ filters = st.builds(
     run_id=st.none() | st.sampled_from(["run_0", "run_1"]),
     channel_id=st.none() | st.just("c-1"),
     agent_id=st.none() | st.just("a-0"),
+    type=st.none() | st.sampled_from(["worker.task.finding", "feedback.given", "none.such"]),
+    phase=st.none() | st.sampled_from(["plan", "no phase"]),
+    metadata=st.sampled_from([{}, {}, {"phase": "act"}, {"rating": 3}, {"event_type": "chat.user_msg"}, {"no": "key"}]),
     tags=some(TAGS),
     provenance=some(PROVENANCES),
     min_quality=st.none() | st.floats(0, 1),
     min_score=st.none() | st.floats(-0.2, 0.7),
+    exclude=st.none()
+    | st.builds(
+        Exclusion,
+        events=some([f"e-{number}" for number in (0, 1, COUNT - 1, COUNT)]),
+        sessions=some([*SESSIONS, "s-none"]),
+        runs=some(["run_0", "run_1", "run_9"]),
+        since=st.none() | moments,
+    ),
 )
 ONE_FIELD_EACH = [
     {"kinds": ("finding",)},
@@ -116,12 +144,20 @@ ONE_FIELD_EACH = [
     {"run_id": "run_1"},
     {"channel_id": "c-1"},
     {"agent_id": "a-0"},
+    {"type": "feedback.given"},
+    {"phase": "act"},
+    {"metadata": {"rating": 4}},
+    {"metadata": {"phase": "plan", "event_type": "chat.user_msg"}},
     {"tags": ("rare",)},
     {"tags": ("rare", "auth")},
     {"provenance": ("cited", "assumed")},
     {"min_quality": 0.5},
     {"min_score": 0.5},
     {"min_score": -1.0},
+    {"exclude": Exclusion(events=("e-0", "e-7", "e-unknown"))},
+    {"exclude": Exclusion(sessions=("s-0", "s-1"), runs=("run_0",))},
+    {"exclude": Exclusion(since=START + timedelta(minutes=3))},
+    {"exclude": Exclusion()},
 ]
 
 
@@ -165,9 +201,22 @@ def test_fields_together_are_exact(
     check(filled, everything, embedder, chosen, mode)
 
 
+def test_excluded_records_are_left_out_one_by_one(filled: Memory, everything: list[MemoryRecord]) -> None:
+    excluded = tuple(record.id for record in everything[:590])
+    found = filled.recall("keys", 1000, MemoryFilter(exclude=Exclusion(records=(*excluded, "unknown"))), "vector")
+    assert {memory.record.id for memory in found.memories} == {record.id for record in everything[590:]}
+    assert found.memories[0].explanation["matching"] == 10
+
+
 def test_a_filter_may_be_a_plain_mapping(filled: Memory) -> None:
-    chosen = MemoryFilter(kinds=("finding",), since=START, tags=("auth",))
-    plain = {"kinds": ["finding"], "since": START.isoformat(), "tags": ["auth"]}
+    exclude = Exclusion(sessions=("s-0",), since=START + timedelta(minutes=500))
+    chosen = MemoryFilter(kinds=("finding",), since=START, tags=("auth",), exclude=exclude)
+    plain = {
+        "kinds": ["finding"],
+        "since": START.isoformat(),
+        "tags": ["auth"],
+        "exclude": msgspec.to_builtins(exclude),
+    }
     assert [m.record.id for m in filled.recall("keys", filter=plain).memories] == [
         m.record.id for m in filled.recall("keys", filter=chosen).memories
     ]
@@ -178,7 +227,8 @@ def test_all_fields_are_tried_here() -> None:
 
 
 def test_an_empty_name_matches_everything(filled: Memory) -> None:
-    nothing_asked = MemoryFilter(session_id="", run_id="", channel_id="", agent_id="")
+    nowhere = Exclusion(events=("",), records=("",), sessions=("",), runs=("",))
+    nothing_asked = MemoryFilter(session_id="", run_id="", channel_id="", agent_id="", exclude=nowhere)
     assert len(filled.recall("auth", top_k=5, filter=nothing_asked).memories) == 5
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,29 @@ def test_a_remembered_memory_keeps_all_its_fields(memory: Memory) -> None:
         provenance="verified",
         metadata={"by": "bob", "n": [1, {"a": None}]},
         session_id="s-9",
+        type="note",
+        phase="rollout",
+        run_id="run-3",
+        channel_id="ops",
+        agent_id="planner",
+        timestamp=NOW - timedelta(days=3),
+        quality_score=1,
         now=NOW,
     )
     assert memory.get([record.id]) == [record]
-    assert (record.tags, record.timestamp, record.event_id) == (("ops", "db"), NOW, None)
+    assert (record.tags, record.timestamp, record.event_id) == (("ops", "db"), NOW - timedelta(days=3), None)
+    assert (record.type, record.phase, record.run_id) == ("note", "rollout", "run-3")
+    assert (record.channel_id, record.agent_id, record.quality_score) == ("ops", "planner", 1.0)
+    assert record.updated_at is None
     assert texts(memory.recall("when can I not write to staging?", filter={"tags": ["db"]})) == [record.text]
     assert memory.stats().events_kept == 0
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
 
 
 @pytest.mark.parametrize(
@@ -72,6 +89,27 @@ def test_a_remembered_memory_keeps_all_its_fields(memory: Memory) -> None:
         ({"metadata": {"a": object()}}, "metadata"),
         ({"metadata": {"a": 1 << 70}}, "metadata"),
         ({"metadata": [1]}, "metadata"),
+        ({"metadata": {"a": float("nan")}}, "metadata.a"),
+        ({"metadata": {"a": ["\ud800"]}}, "metadata.a[0]"),
+        ({"metadata": {"a": list(range(10_001))}}, "metadata"),
+        ({"metadata": nested(65)}, "metadata.a.a"),
+        ({"metadata": nested(100_000)}, "metadata.a.a"),
+        ({"id": ""}, "id"),
+        ({"id": "\ud800"}, "id"),
+        ({"id": "x" * 201}, "id"),
+        ({"id": "a\0b"}, "id"),
+        ({"id": 7}, "id"),
+        ({"type": "\ud800"}, "type"),
+        ({"phase": ["plan"]}, "phase"),
+        ({"run_id": "x" * 100_000}, "run_id"),
+        ({"channel_id": 7}, "channel_id"),
+        ({"agent_id": "\x1b[31m"}, "agent_id"),
+        ({"quality_score": float("nan")}, "quality_score"),
+        ({"quality_score": True}, "quality_score"),
+        ({"timestamp": "2026-02-16"}, "timestamp"),
+        ({"timestamp": datetime(2026, 1, 1)}, "timestamp"),  # noqa: DTZ001
+        ({"timestamp": datetime(1969, 1, 1, tzinfo=UTC)}, "timestamp"),
+        ({"timestamp": datetime.max.replace(tzinfo=UTC)}, "timestamp"),
         ({"now": datetime(2026, 1, 1)}, "now"),  # noqa: DTZ001
     ],
 )

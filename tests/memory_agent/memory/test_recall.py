@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
+from structlog.testing import capture_logs
 from ulid import ULID
 
 from memory_agent import MemoryProvider
@@ -169,6 +171,13 @@ def test_an_empty_memory_answers_with_nothing_and_lacks_nothing(memory: Memory) 
         ({"filter": {"min_quality": 80}}, "filter.min_quality"),
         ({"filter": {"min_score": math.nan}}, "filter.min_score"),
         ({"filter": {"min_score": -1.5}}, "filter.min_score"),
+        ({"filter": {"exclude": {"colour": "red"}}}, "filter.exclude.colour"),
+        ({"filter": {"exclude": {"sessions": "s-1"}}}, "filter.exclude.sessions"),
+        ({"filter": {"exclude": {"since": "2026-02-01T00:00:00"}}}, "filter.exclude.since"),
+        ({"filter": {"exclude": {"events": ["\ud800"]}}}, "filter.exclude.events"),
+        ({"filter": {"exclude": {"records": [str(number) for number in range(1_001)]}}}, "filter.exclude.records"),
+        ({"by_session": ""}, "by_session"),
+        ({"by_event": 7}, "by_event"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_by_name(
@@ -348,3 +357,39 @@ def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
         with pytest.raises(InvalidInputError, match=f"filter.{field}"):
             memory.recall("login", filter={field: ["\ud800"] if field == "tags" else "\ud800"}, now=NOW)
         assert memory.ingest([message(1)], now=NOW).kept == 1
+
+
+class FailingModel(OtherModel):
+    """An embedder of a caller's own that breaks on some texts, with errors that are not ours."""
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        if "at once" in text:
+            raise RuntimeError(text)
+        return _Failing() if "later" in text else super().begin_query(text, timeout_s)
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        raise KeyError(text)
+
+
+class _Failing:
+    def result(self) -> Any:
+        raise OSError("CUDA error")
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+@pytest.mark.parametrize("query", ["what fails at once", "what fails later"])
+def test_an_embedder_that_raises_anything_is_a_degradation_and_logged_by_type_alone(
+    tmp_path: Path, embedder: Embedder, query: str, mode: Mode
+) -> None:
+    failing = FailingModel(embedder)
+    with capture_logs() as logs, Memory.open(tmp_path / "a", embedder=failing) as memory:
+        assert memory.ingest([message(0, "It fails on Safari")], now=NOW).kept == 1
+        result = memory.recall(query, mode=mode, context_tokens=200)
+        assert result.degraded == ("no_model",)
+        assert texts(result) == ["It fails on Safari"]
+        assert result.context is not None
+        assert "It fails on Safari" in result.context
+    failures = [entry for entry in logs if entry["event"] == "embedder.failed"]
+    assert [entry["error"] for entry in failures] == ["RuntimeError" if "at once" in query else "OSError", "KeyError"]
+    assert all(set(entry) == {"event", "error", "log_level"} for entry in failures)
+    structlog.reset_defaults()  # `capture_logs` leaves it configured

@@ -124,7 +124,7 @@ def searched(
     words = np.zeros((0, 8), np.float16)
     vector = None if seed is None else QueryVector(vector_of(seed + 1), vector_of(seed), "model", (), words, "")
     given: Any = GivenVector(vector)
-    return search(query, dates, world.archive.view, given, RecallSettings(), Deadline(600_000))
+    return search(query, dates, world.archive.view, world.archive.store, given, RecallSettings(), Deadline(600_000))
 
 
 def rows_in(found: Search) -> set[int]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from samples import NOW, WORD_BYTES, tables
 
-from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
+from memory_agent.metadata import numbers_of
+from memory_agent.records import Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Words
 from memory_agent.storage.columns import Columns, View, record_fingerprint
 from memory_agent.storage.postings import Postings
@@ -27,6 +29,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
     """Whether a memory passes the filter, its `min_score` aside."""
     named = ((record.session_id, chosen.session_id), (record.run_id, chosen.run_id))
     named += ((record.channel_id, chosen.channel_id), (record.agent_id, chosen.agent_id))
+    named += ((record.type, chosen.type), (record.phase, chosen.phase))
     return (
         (not chosen.kinds or record.kind in chosen.kinds)
         and (not chosen.sources or record.source in chosen.sources)
@@ -39,7 +42,43 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
             chosen.min_quality is None
             or (record.quality_score is not None and record.quality_score >= chosen.min_quality)
         )
+        and all(_has(record.metadata, path, values) for path, values in chosen.metadata.items())
+        and (chosen.exclude is None or not _is_excluded(record, chosen.exclude))
     )
+
+
+def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
+    return (
+        record.id in exclude.records
+        or record.session_id in exclude.sessions
+        or record.run_id in exclude.runs
+        or (exclude.since is not None and record.timestamp >= exclude.since)
+    )
+
+
+def _has(metadata: dict[str, Any], path: str, values: Any) -> bool:
+    """Whether one of the values is at the path, found by following every way to read it."""
+    wanted = values if isinstance(values, tuple) else (values,)
+    return any(_same(held, one) for held in _at(metadata, path) for one in wanted)
+
+
+def _at(value: Any, path: str | None) -> Iterator[Any]:
+    if isinstance(value, list):
+        for element in value:
+            yield from _at(element, path)
+    elif isinstance(value, dict) and path is not None:
+        for key, below in value.items():
+            if path == key:
+                yield from _at(below, None)
+            elif path.startswith(f"{key}."):
+                yield from _at(below, path.removeprefix(f"{key}."))
+    elif not isinstance(value, dict) and path is None:
+        yield value
+
+
+def _same(held: object, wanted: object) -> bool:
+    """Equal as values of JSON."""
+    return held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
 
 
 def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
@@ -61,8 +100,11 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
     alike = defaultdict(list)
     for row in rows:
         alike[fingerprints[row]].append(row)
-    assert [sorted(view.rows[same].tolist()) for same in view.same(slots)] == [alike[fingerprints[row]] for row in rows]
+    assert [sorted(view.rows[same].tolist()) for same in view.same(view.fingerprints[slots])] == [
+        alike[fingerprints[row]] for row in rows
+    ]
     assert view.asks[slots].tolist() == [asks(records[row].text) for row in rows]
+    assert view.metadata_of(slots) == [numbers_of(records[row].metadata) for row in rows]
     windows = list(_windows(records))
     found = view.windows(slots, REACH)
     assert np.where(found < 0, -1, view.rows[found]).tolist() == windows if rows else not len(found)
@@ -70,7 +112,8 @@ def assert_holds(view: View, records: Records, vectors: Vectors) -> None:
 
 def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
     """Check the mask of a filter, and the time ranges of `within`."""
-    mask = view.mask(chosen)
+    named = () if chosen.exclude is None else chosen.exclude.records
+    mask = view.mask(chosen, [row for row, record in records.items() if record.id in named])
     passing = sorted(row for row, record in records.items() if passes(record, chosen))
     if mask is None:
         assert passing == sorted(records)

@@ -108,7 +108,7 @@ def test_a_filter_for_user_messages_shows_each_of_them(asked: Memory) -> None:
     assert [found.explanation["repeats"] for found in result.memories] == [None] * 3
 
 
-def test_a_statement_in_the_words_of_the_query_is_not_an_echo(memory: Memory) -> None:
+def test_a_statement_in_the_words_of_the_query_is_no_former_request(memory: Memory) -> None:
     told = [
         f"The nightly backup of the orders database failed because {reason}"
         for reason in ("the disk is full", "the token expired", "db-2 was down", "nobody started it")
@@ -121,7 +121,7 @@ def test_a_statement_in_the_words_of_the_query_is_not_an_echo(memory: Memory) ->
     assert set(texts(result)) == set(told)
 
 
-def test_a_message_that_denies_the_query_is_not_an_echo(memory: Memory) -> None:
+def test_a_message_that_denies_the_query_is_no_former_request(memory: Memory) -> None:
     memory.ingest([message(0, "The nightly backup was not complete"), message(1, "The nightly backup was complete")])
     for finding in FINDINGS:
         memory.remember(finding, now=START)
@@ -129,7 +129,7 @@ def test_a_message_that_denies_the_query_is_not_an_echo(memory: Memory) -> None:
     assert {"The nightly backup was not complete", "The nightly backup was complete"} <= set(texts(result))
 
 
-def test_the_begin_of_a_run_with_a_plan_is_not_an_echo(memory: Memory) -> None:
+def test_the_begin_of_a_run_with_a_plan_is_no_former_request(memory: Memory) -> None:
     for number, strategy in enumerate(("read the log", "ask the owner", "try it again")):
         memory.ingest([request(number, WISH, strategy=strategy)])
     for finding in FINDINGS:
@@ -147,7 +147,7 @@ def test_a_request_with_another_number_does_not_stand_for_the_one_with_that_of_t
     assert standing.record.run_id == "run-1"
 
 
-def test_many_echoes_do_not_hide_answers(memory: Memory) -> None:
+def test_many_former_requests_do_not_hide_answers(memory: Memory) -> None:
     tell(memory, [f"Please {WISH}, ticket {number}" for number in range(60)])
     for finding in FINDINGS:
         memory.remember(finding, now=START)

@@ -1,0 +1,177 @@
+"""Pages of memories against a plain sort of all records, while memories come and go."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory_samples import NOW, START
+
+from memory_agent.erasure.selection import passes
+from memory_agent.errors import InvalidInputError
+from memory_agent.memory import Memory
+from memory_agent.recall import listing
+from memory_agent.records import ORDERS, MemoryFilter, MemoryRecord, Order
+from memory_agent.settings import EmbedderSettings, Settings
+
+NO_MODEL = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+PHASES = ("plan", "act", "review")
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
+    """Memories of few different times, some of which were replaced."""
+    with Memory.open(tmp_path_factory.mktemp("listing") / "alice", settings=NO_MODEL) as memory:
+        for number in range(60):
+            remember(memory, number)
+        for number in range(0, 60, 7):
+            remember(memory, number, now=NOW + timedelta(minutes=number % 3))
+        yield memory
+
+
+def remember(memory: Memory, number: int, **fields: Any) -> MemoryRecord:
+    given: dict[str, Any] = {
+        "id": f"m-{number}",
+        "phase": PHASES[number % 3],
+        "timestamp": START + timedelta(hours=number * 7 % 5),
+        "metadata": {"number": number, "of": {"three": number % 3 == 0}},
+        "now": NOW,
+    }
+    return memory.remember(f"Memory {number}", **(given | fields))
+
+
+def expected(memory: Memory, chosen: MemoryFilter, order: Order) -> list[str]:
+    """The ids of all pages, from the records."""
+
+    def key(pair: tuple[int, MemoryRecord]) -> tuple[datetime, int]:
+        row, record = pair
+        return (record.updated_at or record.timestamp if order == "updated" else record.timestamp, row)
+
+    found = sorted(memory._archive.store.scan(), key=key, reverse=order != "oldest")
+    return [record.id for _, record in found if passes(record, chosen)]
+
+
+def pages(memory: Memory, chosen: MemoryFilter, order: Order, limit: int) -> Iterator[list[MemoryRecord]]:
+    after = None
+    for _ in range(100):
+        page = memory.list(chosen, order, limit, after)
+        assert 0 < len(page.records) <= limit or not page.total
+        yield list(page.records)
+        after = page.next_cursor
+        if after is None:
+            return
+    raise AssertionError("the pages do not end")
+
+
+filters = st.sampled_from(
+    [
+        MemoryFilter(),
+        MemoryFilter(phase="act"),
+        MemoryFilter(phase="no phase"),
+        MemoryFilter(since=START + timedelta(hours=2)),
+        MemoryFilter(metadata={"of.three": True}),
+        MemoryFilter(metadata={"number": tuple(range(9)), "of.three": False}),
+        MemoryFilter(metadata={"no.such.key": None}),
+        MemoryFilter(type="none", metadata={"number": 1}),
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=filters, order=st.sampled_from(ORDERS), limit=st.integers(1, 70))
+def test_pages_are_the_sorted_records(filled: Memory, chosen: MemoryFilter, order: Order, limit: int) -> None:
+    ids = expected(filled, chosen, order)
+    assert filled.list(chosen, order, limit).total == len(ids)
+    assert [record.id for page in pages(filled, chosen, order, limit) for record in page] == ids
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_comes_and_goes_between_pages_neither_repeats_nor_hides(tmp_path: Path, order: Order) -> None:
+    with Memory.open(tmp_path / "alice", settings=NO_MODEL) as memory:
+        for number in range(40):
+            remember(memory, number)
+        before = expected(memory, MemoryFilter(), order)
+        seen: list[str] = []
+        for place, page in enumerate(pages(memory, MemoryFilter(), order, 5)):
+            seen += [record.id for record in page]
+            remember(memory, 100 + place, timestamp=START + timedelta(hours=place % 5))
+            memory.forget([before[place * 5 + 6]] if place * 5 + 6 < len(before) else [])
+            memory.care.compact()
+        assert len(seen) == len(set(seen))
+        stayed = {record.id for _, record in memory._archive.store.scan()}
+        assert [one for one in before if one in stayed] == [one for one in seen if one in before and one in stayed]
+
+
+def test_large_memories_make_short_pages(filled: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MOST_BYTES", 1_000)
+    found = list(pages(filled, MemoryFilter(), "newest", 50))
+    assert all(1 <= len(page) < 10 for page in found)
+    assert [record.id for page in found for record in page] == expected(filled, MemoryFilter(), "newest")
+    monkeypatch.setattr(listing, "_MOST_BYTES", 1)
+    assert len(list(pages(filled, MemoryFilter(phase="act"), "newest", 50))) == 20
+
+
+def test_an_empty_memory_has_one_empty_page(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "alice", settings=NO_MODEL) as memory:
+        for order in ORDERS:
+            page = memory.list(order=order)
+            assert (page.records, page.total, page.next_cursor) == ((), 0, None)
+
+
+def _cursor(*place: object) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "x",
+        "é",
+        "\ud800",
+        "a" * 100_000,
+        7,
+        _cursor("newest", 1),
+        _cursor("newest", 1, 2, 3),
+        _cursor("newest", 2**63, 1),
+        _cursor("best", 1, 1),
+        _cursor("oldest", 1, 1),
+        base64.urlsafe_b64encode(b"\x91" * 5_000).decode(),
+    ],
+    ids=str,
+)
+def test_what_is_no_cursor_is_refused(filled: Memory, after: Any) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        filled.list(after=after)
+    assert caught.value.field == "after"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": 1_001}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"order": "best"}, "order"),
+        ({"order": ["newest"]}, "order"),
+        ({"filter": {"min_score": 0.1}}, "filter.min_score"),
+        ({"filter": {"colour": "red"}}, "filter.colour"),
+        ({"filter": {"phase": 7}}, "filter.phase"),
+        ({"filter": {"type": "\ud800"}}, "filter.type"),
+        ({"filter": {"metadata": {"a": ()}}}, "filter.metadata.a"),
+        ({"filter": {"metadata": {"a": {"b": 1}}}}, "filter.metadata[...]"),
+        ({"filter": {"metadata": "a"}}, "filter.metadata"),
+        ({"filter": 7}, "filter"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(filled: Memory, arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        filled.list(**arguments)
+    assert caught.value.field == field
