@@ -54,6 +54,7 @@ from memory_agent.storage.snapshot import (
     RUN_RECALLS,
     RUNS,
     STATE_KEY,
+    USAGE,
     VECTORS,
     WORD_BITS,
     Snapshot,

@@ -239,6 +239,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         "  `cosine and words` a word of the query counts where a memory has it; each further line adds a part.",
         "- Differences are less the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
         "  set supports a part if the line without it has an interval below 0.",
+        f"- `+ {_PARTS[-2].name}` is shipped without {_PARTS[-1].name}.",
         "- `cosine and words`, and shipped without late interaction, are what an embedder without word vectors gives.",
         "- Sessions of LoCoMo: all questions, those without evidence count as found.",
         "- Constants were chosen on these questions: intervals are of the questions, not of the choice.",

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from conversations import TURNS, write_locomo
 
 from memory_agent.cli.group import cli
+from memory_agent.settings import RecallSettings
 
 
 def run(*words: str | Path) -> Result:
@@ -97,7 +98,8 @@ def test_results_are_kept_question_by_question_without_any_text(tmp_path: Path) 
     report = evaluate("locomo", file, "--results", kept, "--top-k", "10")
     header, *lines = lines_of(kept)
     assert (header["dataset"], header["mode"], header["top_k"], header["users"]) == ("locomo", "hybrid", 10, ["0"])
-    assert (header["settings"]["recall"]["vector_weight"], header["left_out"]) == (0.6, ["0:3"])
+    assert header["settings"]["recall"]["vector_weight"] == RecallSettings().vector_weight
+    assert header["left_out"] == ["0:3"]
     assert header["model"].startswith("all-MiniLM-L6-v2|")
     assert [line["id"] for line in lines] == ["0:0", "0:1", "0:2"]
     assert lines[0]["ranked"][0] == ["D1:3", "session_1"]
