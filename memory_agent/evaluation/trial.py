@@ -85,7 +85,7 @@ class Examiner:
         result = self._recall(
             question.text,
             self._top_k,
-            _filter(question),
+            filter_of(question),
             mode=self._mode,
             reference_time=question.asked_at,
             min_relevance=self._min_relevance,
@@ -118,7 +118,8 @@ class Examiner:
         return others
 
 
-def _filter(question: Question) -> MemoryFilter | None:
+def filter_of(question: Question) -> MemoryFilter | None:
+    """Return what excludes the items that a question comes from, None without any."""
     left_out = question.outside_session
     return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
