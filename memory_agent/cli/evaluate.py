@@ -17,6 +17,7 @@ from memory_agent.evaluation.beam import read_beam
 from memory_agent.evaluation.dataset import Dataset
 from memory_agent.evaluation.jsonl import read_jsonl
 from memory_agent.evaluation.locomo import choose_conversations, read_locomo
+from memory_agent.evaluation.swe import read_swe
 
 _MOVED = {"sona": "python -m ops.lab sona (from a checkout of the repository)"}
 """Commands that were part of `eval`, and what runs them now."""
@@ -122,6 +123,36 @@ def beam(trial: Trial, folder: Path | None) -> None:
       memory-agent eval beam --compare before.jsonl after.jsonl
     """
     trial.run("beam", "FOLDER", folder, read_beam)
+
+
+@evaluate.command(short_help="What an agent saw, found in its runs.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@trial_options
+def swe(trial: Trial, file: Path | None) -> None:
+    """Measure as `eval locomo` does, on runs of a software-engineering agent (SWE-bench): long reports and outputs.
+
+    FILE is a JSON list of runs, {"instance_id", "task", "steps": [{"thought", "command", "output"}]}; an issue
+    (instance_id) may have several runs. All runs are one user's (swe-runs), a run is a session. In each fourth run a
+    thought is a memory, and a command with its output is one; the others report 3 to 12 steps at a time.
+
+    Three kinds of questions are made by rule; no memory holds their words:
+
+    \b
+      lookup   what a thought wants to see: the command that it led to, with its output
+      issue    the title of an issue: its text, and what its runs said at their end
+      cause    what a run found to be the cause: where other runs of the issue say it;
+               the memories of the asking run are left out
+
+    The metrics are those of `eval locomo`, with memories for turns and runs for sessions. `eval compare --by
+    conversation` resamples whole issues.
+
+    \b
+    Examples:
+      memory-agent eval swe runs.json --embedded
+      memory-agent eval swe runs.json --mode lexical --results lexical.jsonl
+      memory-agent eval swe --compare before.jsonl after.jsonl
+    """
+    trial.run("swe", "FILE", file, read_swe)
 
 
 @evaluate.command(short_help="Records found, in data of your own.")

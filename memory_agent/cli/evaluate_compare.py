@@ -39,7 +39,8 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
 
     Questions of one conversation are not independent. By question, the interval holds for more questions about these
     conversations; for a claim about other conversations resample whole ones: --by conversation. With a handful of
-    them that interval is coarse, and with fewer than 3 there is none: "-", in JSON null.
+    them that interval is coarse, and with fewer than 3 there is none: "-", in JSON null. Of `eval swe`, an issue with
+    its runs counts as a conversation.
 
     Metrics named shown_… count the shown records alone, without their duplicates (see eval locomo); the table leaves
     them out where they make no difference.

@@ -2,8 +2,9 @@
 
 The difference B - A of each question is resampled, so that the difficulty of the question cancels out. Questions of one
 conversation share its turns and are not independent: resampling single questions gives an interval too narrow for
-claims about new conversations. Resampling conversations gives a correct one, which is wide for a handful of them. A t
-test does not apply, because shares of one or two turns are far from normal.
+claims about new conversations. Resampling conversations gives a correct one, which is wide for a handful of them. Where
+a dataset groups its questions (`Question.group`), a group is resampled as a conversation. A t test does not apply,
+because shares of one or two turns are far from normal.
 
 Shapes: q questions, u resampled units, m metrics, r resamples.
 """
@@ -149,8 +150,9 @@ def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:
 def _units(lines: Sequence[Line], unit: Unit) -> npt.NDArray[np.intp]:
     if unit == "question":
         return np.arange(len(lines))
-    numbers = {user: number for number, user in enumerate(dict.fromkeys(line.user for line in lines))}
-    return np.array([numbers[line.user] for line in lines])
+    groups = [line.group or line.user for line in lines]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return np.array([numbers[group] for group in groups])
 
 
 def _difference(

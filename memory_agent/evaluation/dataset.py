@@ -1,6 +1,6 @@
 """The input of a measurement, independent of its format: users, their items, questions, and the evidence.
 
-`locomo`, `beam` and `jsonl` each read one format into a `Dataset`.
+`locomo`, `beam`, `swe` and `jsonl` each read one format into a `Dataset`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and the items that answer it with their grades, 1 or more.
 
     `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
-    known.
+    known. Questions of one `group` are not independent, by default those of one user. Items of `outside_session`,
+    where the question comes from, are excluded from the answer.
     """
 
     id: str
@@ -44,6 +45,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     category: str
     relevant: dict[str, int]
     asked_at: datetime | None = None
+    group: str = ""
+    outside_session: str | None = None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

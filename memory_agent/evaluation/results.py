@@ -49,7 +49,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One question: the ranked items with their sessions, the relevant items with grades, and the metrics.
 
-    `same` has the duplicates merged into an item; metrics named `shown_…` ignore them.
+    `same` has the duplicates merged into an item; metrics named `shown_…` ignore them. `group`: see `Question`.
     """
 
     id: str
@@ -61,6 +61,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     took_ms: float
     degraded: tuple[str, ...]
     same: dict[str, Ranked] = {}
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ def _lines(run: Run) -> Iterator[Line]:
             took_ms=round(answer.took_ms, 3),
             degraded=answer.degraded,
             same=answer.same,
+            group=answer.question.group,
         )
 
 

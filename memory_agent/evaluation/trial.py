@@ -19,7 +19,7 @@ import msgspec
 
 from memory_agent.evaluation.dataset import Dataset, History, Question
 from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_at_k, reciprocal_rank
-from memory_agent.records import MemoryRecord, Mode, RecallResult
+from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord, Mode, RecallResult
 from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)
@@ -61,6 +61,7 @@ class Examiner:
         look_up: LookUp,
         mode: Mode,
         top_k: int,
+        min_relevance: float = 0.0,
     ) -> None:
         self._history = history
         self._prefix = f"{user_id}:"
@@ -68,6 +69,7 @@ class Examiner:
         self._look_up = look_up
         self._mode = mode
         self._top_k = top_k
+        self._min_relevance = min_relevance
         self._sessions = {item.id: item.session for item in history.items}
 
     def ask_all(self, asked: Callable[[], None]) -> list[Answer]:
@@ -80,7 +82,14 @@ class Examiner:
 
     def _ask(self, question: Question) -> Answer:
         started_s = time.perf_counter()
-        result = self._recall(question.text, self._top_k, mode=self._mode, reference_time=question.asked_at)
+        result = self._recall(
+            question.text,
+            self._top_k,
+            filter_of(question),
+            mode=self._mode,
+            reference_time=question.asked_at,
+            min_relevance=self._min_relevance,
+        )
         took_ms = (time.perf_counter() - started_s) * 1000
         ranked = self._ranked([memory.record for memory in result.memories])
         same = self._same(result, ranked)
@@ -107,6 +116,12 @@ class Examiner:
                 found = self._look_up([origin.id for origin in memory.origins])
                 others[id_] = self._ranked(record for record in found if record is not None)
         return others
+
+
+def filter_of(question: Question) -> MemoryFilter | None:
+    """Return what excludes the items that a question comes from, None without any."""
+    left_out = question.outside_session
+    return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
 
 def judge(
@@ -158,7 +173,7 @@ class Plan:
     """What to measure, and how. Uses a temporary data folder without `data_dir`.
 
     Users are `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can hold several
-    datasets and runs.
+    datasets and runs. The metrics are of the ranking, so by default memories of any relevance may answer.
     """
 
     dataset: Dataset
@@ -167,6 +182,7 @@ class Plan:
     top_k: int
     data_dir: Path | None = None
     prefix: str = ""
+    min_relevance: float = 0.0
     timeout_s: float = 1800.0
 
     def users(self) -> Iterator[tuple[str, History]]:

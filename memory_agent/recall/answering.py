@@ -22,12 +22,12 @@ import msgspec
 import numpy as np
 
 from memory_agent.learning.learner import Advice
-from memory_agent.recall.candidates import is_hybrid, passing
+from memory_agent.recall.candidates import is_hybrid
 from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import highlights
 from memory_agent.recall.interleaving import Pick
-from memory_agent.recall.search import Search
+from memory_agent.recall.search import Search, passing
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.indexes import Slots
@@ -102,6 +102,8 @@ class Answering:
             first_seen=time_of(occurring.first_us),
             last_seen=time_of(occurring.last_us),
             origins=tuple(_origin(other) for other in self._read(occurring.newest) if other.id != record.id),
+            relevance=number(float(pick.found.relevance[pick.choice.place])),
+            learned=pick.learned,
         )
 
     def _explanation(self, pick: Pick) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class Answering:
             "context": float(found.context[place]),
             "contiguity": float(found.lent[place]),
             "lent_by": self._ids(self._lenders(pick)),
-            "learned": association + lift.total,
+            "learned": pick.learned,
             "association": association,
             "shift": lift.shift,
             "outcome": lift.outcome,

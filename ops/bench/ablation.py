@@ -1,30 +1,42 @@
-"""What each part of the ranking contributes: recall built up step by step, and without one part at a time.
+"""What each part of the ranking contributes, on three data sets: built up step by step, and without one part at a time.
 
-Parts are settings, so every line is the shipped code, asked through `Memory` on the same stores. Settings were chosen
-on conversations 0 to 2 of the development file; 3 and 4, on which nothing was chosen, are reported separately.
-Differences to the shipped recall are resampled in pairs.
+LoCoMo has short turns, BEAM longer messages with short evidence, the runs of a software-engineering agent (SWE) long
+reports and outputs. Parts are settings, so every line is the shipped code, asked through `Memory` on the same stores.
+The one exception is late interaction, which is off when the query's words have no vectors, as with an embedder that
+makes none; a word then counts where it occurs. Differences to the shipped recall are resampled by groups
+(conversations, chats, issues), because the questions of one group are not independent.
 
-    python -m ops.bench.ablation LOCOMO_FILE      some minutes; writes ops/bench/ablation.md
+    python -m ops.bench.ablation --data FOLDER      half an hour; writes ops/bench/ablation.md
+
+FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half of the time: with `--stores`
+the memories are kept, and a later run with other constants of the ranking only asks.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from memory_agent.evaluation.compare import MetricDifference, compare
+from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors
+from memory_agent.embedders import Progress as Told
+from memory_agent.evaluation.beam import read_beam
+from memory_agent.evaluation.compare import Comparison, compare
+from memory_agent.evaluation.dataset import Dataset
 from memory_agent.evaluation.locomo import read_locomo
-from memory_agent.evaluation.report import Figures, summarise
+from memory_agent.evaluation.report import Averages, Figures, summarise
 from memory_agent.evaluation.results import Results, read_results, write_results
 from memory_agent.evaluation.runs import Prepared, ingested
+from memory_agent.evaluation.swe import read_swe
 from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.records import Mode
 from memory_agent.settings import RecallSettings, Settings
@@ -32,78 +44,159 @@ from ops.bench.machine import describe_machine
 
 PAGE = Path(__file__).with_name("ablation.md")
 
-_TOP_K = 100
+_TOP_K = 50  # as `memory-agent eval` asks
 _SHIPPED = "shipped"
-_PARTS: dict[str, dict[str, object]] = {
-    "contiguity": {"contiguity": 0.0},
-    "words in context": {"context_words": 0.0},
-    "times": {"dates": "ignore"},
-    "likeness": {"diversity": 0.0},
-}
-_GROUPS = {"0 to 2 (chosen on)": ("0", "1", "2"), "3 and 4": ("3", "4"), "all": ("0", "1", "2", "3", "4")}
-_METRICS = ("recall@5", "recall@10", "session_recall@10")
+_METRICS = ("recall@1", "recall@5", "recall@10", "session_recall@10")
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set: its name for readers, its place in the folder, and what its groups are."""
+
+    name: str
+    place: str
+    read: Callable[[Path], Dataset]
+    groups: str
+
+
+SETS = (
+    Set("LoCoMo", "locomo_dev.json", read_locomo, "conversations"),
+    Set("BEAM", "beam_dev", read_beam, "chats"),
+    Set("SWE", "swe_runs_dev.json", read_swe, "issues"),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the ranking, and what switches it off."""
+
+    name: str
+    off: dict[str, object]
+    words: bool = True
+    """Whether the query's words have vectors without it."""
+
+
+_PARTS = (
+    Part("late interaction", {}, words=False),
+    Part("words met beside", {"context_words": 0.0}),
+    Part("answers", {"contiguity": 0.0}),
+    Part("times", {"dates": "ignore"}),
+    Part("likeness", {"diversity": 0.0}),
+)
+_COSINE = Part("cosine", {"vector_weight": 0.0})
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: a name and the settings of a recall."""
+    """One line of a table: the settings of a recall, and whether the query's words have vectors."""
 
     name: str
     mode: Mode
     recall: RecallSettings
+    words: bool = True
 
 
 def lines() -> list[Line]:
-    """Return the lines: each side alone, then cumulative parts, then all parts but one."""
-    without = {name: value for part in _PARTS.values() for name, value in part.items()}
+    """Return the lines: each side alone, then parts added one by one, then all parts but one."""
     found = [
-        Line("vectors alone", "vector", RecallSettings()),
-        Line("words alone", "lexical", RecallSettings()),
-        Line("fusion", "hybrid", _settings(without)),
+        Line("vectors alone", "vector", RecallSettings(dates="ignore", diversity=0.0)),
+        Line("words alone", "lexical", RecallSettings(dates="ignore", diversity=0.0)),
+        _without("cosine and words", _PARTS),
     ]
-    left = dict(_PARTS)
-    for part in _PARTS:
-        del left[part]
-        rest = {name: value for remaining in left.values() for name, value in remaining.items()}
-        found.append(Line(f"+ {part}" if left else _SHIPPED, "hybrid", _settings(rest)))
-    found += [Line(f"shipped without {part}", "hybrid", _settings(off)) for part, off in list(_PARTS.items())[:-1]]
-    return found
+    for place, part in enumerate(_PARTS, 1):
+        rest = _PARTS[place:]
+        found.append(_without(f"+ {part.name}" if rest else _SHIPPED, rest))
+    return found + [_without(f"shipped without {part.name}", [part]) for part in (_COSINE, *_PARTS[:-1])]
 
 
-def _settings(changes: dict[str, object]) -> RecallSettings:
-    return msgspec.convert(msgspec.structs.asdict(RecallSettings()) | changes, RecallSettings)
+def _without(name: str, parts: Sequence[Part]) -> Line:
+    off: dict[str, Any] = {setting: value for part in parts for setting, value in part.off.items()}
+    recall = msgspec.convert(msgspec.structs.asdict(RecallSettings()) | off, RecallSettings)
+    return Line(name, "hybrid", recall, words=all(part.words for part in parts))
 
 
-def measure(file: Path, progress: Progress) -> dict[str, list[str]]:
-    """Return the rows of the table for each group of conversations."""
-    plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_TOP_K)
-    with ingested(plan, _tell(progress, progress.add_task("ingest"))) as prepared:
-        task = progress.add_task("ask", total=len(lines()))
+class WithoutWords(Embedder):
+    """An embedder that makes the same vectors of queries, but none of their words."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+
+    @property
+    def info(self) -> EmbedderInfo:
+        """As `Embedder.info`."""
+        return self._embedder.info
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """As `Embedder.begin_query`."""
+        return self._embedder.begin_query(text, timeout_s)
+
+    def begin_texts(self, texts: Sequence[str], progress: Told | None = None) -> PendingVectors:
+        """As `Embedder.begin_texts`."""
+        return self._embedder.begin_texts(texts, progress)
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """As `Embedder.count_tokens`."""
+        return self._embedder.count_tokens(text, timeout_s)
+
+    def close(self) -> None:
+        """Leave the embedder open; its opener closes it."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one data set, with how many questions and groups they are over."""
+
+    title: str
+    groups: str
+    questions: int
+    units: int
+    memories: int
+    rows: list[str]
+
+
+def measure(which: Set, folder: Path, stores: Path | None, progress: Progress) -> Table:
+    """Ingest a data set once, ask its questions under each line's settings, and return the table.
+
+    The memories are kept in `stores`, and not embedded again if they are there.
+    """
+    plan = Plan(
+        dataset=which.read(folder / which.place),
+        settings=Settings(),
+        mode="hybrid",
+        top_k=_TOP_K,
+        data_dir=stores / which.name if stores else None,
+    )
+    with ingested(plan, _tell(progress, progress.add_task(f"{which.name}: ingest"))) as prepared:
+        task = progress.add_task(f"{which.name}: ask", total=len(lines()))
         runs = {line.name: _run(prepared, line, lambda: progress.advance(task)) for line in lines()}
-    return {group: _rows({name: _part(run, users) for name, run in runs.items()}) for group, users in _GROUPS.items()}
+    figures = {name: summarise(run) for name, run in runs.items()}
+    differences = _differences(runs)
+    shipped = differences[_SHIPPED]
+    return Table(
+        title=which.name,
+        groups=which.groups,
+        questions=shipped.questions,
+        units=shipped.units,
+        memories=runs[_SHIPPED].memories,
+        rows=[_row(name, figures[name], differences[name]) for name in runs],
+    )
 
 
 def _run(prepared: Prepared, line: Line, done: Callable[[], None]) -> Run:
     settings = msgspec.structs.replace(prepared.plan.settings, recall=line.recall)
-    run = prepared.ask(replace(prepared.plan, settings=settings, mode=line.mode), lambda *_: None)
+    asked = prepared if line.words else replace(prepared, embedder=WithoutWords(prepared.embedder))
+    run = asked.ask(replace(prepared.plan, settings=settings, mode=line.mode), lambda *_: None)
     done()
     return run
 
 
-def _part(run: Run, users: tuple[str, ...]) -> Run:
-    """Return the part of a run over some of its histories."""
-    histories = tuple(history for history in run.plan.dataset.histories if history.user in users)
-    plan = replace(run.plan, dataset=msgspec.structs.replace(run.plan.dataset, histories=histories))
-    return replace(run, plan=plan, answers=tuple(answer for answer in run.answers if answer.user in users))
-
-
-def _rows(runs: dict[str, Run]) -> list[str]:
+def _differences(runs: dict[str, Run]) -> dict[str, Comparison]:
+    """Return each run's differences to the shipped one."""
     with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
         results = {
             name: _written(run, Path(folder) / f"{place}.jsonl") for place, (name, run) in enumerate(runs.items())
         }
-        shipped = results[_SHIPPED]
-        return [_row(name, summarise(run), compare(shipped, results[name]).metrics) for name, run in runs.items()]
+    return {name: compare(results[_SHIPPED], result, "conversation") for name, result in results.items()}
 
 
 def _written(run: Run, file: Path) -> Results:
@@ -111,41 +204,51 @@ def _written(run: Run, file: Path) -> Results:
     return read_results(file)
 
 
-def _row(name: str, figures: Figures, differences: Iterable[MetricDifference]) -> str:
-    turns, sessions = figures.recall_at, figures.session_recall_at_all or figures.session_recall_at
-    cells = [name, *(_percent(turns[k]) for k in ("1", "5", "10")), _percent(sessions["10"])]
-    cells += [_percent(figures.ndcg_at["10"]), f"{figures.mrr or 0:.3f}"]
-    by_metric = {difference.metric: difference for difference in differences}
-    cells += ["" if name == _SHIPPED else _difference(by_metric[metric]) for metric in _METRICS]
+def _row(name: str, figures: Figures, difference: Comparison) -> str:
+    cells = [name, *(_percent(figures.recall_at[k]) for k in ("1", "5", "10")), _percent(_sessions(figures)["10"])]
+    by_metric = {metric.metric: metric for metric in difference.metrics}
+    for metric in _METRICS:
+        found = by_metric.get(metric)
+        if name == _SHIPPED or found is None:
+            cells.append("")
+        else:
+            cells.append(f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})")
     return f"| {' | '.join(cells)} |"
 
 
-def _difference(found: MetricDifference) -> str:
-    return f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+def _sessions(figures: Figures) -> Averages:
+    return figures.session_recall_at_all or figures.session_recall_at
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
 
-def page(tables: dict[str, list[str]], machine: dict[str, str], now: datetime) -> str:
+def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str:
     """Return the tables as Markdown."""
     head = (
-        "| | turns at 1 | at 5 | at 10 | sessions at 10 | NDCG@10 | MRR | turns at 5, less shipped | turns at 10 "
-        "| sessions at 10 |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| | R@1 | R@5 | R@10 | sessions@10 | R@1, less shipped | R@5 | R@10 | sessions@10 |\n"
+        "|---|---|---|---|---|---|---|---|---|"
     )
     text = [
         "# What each part of the ranking brings",
         "",
-        f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; LoCoMo, conversations 0 to 4; figures in %.",
-        "Every line is the shipped code under other settings. Sessions: all questions, those without evidence count as",
-        "found. Differences: less the shipped recall, with the 95 % interval of a paired bootstrap over questions; as",
-        "those of one conversation are not independent, a claim about other conversations needs a wider one.",
+        f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; figures in %.",
+        "",
+        "- Every line is the shipped code under other settings. The first two lines have one side and nothing else. In",
+        "  `cosine and words` a word of the query counts where a memory has it; each further line adds a part.",
+        "- Differences are less the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
+        "  set supports a part if the line without it has an interval below 0.",
+        f"- `+ {_PARTS[-2].name}` is shipped without {_PARTS[-1].name}.",
+        "- `cosine and words`, and shipped without late interaction, are what an embedder without word vectors gives.",
+        "- Sessions of LoCoMo: all questions, those without evidence count as found.",
+        "- Constants were chosen on these questions: intervals are of the questions, not of the choice.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]
-    for group, rows in tables.items():
-        text += ["", f"## Conversations {group}", "", head, *rows]
+    for table in tables:
+        sizes = f"{table.questions:,} questions, {table.memories:,} memories, {table.units} {table.groups}."
+        text += ["", f"## {table.title}", "", sizes, "", head, *table.rows]
     return "\n".join(text) + "\n"
 
 
@@ -156,13 +259,19 @@ def _tell(progress: Progress, task: TaskID) -> Callable[[str, int, int], None]:
     return tell
 
 
-def main(arguments: list[str]) -> int:
-    """Measure the given file and write the page."""
-    if len(arguments) != 1:
-        print(__doc__, file=sys.stderr)
-        return 2
+def main(arguments: Sequence[str]) -> int:
+    """Measure the data sets of the given folder and write the page."""
+    parser = argparse.ArgumentParser(
+        "python -m ops.bench.ablation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the folder of the data sets")
+    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep the memories there, for the next time")
+    given = parser.parse_args(arguments)
+    folder: Path = given.data
+    if absent := [which.place for which in SETS if not (folder / which.place).exists()]:
+        parser.error(f"{folder} lacks {', '.join(absent)}")
     with Progress(console=Console(stderr=True)) as progress:
-        tables = measure(Path(arguments[0]), progress)
+        tables = [measure(which, folder, given.stores, progress) for which in SETS]
     PAGE.write_text(page(tables, describe_machine(), datetime.now(UTC)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
     return 0

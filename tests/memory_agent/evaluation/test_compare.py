@@ -23,7 +23,13 @@ differences = st.lists(st.floats(-1, 1, width=16), min_size=2, max_size=30)
 
 
 def results(
-    values: Sequence[float], *, digest: str = "d", users: Sequence[str] | None = None, first: int = 0, top_k: int = 10
+    values: Sequence[float],
+    *,
+    digest: str = "d",
+    users: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
+    first: int = 0,
+    top_k: int = 10,
 ) -> Results:
     """Results with one metric, `recall@1`, of questions numbered from `first`."""
     header = Header(
@@ -49,6 +55,7 @@ def results(
             metrics={"recall@1": value},
             took_ms=1.0,
             degraded=(),
+            group=groups[number] if groups else "",
         )
         for number, value in enumerate(values)
     )
@@ -120,6 +127,14 @@ def test_the_interval_is_wider_when_the_questions_of_a_conversation_go_together(
     assert alone.difference == whole.difference == pytest.approx(0.4)
     assert whole.high - whole.low > 2 * (alone.high - alone.low)
     assert compare(a, b, "conversation").units == 5
+
+
+def test_the_groups_of_a_dataset_are_resampled_as_conversations_are() -> None:
+    values, letters = [0.0, 0.0, 1.0, 1.0, 1.0, 0.5], list("aabbcc")
+    of_users = compare(results([0.0] * 6, users=letters), results(values, users=letters), "conversation")
+    of_groups = compare(results([0.0] * 6, groups=letters), results(values, groups=letters), "conversation")
+    assert of_groups.units == 3
+    assert of_groups.metrics == of_users.metrics
 
 
 @pytest.mark.parametrize("conversations", [1, 2, 3])

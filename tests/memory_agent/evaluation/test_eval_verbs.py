@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from agent_runs import write_runs
 from chats import BATCHES, write_beam, write_chat
 from click.testing import CliRunner, Result
 from conversations import TURNS, write_locomo
@@ -98,7 +98,8 @@ def test_results_are_kept_question_by_question_without_any_text(tmp_path: Path) 
     report = evaluate("locomo", file, "--results", kept, "--top-k", "10")
     header, *lines = lines_of(kept)
     assert (header["dataset"], header["mode"], header["top_k"], header["users"]) == ("locomo", "hybrid", 10, ["0"])
-    assert (header["settings"]["recall"], header["left_out"]) == (msgspec.to_builtins(RecallSettings()), ["0:3"])
+    assert header["settings"]["recall"]["vector_weight"] == RecallSettings().vector_weight
+    assert header["left_out"] == ["0:3"]
     assert header["model"].startswith("all-MiniLM-L6-v2|")
     assert [line["id"] for line in lines] == ["0:0", "0:1", "0:2"]
     assert lines[0]["ranked"][0] == ["D1:3", "session_1"]
@@ -241,3 +242,26 @@ def test_a_command_that_moved_says_where_it_went() -> None:
     assert result.exit_code == 2
     assert "python -m ops.lab sona" in result.stderr
     assert "sona" not in run("--help").stdout
+
+
+def test_runs_of_an_agent_are_one_user_and_resampled_by_issue(tmp_path: Path) -> None:
+    file, kept = write_runs(tmp_path / "runs.json"), tmp_path / "kept.jsonl"
+    report = evaluate("swe", file, "--results", kept)
+    assert (report["dataset"], report["conversations"], report["questions"]) == ("swe", 1, 8)
+    assert set(report["by_category"]) == {"lookup", "issue", "cause"}
+    assert report["by_category"]["lookup"]["recall_at"]["5"] == 1.0
+    header, *lines = lines_of(kept)
+    assert header["users"] == ["runs"]
+    assert {line["group"] for line in lines} == {"headers-1", "menus-2"}
+    by_issue = run("compare", kept, kept, "--by", "conversation", "--json")
+    assert json.loads(by_issue.stdout)["units"] == 2
+    assert run("swe", "--compare", kept, kept).exit_code == 0
+
+
+def test_memories_of_the_run_that_asks_are_left_out(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    evaluate("swe", write_runs(tmp_path / "runs.json"), "--results", kept, "--top-k", "5")
+    sessions = {line["id"]: {session for _, session in line["ranked"]} for line in lines_of(kept)[1:]}
+    assert "run-0" not in sessions["cause:0"]
+    assert "run-1" not in sessions["cause:1"]
+    assert sessions["lookup:0:1"] >= {"run-0"}
