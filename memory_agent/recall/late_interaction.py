@@ -69,10 +69,11 @@ def _similarities(search: Search, slots: Slots) -> tuple[tuple[str, ...], Scores
 
 
 def _shares(search: Search, words: tuple[str, ...]) -> Scores:
-    """Return the share (q,) of each word in the rarity of all: inverse document frequency."""
-    having = search.view.words.having(words)
-    held = np.array([having[word] for word in words])
-    rarity = np.maximum(np.log((search.view.live + 1) / (held + 0.5)), 0.0) + _LEAST_RARITY
+    """Return the share (q,) of each word in the rarity of all: inverse document frequency, own words aside."""
+    view, own = search.view, search.own.slots
+    having = view.words.having(words)
+    held = np.array([having[word] for word in words]) - view.words.hits(words, own).sum(axis=1)
+    rarity = np.maximum(np.log((view.live - own.size + 1) / (held + 0.5)), 0.0) + _LEAST_RARITY
     shares: Scores = rarity / rarity.sum()
     return shares
 
