@@ -101,9 +101,14 @@ def _compare(search: Search, slots: Slots) -> _Compared:
 
 
 def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
-    """Return the share (q,) of each word in the inverse document frequency of all, and the smooth frequency (q,)."""
-    having = search.view.words.having(words)
-    held, live = np.array([having[word] for word in words]), search.view.live
+    """Return the share (q,) of each word in the inverse document frequency of all, and the smooth frequency (q,).
+
+    The caller's own words aside: the answer is the same before and after they arrive.
+    """
+    view, own = search.view, search.own.slots
+    having = view.words.having(words)
+    held = np.array([having[word] for word in words]) - view.words.hits(words, own).sum(axis=1)
+    live = view.live - own.size
     rarity = np.maximum(np.log((live + 1) / (held + 0.5)), 0.0) + _LEAST_RARITY
     return rarity / rarity.sum(), np.log((live + _PRIOR_MEMORIES) / (held + 1.0))
 

@@ -16,10 +16,10 @@ from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.records import UnderstoodDate
 from memory_agent.settings import RecallSettings
-from memory_agent.storage.columns import View
 from memory_agent.storage.indexes import Cosines, Mask, Scores, Slots
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import query_words
+from memory_agent.storage.view import View
 
 
 class Search(msgspec.Struct, frozen=True):

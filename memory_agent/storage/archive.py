@@ -18,10 +18,11 @@ from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes
-from memory_agent.storage.columns import Columns, View
+from memory_agent.storage.columns import Columns
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.view import View
 from relay.disk import Role
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)

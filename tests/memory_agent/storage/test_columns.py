@@ -350,7 +350,7 @@ def test_many_values_of_metadata_are_as_exact_as_few() -> None:
 def test_metadata_that_changed_alone_is_found_as_it_is_now(
     tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    record, columns = memory(metadata=before), Columns(VectorTable(), Postings())
+    record, columns = memory(metadata=before), Columns(tables(), Postings())
     with Store.open(tmp_path, SMALL) as store:
         for metadata in (before, after):
             record = msgspec.structs.replace(record, metadata=metadata)
@@ -378,7 +378,7 @@ def test_metadata_of_a_former_store_is_found_and_its_event_type_is_the_type(tmp_
             of_event, by_hand = (record for _, record in snapshot.scan())
             assert (of_event.type, of_event.phase, of_event.updated_at) == ("chat.user_msg", None, None)
             assert by_hand.type is None
-            columns = Columns(VectorTable(), Postings())
+            columns = Columns(tables(), Postings())
             columns.apply(snapshot.contents())
     records = {1: of_event, 2: by_hand}
     for chosen in (MemoryFilter(type="chat.user_msg"), MemoryFilter(metadata={"host.name": "staging"})):
