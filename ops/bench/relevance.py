@@ -20,7 +20,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -297,10 +297,10 @@ def page(found: Sequence[Measured], machine: dict[str, str], now: datetime) -> s
         f"Written by `python -m ops.bench.relevance` on {now:%Y-%m-%d}; at `recall.min_relevance` {least:g}.",
         "",
         "- AUC: how often the best memory of an own question is more relevant than that of another store's question.",
-        "- Kept: the share of recall at 10 that stays. Refused: questions of other stores with an empty answer. Shown: of",
-        "  ten memories, those that an own question gets.",
-        "- Error: between relevance and the share that is evidence, in ten bins. Slope and offset are of the logits that",
-        "  fit best: 1 and 0 where nothing needs to change. Left out: fitted on the other data sets.",
+        "- Kept: the share of recall at 10 that stays. Refused: questions of other stores with an empty answer.",
+        "  Shown: of ten memories, those that an own question gets.",
+        "- Error: between relevance and the share that is evidence, in ten bins. Slope and offset are those of the",
+        "  logits that fit best: 1 and 0 where nothing needs to change. Left out: fitted on the other data sets.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]
