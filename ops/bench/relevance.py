@@ -45,6 +45,7 @@ PAGE = Path(__file__).with_name("relevance.md")
 _TOP_K = 10
 _BINS = 10
 _SEED = 1
+_STEPS = 200
 _DEADLINE_MS = 600_000.0
 _MOST_LOGIT = 20.0
 _INCHES, _DOTS_PER_INCH = (5.5, 5.5), 110
@@ -243,12 +244,12 @@ def calibration(parts: Sequence[Judged]) -> tuple[float, float]:
     """Return the slope and offset of the logits that fit best, by Newton's method; 1 and 0 where all is as said."""
     logits, seen, weights = (np.concatenate([part[place] for part in parts]) for place in range(3))
     design = np.stack([logits, np.ones(len(logits))])
-    fitted = np.array([1.0, 0.0])
-    for _ in range(50):
+    fitted = np.zeros(2)
+    for _ in range(_STEPS):
         said = _share(fitted @ design)
         curvature = (design * (weights * said * (1.0 - said))) @ design.T + 1e-9 * np.eye(2)
         step = np.linalg.solve(curvature, design @ (weights * (said - seen)))
-        fitted -= step
+        fitted -= step / max(1.0, float(np.abs(step).max()))
         if np.abs(step).max() < 1e-9:
             break
     return float(fitted[0]), float(fitted[1])

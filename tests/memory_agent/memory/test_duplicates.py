@@ -168,7 +168,7 @@ def test_the_count_obeys_the_filter(memory: Memory) -> None:
 def test_many_duplicates_crowd_nothing_out_and_the_newest_represents_them(
     tmp_path: Path, embedder: Embedder, mode: str
 ) -> None:
-    few = RecallSettings(candidates=20, mode=mode)  # type: ignore[arg-type]
+    few = RecallSettings(candidates=20, mode=mode, min_relevance=0.0)  # type: ignore[arg-type]
     with Memory.open(tmp_path / "u", embedder=embedder, recall_settings=few) as memory:
         memory.ingest([message(number, "The billing worker hangs", session_id=None) for number in range(200)], now=NOW)
         memory.ingest([message(300, "Why the billing worker hangs: its queue is full", session_id=None)], now=NOW)

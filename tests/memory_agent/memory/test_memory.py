@@ -34,7 +34,10 @@ def test_a_memory_is_found_by_its_title_and_tags_in_vector_search(memory: Memory
     for number in range(5):
         memory.remember(f"Agreed with the others, part {number}.", title=f"Meeting {number}")
     titled = memory.remember("Agreed with the others.", title="Firing the pottery kiln", tags=["olive wood"])
-    assert memory.recall("How hot does the ceramics oven get?", mode="vector").memories[0].record.id == titled.id
+    assert (
+        memory.recall("How hot does the ceramics oven get?", mode="vector", min_relevance=0).memories[0].record.id
+        == titled.id
+    )
 
 
 def test_a_remembered_memory_keeps_all_its_fields(memory: Memory) -> None:
@@ -160,7 +163,7 @@ def test_forgotten_memories_are_gone_from_store_and_indexes_and_stay_so(tmp_path
             assert memory.ingest(events, now=NOW).duplicates == 16
             assert memory.get(gone) == []
             assert memory.recall("sourdough", mode="lexical").memories == ()
-            everything = memory.recall("sourdough", top_k=100)
+            everything = memory.recall("sourdough", top_k=100, min_relevance=0)
             assert len(everything.memories) == memory.stats().memories == 14
             assert not {found.record.id for found in everything.memories} & {*gone}
 
@@ -256,7 +259,7 @@ def test_an_abandoned_memory_has_lost_nothing_that_was_promised(tmp_path: Path, 
     memory.ingest([message(number) for number in range(8)], now=NOW)
     memory.abandon()
     with Memory.open(tmp_path / "a", embedder=embedder) as again:
-        assert len(again.recall("sourdough", top_k=10).memories) == 8
+        assert len(again.recall("sourdough", top_k=10, min_relevance=0).memories) == 8
 
 
 def test_nothing_is_printed_unless_an_entry_point_asked_for_it(

@@ -115,11 +115,12 @@ def test_recalls_are_counted_on_the_memories_that_answered(tmp_path: Path, embed
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(1), message(3)], now=NOW)
         for _ in range(3):
-            memory.recall("login page", top_k=1, now=NOW)
+            memory.recall("login page", top_k=1, now=NOW, min_relevance=0)
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
-        counts = {m.record.event_id: m.record.times_recalled for m in memory.recall("anything", top_k=2).memories}
+        found = memory.recall("anything", top_k=2, min_relevance=0).memories
+        counts = {one.record.event_id: one.record.times_recalled for one in found}
         assert counts == {"event-1": 3, "event-3": 0}
-        assert memory.recall("login page", top_k=1).memories[0].record.last_recalled_at is not None
+        assert memory.recall("login page", top_k=1, min_relevance=0).memories[0].record.last_recalled_at is not None
 
 
 def test_embeddings_come_only_when_asked_for(filled: Memory) -> None:
@@ -186,7 +187,7 @@ def test_arguments_that_cannot_be_used_are_refused_by_name(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_answered_or_refused_by_name(filled: Memory, query: str, mode: Mode) -> None:
     try:
-        result = filled.recall(query, mode=mode, top_k=30, deadline_ms=60_000)
+        result = filled.recall(query, mode=mode, top_k=30, deadline_ms=60_000, min_relevance=0)
     except InvalidInputError as error:
         if error.field != "query" or query.strip():
             raise
@@ -222,7 +223,7 @@ def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path,
 def test_the_usual_floor_leaves_out_what_is_far_and_gives_way_where_there_are_no_vectors(
     tmp_path: Path, embedder: Embedder
 ) -> None:
-    usual = RecallSettings(min_score=0.5)
+    usual = RecallSettings(min_score=0.5, min_relevance=0.0)
     with Memory.open(tmp_path / "a", embedder=embedder, recall_settings=usual) as memory:
         memory.ingest([message(number) for number in range(8)], now=NOW)
         near = memory.recall("Bake a sourdough bread")
@@ -298,7 +299,7 @@ def test_while_columns_are_rebuilt_what_is_known_is_answered_and_marked(tmp_path
             result = memory.recall("sourdough", top_k=1)
             assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ("index_rebuilding",))
         archive.settled_view()
-        result = memory.recall("sourdough", top_k=8)
+        result = memory.recall("sourdough", top_k=8, min_relevance=0)
         assert (len(result.memories), result.degraded) == (8, ())
         assert result.memories[0].retrieval == "hybrid"
 

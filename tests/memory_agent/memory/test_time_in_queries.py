@@ -109,7 +109,7 @@ def test_an_unknown_way_with_dates_is_refused(diary: Memory) -> None:
 def test_a_weight_of_nothing_moves_nothing(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "u", embedder=embedder, recall_settings=RecallSettings(date_weight=0.0)) as memory:
         memory.ingest([message(1, timestamp=(NOW - 3 * DAY).isoformat())], now=NOW)
-        result = memory.recall("race in the auth module three days ago", reference_time=NOW)
+        result = memory.recall("race in the auth module three days ago", reference_time=NOW, min_relevance=0)
     assert result.memories[0].explanation["date_boost"] == 0.0
 
 
