@@ -11,6 +11,7 @@ from target import Target, alone, refused
 
 from memory_agent.arguments import check_options
 from memory_agent.doors.reception import permitted
+from memory_agent.embedded import of_vector, query_of_vector
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders import wire as embedder_wire
 from memory_agent.errors import InvalidInputError, UnhandledEventError
@@ -208,10 +209,15 @@ def _mapped(data: bytes) -> None:
 
 
 def _embedder(data: bytes) -> None:
-    for frames in ([data], [data, b"text"], [data, b"\0" * 16], [data, data]):
+    for frames in ([data], [data, b"text"], [data, data]):
         refused(embedder_wire.decode_question, frames)
         refused(embedder_wire.decode_answer, frames)
-        refused(embedder_wire.decode_vectors, frames, 1)
+    for place in range(len(_texts)):
+        answer = refused(embedder_wire.decode_texts, [*_texts[:place], data, *_texts[place + 1 :]], 1)
+        for found in () if answer is None else answer[1]:
+            assert len(found.vectors) == len(found.spans) >= 1
+    for place in range(len(_query)):
+        refused(embedder_wire.decode_query, [*_query[:place], data, *_query[place + 1 :]])
 
 
 def _dates(data: bytes) -> None:
@@ -274,7 +280,8 @@ TARGETS = (
                     embedder_wire.TokensQuestion(),
                 )
             ),
-            _vectors,
+            *_texts,
+            *_query,
             embedder_wire.encode_answer(embedder_wire.Answer(code="model_checksum", args=("a", "b", "c")))[0],
         ),
         "msgpack",
