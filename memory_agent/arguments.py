@@ -34,6 +34,7 @@ class RecallOptions(TypedDict, total=False):
     `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
+    `min_relevance`: the least relevance of a memory in the answer, 0 to 1; 0 answers with the best there are.
 
     An answer leaves out the caller's own words: the memory of the event that causes the recall (`by_event`), what the
     calling run said, and what the calling session (`by_session`) said in the last `recall.echo_minutes`.
@@ -47,6 +48,7 @@ class RecallOptions(TypedDict, total=False):
     by_run: str | None
     by_session: str | None
     by_event: str | None
+    min_relevance: float | None
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
@@ -101,6 +103,12 @@ def check_time(field: str, value: object) -> datetime:
     return value
 
 
+def _check_share(field: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise InvalidInputError(field, "must be a number from 0 to 1")
+    return float(value)
+
+
 def located(message: str) -> tuple[str, str]:
     """Return the field and the reason in a message of msgspec, "reason - at `$.field`"; an unknown field is named."""
     reason, _, path = message.partition(" - at `")
@@ -141,5 +149,6 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "by_run": _check_id,
     "by_session": _check_id,
     "by_event": _check_id,
+    "min_relevance": _check_share,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -151,7 +151,7 @@ def check_recall(settings: Settings, _layout: Layout) -> Finding:
     """Check that a temporary memory recalls what it stored."""
     with tempfile.TemporaryDirectory(prefix="memory-doctor-") as folder, _open_memory(settings, Path(folder)) as memory:
         records = [memory.remember(text, now=datetime.now(UTC)) for text in _TESTS]
-        result = memory.recall(_TEST_QUERY, len(_TESTS), deadline_ms=30_000)
+        result = memory.recall(_TEST_QUERY, len(_TESTS), deadline_ms=30_000, min_relevance=0.0)
     if not result.memories or result.memories[0].record.id != records[0].id:
         return Finding("failed", "a memory that was just stored is not found", "run the tests, or report this")
     if result.degraded:

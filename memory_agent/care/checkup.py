@@ -16,13 +16,13 @@ from memory_agent.care.records_check import RecordsCheckup
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays
-from memory_agent.storage.columns import View
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
 from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.passage_vectors import graph_files
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.view import View
 from relay import JournalSettings, check_journal
 from relay.disk import DATA_FILE, Finding, Findings, Report
 

@@ -24,12 +24,13 @@ from memory_agent.metadata import numbers_of
 from memory_agent.records import KINDS, SOURCES, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import texts_of
 from memory_agent.storage.codec import microseconds
-from memory_agent.storage.columns import View, record_fingerprint
+from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, ColumnsHeader
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.terms import LONGEST_WORD, stems, text_words
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.view import View
 from relay.disk import Findings, Report
 from sona.errors import DamagedStateError
 

@@ -32,6 +32,7 @@ class Trial:
     target: Target
     mode: Mode | None
     top_k: int
+    min_relevance: float
     embedded: bool
     timeout_s: float
     results: Path | None
@@ -52,6 +53,7 @@ class Trial:
             settings=self.target.settings,
             mode=self.mode or self.target.settings.recall.mode,
             top_k=self.top_k,
+            min_relevance=self.min_relevance,
             data_dir=self._folder(),
             prefix=self.target.user_id if self.target.user_named else "",
             timeout_s=self.timeout_s,
@@ -93,6 +95,13 @@ class Trial:
 _OPTIONS = (
     click.option("--mode", type=click.Choice(MODES), help="How to search. Default: the setting recall.mode."),
     click.option("--top-k", type=click.IntRange(1, 1000), default=50, show_default=True, help="Memories per question."),
+    click.option(
+        "--min-relevance",
+        type=click.FloatRange(0, 1),
+        default=0,
+        show_default=True,
+        help="Only memories of at least this relevance. 0 measures the ranking alone.",
+    ),
     click.option("--embedded", is_flag=True, help="In this process: no relay, no daemon."),
     click.option(
         "--timeout",
@@ -128,13 +137,14 @@ def trial_options(verb: Verb) -> Verb:
         target: Target,
         mode: Mode | None,
         top_k: int,
+        min_relevance: float,
         embedded: bool,
         timeout_s: float,
         results: Path | None,
         compared: tuple[Path, Path] | None,
         **own: Any,
     ) -> Any:
-        return verb(Trial(target, mode, top_k, embedded, timeout_s, results, compared or None), **own)
+        return verb(Trial(target, mode, top_k, min_relevance, embedded, timeout_s, results, compared or None), **own)
 
     decorated = common_options(with_trial)
     for option in reversed(_OPTIONS):

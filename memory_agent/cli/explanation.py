@@ -23,7 +23,6 @@ from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMem
 _PARTS = {"fused": "fused", "date": "date_boost", "context": "context", "lent": "contiguity", "learned": "learned"}
 """Columns that add up to the score, and their keys in an explanation."""
 _WORDS = "words: the match of words, as a share of the best one's"
-_CENTRED = "centred: the cosine less what all queries have in common"
 _HEAD_CHARS = 60
 _INDENT = 3
 
@@ -41,12 +40,10 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
     click.echo()
     if not result.memories:
         return
-    centred = bool(result.memories[0].explanation["centred"])
     parts = [name for name in _PARTS if name != "learned" or _is_learned(result)]
     rows = [_row(place, memory, parts, now) for place, memory in enumerate(result.memories, 1)]
-    added_up = f"score = {' + '.join(parts)} - alike"
-    legend = "\n".join((added_up, _WORDS, _CENTRED) if centred else (added_up, _WORDS))
-    columns = ("#", "score", "centred" if centred else "cosine", "words", *parts, "alike", "when", "what")
+    legend = f"score = {' + '.join(parts)} - alike\n{_WORDS}"
+    columns = ("#", "score", "cosine", "words", *parts, "alike", "when", "what")
     print_table(legend, columns, rows)
     numbers = {id_: place for place, memory in enumerate(result.memories, 1) for id_ in _ids(memory)}
     for place, memory in enumerate(result.memories, 1):
@@ -72,7 +69,6 @@ def _found(result: RecallResult) -> dict[str, object]:
     return {
         "dates do": explanation["dates_mode"] if result.dates else "nothing",
         "weight of vectors": explanation["alpha"],
-        "query centred": "yes" if explanation["centred"] else "no",
         "filters": [*_conditions(explanation["filters"]), *_dates(result, explanation["dates_mode"])] or "none",
         **_matching(explanation),
     }

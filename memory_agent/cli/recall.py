@@ -56,6 +56,11 @@ _SHOWN_CHARS = 100
               "kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
               "and patterns).")  # fmt: skip
 @filter_options
+@click.option(
+    "--min-relevance",
+    type=click.FloatRange(0, 1),
+    help="Only with at least this relevance; 0 for the best there are. Default: the setting recall.min_relevance.",
+)
 @click.option("--mode", type=click.Choice(MODES), help="How to search. Default: the setting recall.mode.")
 @click.option(
     "--deadline-ms",
@@ -81,6 +86,7 @@ def recall(
     text: str,
     top_k: int | None,
     profile: Profile | None,
+    min_relevance: float | None,
     mode: Mode | None,
     deadline_ms: float | None,
     dates: Dates | None,
@@ -97,8 +103,8 @@ def recall(
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
     Only memories that match all filters (--session to --min-quality) are found. Uses the daemon of the data folder, or
-    the files if none runs. Parts that were unavailable (no model, a deadline) are listed as degraded. Finding no
-    memories is not an error.
+    the files if none runs. Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that
+    do not bear on TEXT are left out, so there may be none, which is not an error.
 
     \b
     Examples:
@@ -128,6 +134,7 @@ def recall(
             by_run=by_run,
             by_session=by_session,
             by_event=by_event,
+            min_relevance=min_relevance,
         )
     if as_context:
         _print_context(result, target.as_json)

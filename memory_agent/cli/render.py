@@ -168,4 +168,5 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
 
 def _scores(memory: RetrievedMemory) -> str:
     cosine = "" if memory.score is None else f", cosine {memory.score:.2f}"
-    return f"score {memory.sona_score:.2f} ({memory.retrieval}{cosine})"
+    relevance = "" if memory.relevance is None else f"relevance {memory.relevance:.2f}, "
+    return f"{relevance}score {memory.sona_score:.2f} ({memory.retrieval}{cosine})"

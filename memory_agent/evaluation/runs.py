@@ -157,7 +157,9 @@ def _ask_all(plan: Plan, open_subject: OpenSubject, took_s: float, progress: Pro
     for user_id, history in plan.users():
         with open_subject(user_id) as subject:
             stats.append(subject.stats())
-            examiner = Examiner(history, user_id, subject.recall, subject.get, plan.mode, plan.top_k)
+            examiner = Examiner(
+                history, user_id, subject.recall, subject.get, plan.mode, plan.top_k, plan.min_relevance
+            )
             answers += examiner.ask_all(lambda: progress("ask", next(numbers), total))
     return Run(
         plan=plan,

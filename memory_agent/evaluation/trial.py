@@ -61,6 +61,7 @@ class Examiner:
         look_up: LookUp,
         mode: Mode,
         top_k: int,
+        min_relevance: float = 0.0,
     ) -> None:
         self._history = history
         self._prefix = f"{user_id}:"
@@ -68,6 +69,7 @@ class Examiner:
         self._look_up = look_up
         self._mode = mode
         self._top_k = top_k
+        self._min_relevance = min_relevance
         self._sessions = {item.id: item.session for item in history.items}
 
     def ask_all(self, asked: Callable[[], None]) -> list[Answer]:
@@ -81,7 +83,12 @@ class Examiner:
     def _ask(self, question: Question) -> Answer:
         started_s = time.perf_counter()
         result = self._recall(
-            question.text, self._top_k, _filter(question), mode=self._mode, reference_time=question.asked_at
+            question.text,
+            self._top_k,
+            filter_of(question),
+            mode=self._mode,
+            reference_time=question.asked_at,
+            min_relevance=self._min_relevance,
         )
         took_ms = (time.perf_counter() - started_s) * 1000
         ranked = self._ranked([memory.record for memory in result.memories])
@@ -111,7 +118,8 @@ class Examiner:
         return others
 
 
-def _filter(question: Question) -> MemoryFilter | None:
+def filter_of(question: Question) -> MemoryFilter | None:
+    """Return what excludes the items that a question comes from, None without any."""
     left_out = question.outside_session
     return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
@@ -165,7 +173,7 @@ class Plan:
     """What to measure, and how. Uses a temporary data folder without `data_dir`.
 
     Users are `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can hold several
-    datasets and runs.
+    datasets and runs. The metrics are of the ranking, so by default memories of any relevance may answer.
     """
 
     dataset: Dataset
@@ -174,6 +182,7 @@ class Plan:
     top_k: int
     data_dir: Path | None = None
     prefix: str = ""
+    min_relevance: float = 0.0
     timeout_s: float = 1800.0
 
     def users(self) -> Iterator[tuple[str, History]]:

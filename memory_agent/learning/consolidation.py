@@ -29,10 +29,10 @@ from memory_agent.learning.run_views import request_of
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.columns import View
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import UNREAD, StoredTrajectory
+from memory_agent.storage.view import View
 
 
 class Consolidation:

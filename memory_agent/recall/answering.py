@@ -3,11 +3,12 @@
     sona_score = vector and lexical fused + date_boost + context + contiguity + learned - likeness
     learned    = association + shift + outcome
 
-These are fields of `explanation`. `vector` is the cosine of the centred query, `lexical` BM25 as a share of the best
-match, and `alpha` the weight of the first. `learned` is what the learner added, 0 unless its ranking brought the memory
-in (`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else
-those most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new
-ones may be added, none changes its meaning.
+These are fields of `explanation`. `vector` is the cosine, `lexical` BM25 as a share of the best match, `words` and
+`near` say how well the query's words are met, and `alpha` is the weight of the first; `centred` is always False, since
+queries are not centred any more. `learned` is what the learner added, 0 unless its ranking brought the memory in
+(`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else those
+most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new ones
+may be added, none changes its meaning.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import msgspec
 import numpy as np
 
 from memory_agent.learning.learner import Advice
-from memory_agent.recall.candidates import is_hybrid, passing
+from memory_agent.recall.candidates import is_hybrid
 from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import highlights
 from memory_agent.recall.interleaving import Pick
-from memory_agent.recall.search import Search
+from memory_agent.recall.search import Search, passing
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.indexes import Slots
@@ -101,6 +102,8 @@ class Answering:
             first_seen=time_of(occurring.first_us),
             last_seen=time_of(occurring.last_us),
             origins=tuple(_origin(other) for other in self._read(occurring.newest) if other.id != record.id),
+            relevance=number(float(pick.found.relevance[pick.choice.place])),
+            learned=pick.learned,
         )
 
     def _explanation(self, pick: Pick) -> dict[str, Any]:
@@ -112,13 +115,14 @@ class Answering:
             "lexical": float(lexical_share(found.bm25[place : place + 1], found.best_bm25)[0]),
             "words": float(found.words[place]),
             "near": float(found.near[place]),
+            "centred": False,
             "alpha": search.settings.vector_weight if is_hybrid(search) else float(search.cosines is not None),
             "fused": float(found.fused[place]),
             "date_boost": float(found.dates[place]),
             "context": float(found.context[place]),
             "contiguity": float(found.lent[place]),
             "lent_by": self._ids(self._lenders(pick)),
-            "learned": association + lift.total,
+            "learned": pick.learned,
             "association": association,
             "shift": lift.shift,
             "outcome": lift.outcome,

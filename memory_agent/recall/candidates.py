@@ -14,8 +14,9 @@ import numpy as np
 
 from memory_agent.recall.dates.nearness import nearness
 from memory_agent.recall.fusion import fuse, highest, lexical_share
-from memory_agent.recall.late_interaction import REACH, late_interaction
-from memory_agent.recall.search import Search
+from memory_agent.recall.late_interaction import REACH, Met, late_interaction
+from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, evidence
+from memory_agent.recall.search import Search, passing
 from memory_agent.storage.indexes import Mask, Scores, Slots
 
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
@@ -25,8 +26,9 @@ class Candidates(msgspec.Struct, frozen=True):
     """Candidates by slot, ascending, and the parts of their scores, each (n,).
 
     `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `best_bm25` what a share of 1 is.
-    `words` and `near` say how well the query's words are met, here and here or beside it, `closeness` how near they are
-    (`late_interaction`). `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
+    `words` and `near` say how well the query's words are met, here and here or beside it (`late_interaction`).
+    `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
+    where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
     learner ranks. `is_all`: nothing else can answer.
     """
 
@@ -37,13 +39,14 @@ class Candidates(msgspec.Struct, frozen=True):
     best_bm25: float
     words: Scores
     near: Scores
-    closeness: Scores
+    evidence: Scores
     fused: Scores
     dates: Scores
     context: Scores
     lent: Scores
     lenders: Slots
     association: Scores
+    relevance: Scores
     is_all: bool = False
 
     @property
@@ -83,14 +86,28 @@ def scored(search: Search, slots: Slots) -> Candidates:
         best_bm25=best_bm25,
         words=met.own,
         near=met.near,
-        closeness=met.closeness,
+        evidence=_evidence(search, slots, cosines, met),
         fused=_fused(search, cosines, met.own, lexical_share(bm25, best_bm25)),
         dates=_dates(search, slots),
         context=nothing,
         lent=nothing,
         lenders=np.full(slots.shape, -1, dtype=np.int64),
         association=nothing,
+        relevance=np.full(slots.shape, np.nan),
     )
+
+
+def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores:
+    lengths = search.view.words.lengths
+    words = search.view.words.total if search.mask is None else int(lengths.sum(where=search.mask, dtype=np.int64))
+    parts = Parts(cosines, met.closeness, met.held, met.held_nearby, lengths[slots], met.rarity, words)
+    found = evidence(parts)
+    return found if is_calibrated(search) else np.where(np.isnan(cosines), found, np.nan)
+
+
+def is_calibrated(search: Search) -> bool:
+    """Whether the query's vector, if any, is of the model whose cosines say how relevant a memory is."""
+    return search.vector is None or search.vector.stamp.partition("|")[0] == CALIBRATED_MODEL
 
 
 def _fused(search: Search, cosines: Scores, words: Scores, shares: Scores) -> Scores:
@@ -110,11 +127,6 @@ def keep(found: Candidates, kept: Mask) -> Candidates:
     return msgspec.structs.replace(found, **parts)
 
 
-def passing(search: Search, slots: Slots) -> Slots:
-    """Return those of `slots` that pass the filter."""
-    return slots if search.mask is None else slots[search.mask[slots]]
-
-
 def _dates(search: Search, slots: Slots) -> Scores:
     if not search.boosting:
         return np.zeros(slots.shape)
@@ -126,7 +138,7 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
         return _NO_SLOTS
     values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
     slots = highest(values, limit)
-    if search.query.mode == "vector" and slots.size > sure:
+    if search.query.mode == "vector" and slots.size >= sure:
         exact = search.view.vectors.cosines(search.vector.raw, slots)
         floor = float(np.partition(exact, slots.size - sure)[slots.size - sure]) - search.cosines.error
         if floor < values[slots].min():

@@ -90,6 +90,10 @@ class FormerRequests:
         self._same: set[int] = set()
         self._kept: int | None = None
 
+    def __contains__(self, slot: int) -> bool:
+        """Whether a slot is a former request, as far as candidates were examined."""
+        return slot in self._former
+
     def leave_enough(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> bool:
         """Return whether there are `wanted` leaders, former requests beyond the first aside."""
         examined, surplus = self._examined(found, leaders, wanted)

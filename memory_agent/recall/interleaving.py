@@ -38,6 +38,11 @@ class Pick(msgspec.Struct, frozen=True):
         return int(self.found.rows[self.choice.place])
 
     @property
+    def learned(self) -> float:
+        """What learning added to its score."""
+        return float(self.found.association[self.choice.place]) + self.lift.total
+
+    @property
     def folded(self) -> tuple[int, ...]:
         """The rows of duplicates and former requests folded into it, at most the best hundred."""
         leader = self.choice.leader

@@ -7,7 +7,10 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     met(t, i)    = 3 similarity(t, i)^2.5 - .065 ln(words of i)
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
-    closeness_i  = as near_i, of the similarities themselves
+    closeness_i  = as near_i, of the similarities of word vectors themselves
+    held_i       = sum over t of share_t, of the words that i has
+
+The shares of the last two, which are for the relevance, are of a rarity that is also one in a store of few memories.
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
@@ -21,9 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memory_agent.embedders import comparable_words
 from memory_agent.recall.fusion import places_of
-from memory_agent.recall.search import Search
-from memory_agent.storage.indexes import Scores, Slots
+from memory_agent.recall.search import Search, passing
+from memory_agent.storage.indexes import Mask, Scores, Slots
 
 REACH = 2
 _SAME_WORD = 0.5
@@ -31,55 +35,88 @@ _GAIN, _STEEPNESS = 3.0, 2.5
 _DISCOUNT = 0.065
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
+_PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 
 
 class Met(NamedTuple):
-    """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'."""
+    """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'.
+
+    `closeness` is NaN where word vectors are missing. `rarity` is that of all words of the query, 0 without words.
+    """
 
     own: Scores
     near: Scores
     closeness: Scores
+    held: Scores
+    held_nearby: Scores
+    rarity: float
+
+
+class _Compared(NamedTuple):
+    """The query's words, their similarities (q, n) to the nearest word of each memory, and which of them it has.
+
+    `similarities` are NaN where word vectors are missing.
+    """
+
+    words: tuple[str, ...]
+    similarities: Scores
+    has: Mask
 
 
 def late_interaction(search: Search, slots: Slots) -> Met:
-    """Return how well the query's words are met by `slots` (n,), ascending; only these are neighbours of each other."""
-    words, similarities = _similarities(search, slots)
+    """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter."""
+    around = search.view.windows(slots, REACH)
+    everyone = passing(search, np.unique(around[around >= 0]))
+    words, similarities, has = _compare(search, everyone)
     if not words or not len(slots):
         nothing = np.zeros(slots.shape)
-        return Met(nothing, nothing, nothing)
-    shares = _shares(search, words)
-    length = np.maximum(search.view.words.lengths[slots], _LEAST_WORDS)
-    met = _GAIN * np.maximum(similarities, 0.0) ** _STEEPNESS - _DISCOUNT * np.log(length)
-    around = search.view.windows(slots, REACH)
-    places, known = places_of(slots, around)
-    places = np.where(known, places, len(slots))
-    return Met(shares @ met, shares @ _nearest(met, places), shares @ _nearest(similarities, places))
+        return Met(nothing, nothing, np.full(slots.shape, np.nan), nothing, nothing, 0.0)
+    places, known = places_of(everyone, around)
+    mine, places = places[:, REACH], np.where(known, places, len(everyone))
+    compared = np.maximum(np.nan_to_num(similarities), np.where(has, _SAME_WORD, 0.0))
+    length = np.maximum(search.view.words.lengths[everyone], _LEAST_WORDS)
+    met = _GAIN * compared**_STEEPNESS - _DISCOUNT * np.log(length)
+    shares, rarities = _rarities(search, words)
+    smooth = rarities / rarities.sum()
+    closeness = smooth @ _nearest(np.nan_to_num(similarities, nan=-1.0), places)
+    return Met(
+        own=shares @ met[:, mine],
+        near=shares @ _nearest(met, places),
+        closeness=np.where(np.isnan(similarities[0, mine]), np.nan, closeness),
+        held=smooth @ has[:, mine],
+        held_nearby=smooth @ _nearest(has.astype(np.float64), places),
+        rarity=float(rarities.sum()),
+    )
 
 
-def _similarities(search: Search, slots: Slots) -> tuple[tuple[str, ...], Scores]:
-    """Return the content words of the query, and their similarities (q, n) to the nearest word of each memory."""
+def _compare(search: Search, slots: Slots) -> _Compared:
     view, vector = search.view, search.vector
-    if vector is None or not vector.words or vector.words_stamp != view.words_stamp:
-        words = tuple(search.words)
-        return words, np.where(view.words.hits(words, slots), _SAME_WORD, 0.0)
-    found = np.nan_to_num(view.word_bits.similarities(vector.word_vectors, slots))
-    np.maximum(found, _SAME_WORD, out=found, where=view.words.hits(vector.words, slots))
-    return vector.words, found
+    has_words = vector is not None and bool(vector.words) and comparable_words(vector.words_stamp, view.words_stamp)
+    words = vector.words if vector is not None and has_words else tuple(search.words)
+    if vector is not None and has_words:
+        similarities = view.word_bits.similarities(vector.word_vectors, slots)
+    else:
+        similarities = np.full((len(words), len(slots)), np.nan)
+    return _Compared(words, similarities, view.words.hits(words, slots))
 
 
-def _shares(search: Search, words: tuple[str, ...]) -> Scores:
-    """Return the share (q,) of each word in the rarity of all: inverse document frequency."""
-    having = search.view.words.having(words)
-    held = np.array([having[word] for word in words])
-    rarity = np.maximum(np.log((search.view.live + 1) / (held + 0.5)), 0.0) + _LEAST_RARITY
-    shares: Scores = rarity / rarity.sum()
-    return shares
+def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
+    """Return the share (q,) of each word in the inverse document frequency of all, and the smooth frequency (q,).
+
+    The caller's own words aside: the answer is the same before and after they arrive.
+    """
+    view, own = search.view, search.own.slots
+    having = view.words.having(words)
+    held = np.array([having[word] for word in words]) - view.words.hits(words, own).sum(axis=1)
+    live = view.live - own.size
+    rarity = np.maximum(np.log((live + 1) / (held + 0.5)), 0.0) + _LEAST_RARITY
+    return rarity / rarity.sum(), np.log((live + _PRIOR_MEMORIES) / (held + 1.0))
 
 
 def _nearest(values: Scores, places: Slots) -> Scores:
-    """Return the greatest of `values` (q, n) at each row of `places` (n, r), n for none."""
+    """Return the greatest of `values` (q, m) at each row of `places` (n, r), m for none."""
     padded = np.concatenate([values, np.full((len(values), 1), -np.inf)], axis=1)
-    greatest = values
-    for column in places.T:
-        greatest = np.maximum(greatest, padded[:, column])
+    greatest = padded[:, places[:, 0]]
+    for column in places.T[1:]:
+        np.maximum(greatest, padded[:, column], out=greatest)
     return greatest

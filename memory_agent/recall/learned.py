@@ -21,13 +21,13 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.recall.candidates import Candidates, passing, scored
+from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.fusion import places_of
 from memory_agent.recall.neighbours import with_neighbours
-from memory_agent.recall.search import Search
+from memory_agent.recall.search import Search, passing
 from memory_agent.records import Embedding
 from memory_agent.settings import LearningSettings
-from memory_agent.storage.indexes import Scores, Slots
+from memory_agent.storage.indexes import Mask, Scores, Slots
 from sona.association import Reached
 from sona.learner import Adaptation
 
@@ -54,6 +54,12 @@ def with_past_use(found: Candidates, search: Search, adaptation: Adaptation, set
     if settings.prior:
         gained += settings.prior * np.array([adaptation.prior.lift(row) for row in found.rows.tolist()])
     return msgspec.structs.replace(found, association=gained)
+
+
+def is_vouched(found: Candidates) -> Mask:
+    """Return which candidates (n,) runs used so much for such requests that this alone makes them relevant."""
+    vouched: Mask = found.association >= _WORTH_READING
+    return vouched
 
 
 def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search, settings: LearningSettings) -> Slots:

@@ -24,9 +24,10 @@ import numpy as np
 
 from memory_agent.recall.query import Query
 from memory_agent.records import SOURCES, MemoryFilter
-from memory_agent.storage.columns import View, untitled_fingerprints
+from memory_agent.storage.columns import untitled_fingerprints
 from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.store import Store
+from memory_agent.storage.view import View
 
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """By place in `SOURCES`: whether memories from there may be requests."""

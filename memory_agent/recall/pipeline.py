@@ -4,6 +4,7 @@
     shortlist    the best of each, scored word by word
     neighbours   what they gain from their session
     past use     what they gain from what runs used          (where the learner may rank)
+    relevance    without what does not bear on the query
     duplicates   one of each, one of the former requests that ask the same
     selection    the best that say different things
     answering    with passages, counts and reasons
@@ -17,22 +18,24 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
+import numpy as np
 from ulid import ULID
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answering import Answering
-from memory_agent.recall.candidates import Candidates, shortlist
+from memory_agent.recall.candidates import Candidates, keep, shortlist
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.duplicates import FormerRequests, Leader, leaders_of
 from memory_agent.recall.interleaving import Pick, interleave
-from memory_agent.recall.learned import lifts, with_past_use
+from memory_agent.recall.learned import is_vouched, lifts, with_past_use
 from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVectors
+from memory_agent.recall.relevance import relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import mmr
 from memory_agent.recall.tokens import TokenCounter
@@ -93,12 +96,13 @@ class RecallPipeline:
         """Select by the ranking whose turn it is, or interleave both."""
         former = FormerRequests(self._archive.store, searched)
         found, leaders = self._candidates(searched, former)
+        best = _best_evidence(found, leaders, former)
         if advice.adaptation is None or advice.route == "baseline":
-            return self._baseline(searched, found, leaders, former)
-        learned = self._learned(searched, found, former, advice.adaptation)
+            return self._baseline(searched, found, best, former)
+        learned = self._learned(searched, found, best, former, advice.adaptation)
         if advice.route == "learned":
             return learned
-        baseline = self._baseline(searched, found, leaders, former)
+        baseline = self._baseline(searched, found, best, former)
         return interleave(baseline, learned, searched.query.top_k, advice.key)
 
     def _candidates(self, searched: Search, former: FormerRequests) -> tuple[Candidates, list[Leader]]:
@@ -113,20 +117,20 @@ class RecallPipeline:
                 return found, leaders
             limit, searched = limit * _FURTHER, looking_at_all(searched)
 
-    def _baseline(
-        self, searched: Search, found: Candidates, leaders: list[Leader], former: FormerRequests
-    ) -> list[Pick]:
-        leaders = self._folded(searched, found, leaders, former)
+    def _baseline(self, searched: Search, found: Candidates, best: float, former: FormerRequests) -> list[Pick]:
+        found = _relevant(found, best, searched.query.min_relevance)
+        leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
         choices = mmr(leaders, vectors, found.total[places], searched.query.top_k, self._diversity(searched))
         return [Pick(found, choice) for choice in choices]
 
     def _learned(
-        self, searched: Search, found: Candidates, former: FormerRequests, adaptation: Adaptation
+        self, searched: Search, found: Candidates, best: float, former: FormerRequests, adaptation: Adaptation
     ) -> list[Pick]:
         settings = self._learner.settings
         found = with_past_use(found, searched, adaptation, settings)
+        found = _relevant(found, best, searched.query.min_relevance)
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         slots, totals = found.slots[places], found.total[places]
@@ -152,6 +156,23 @@ class RecallPipeline:
         count = TokenCounter(self._embedder, deadline)
         block = context_block(result, query.context_tokens, now=query.reference_time, count_tokens=count)
         return msgspec.structs.replace(result, context=block)
+
+
+def _best_evidence(found: Candidates, leaders: list[Leader], former: FormerRequests) -> float:
+    """Return the best evidence for an answer: a former request resembles the query and vouches for nothing."""
+    slots = found.slots.tolist()
+    vouching = [leader.place for leader in leaders if slots[leader.place] not in former]
+    return float(np.fmax.reduce(found.evidence[vouching], initial=-np.inf))
+
+
+def _relevant(found: Candidates, best: float, least: float) -> Candidates:
+    """Return the candidates with their relevance, without those known to have less than `least`.
+
+    What runs used again and again for such a request stays.
+    """
+    found = msgspec.structs.replace(found, relevance=relevance(found.evidence, best))
+    is_irrelevant = (found.relevance < least) & ~is_vouched(found)
+    return keep(found, ~is_irrelevant) if is_irrelevant.any() else found
 
 
 def _spare(top_k: int) -> int:

@@ -41,11 +41,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A checked recall.
 
     `floor` is the least raw cosine, None for any. A floor from the caller (`insists`) leaves out memories without a
-    vector, even if those are all; a floor from the settings holds only where there are vectors. Times in the text are
-    relative to `reference_time`. `context_tokens` bounds the block for a prompt, None for no block. `by_run`,
-    `by_session` and `by_event` are the run and the session that ask, and the event that makes them; `stored_text` is
-    the text as an event with it would be stored, and `present_us` the time, in microseconds since 1970, whose words
-    are the caller's own; None for none.
+    vector, even if those are all; a floor from the settings holds only where there are vectors. Memories of less than
+    `min_relevance` are left out. Times in the text are relative to `reference_time`. `context_tokens` bounds the block
+    for a prompt, None for no block. `by_run`, `by_session` and `by_event` are the run and the session that ask, and the
+    event that makes them; `stored_text` is the text as an event with it would be stored, and `present_us` the time, in
+    microseconds since 1970, whose words are the caller's own; None for none.
     """
 
     text: str
@@ -54,6 +54,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     floor: float | None
     insists: bool
+    min_relevance: float
     deadline_ms: float
     dates: Dates
     reference_time: datetime
@@ -91,6 +92,7 @@ def make_query(
     chosen = _with_kinds(check_filter(filter), defaults)
     mode = check_mode(mode) or settings.mode
     asked = None if chosen is None else chosen.min_score
+    least = said.get("min_relevance")
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     text = _check_query(query, settings.max_query_chars)
     return Query(
@@ -100,6 +102,7 @@ def make_query(
         mode=mode,
         floor=usual if asked is None else asked,
         insists=asked is not None,
+        min_relevance=settings.min_relevance if least is None else least,
         deadline_ms=check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
         dates=said.get("dates") or settings.dates,
         reference_time=said.get("reference_time") or now,

@@ -16,10 +16,10 @@ from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
 from memory_agent.records import UnderstoodDate
 from memory_agent.settings import RecallSettings
-from memory_agent.storage.columns import View
-from memory_agent.storage.indexes import Cosines, Mask, Scores
+from memory_agent.storage.indexes import Cosines, Mask, Scores, Slots
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import query_words
+from memory_agent.storage.view import View
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -90,6 +90,11 @@ def search(
         if query.mode == "lexical"
         else _by_vector(vector, view, wanted, own, max(settings.candidates, query.top_k)),
     )
+
+
+def passing(search: Search, slots: Slots) -> Slots:
+    """Return those of `slots` that pass the filter."""
+    return slots if search.mask is None else slots[search.mask[slots]]
 
 
 def looking_at_all(search: Search) -> Search:

@@ -18,10 +18,11 @@ from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes
-from memory_agent.storage.columns import Columns, View
+from memory_agent.storage.columns import Columns
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.view import View
 from relay.disk import Role
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
@@ -44,8 +45,6 @@ class Archive:
         self._saving = threading.Lock()  # the files, taken after `_writing`
         self._save_thread: threading.Thread | None = None
         self._writing = threading.RLock()
-        self._noting = threading.Lock()
-        self._notes: dict[str, bytes] = {}
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
         self._words_thread: threading.Thread | None = None
@@ -101,17 +100,10 @@ class Archive:
     def batch(self) -> Iterator[Batch]:
         """Yield a batch, durable and applied to the columns when the block ends. Raises as `Store.batch` does."""
         with self._writing:
-            with self._taking_notes() as notes, self.store.batch() as batch:
-                for name, value in notes.items():
-                    batch.set_blob(name, value)
+            with self.store.batch() as batch:
                 yield batch
             if not self._is_behind:
                 self._apply(batch.changes)
-
-    def note(self, name: str, value: bytes) -> None:
-        """Keep a blob for the next batch or `close`. Not durable until then, and costs no flush."""
-        with self._noting:
-            self._notes[name] = value
 
     def rebuild(self) -> None:
         """Rebuild the columns from the records and save them. Batches and searches go on meanwhile.
@@ -147,15 +139,12 @@ class Archive:
             return self.store.compact()
 
     def close(self) -> None:
-        """Write kept blobs, save the columns and close. Idempotent. Waits for a rebuild."""
+        """Save the columns and close. Idempotent. Waits for a rebuild."""
         self._is_closing = True
         self._wait()
         with self._writing:
-            # Blobs and caches only: a store that is fenced, full or failed must still close.
+            # A cache only: a store that is fenced, full or failed must still close.
             with suppress(MemoryAgentError, OSError):
-                if self._notes:
-                    with self.batch():
-                        pass
                 is_due = self._columns.applied - self._saved > _UNSAVED_AT_CLOSE or not self._has_file
                 if is_due and self._columns.applied and not self._is_behind:
                     self._save()
@@ -302,15 +291,3 @@ class Archive:
         for thread in threads:
             if thread is not None:
                 thread.join()
-
-    @contextmanager
-    def _taking_notes(self) -> Iterator[dict[str, bytes]]:
-        """Yield the kept blobs; keep them again when the block raises."""
-        with self._noting:
-            taken, self._notes = self._notes, {}
-        try:
-            yield taken
-        except BaseException:
-            with self._noting:
-                self._notes = taken | self._notes
-            raise

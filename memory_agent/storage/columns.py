@@ -11,29 +11,26 @@ n = number of slots, dead ones included, m = number of slots or rows given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import nan
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.metadata import numbers_of, wanted_numbers
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.errors import IndexDamagedError
+from memory_agent.metadata import numbers_of
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
-from memory_agent.storage.codec import microseconds, time_of
-from memory_agent.storage.column import Column, Sorted, are_any
-from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Slots, WordIndex, WordView
-from memory_agent.storage.passage_vectors import PassageVectors, PassageView
+from memory_agent.storage.codec import microseconds
+from memory_agent.storage.column import Column, Sorted
+from memory_agent.storage.indexes import Arrays, LoadedArrays, Slots, WordIndex
+from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.terms import asks, fingerprint, fingerprint_of_said, said
-from memory_agent.storage.word_bits import WordBits, WordBitsView
-
-Span = tuple[datetime | None, datetime | None]
-"""A time range: since (inclusive), until (exclusive); None where it is open."""
+from memory_agent.storage.view import LINKS, NAMED, NO_NAME, View
+from memory_agent.storage.word_bits import WordBits
 
 _TYPES: dict[str, type[np.generic]] = {
     "rows": np.int64,
@@ -54,10 +51,6 @@ _TYPES: dict[str, type[np.generic]] = {
 }
 """The columns that hold a memory's fields, in the order of `Columns._values_of`."""
 
-_LINKS = ("previous", "following")
-"""The slots beside a memory in its session, -1 for none."""
-
-_NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 _PAIRS: dict[str, type[np.generic]] = {
     "tag_slots": np.int32,
     "tag_names": np.int32,
@@ -66,7 +59,6 @@ _PAIRS: dict[str, type[np.generic]] = {
 }
 _BESIDE = (("tag_slots", "tag_names"), ("metadata_slots", "metadata_values"))
 """Tags, and values at paths of metadata: each with the slot of the memory that has it."""
-_NO_NAME = -1
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
@@ -76,181 +68,6 @@ _WORN_FROM = 1_000  # slots
 _WORN_SHARE = 0.3  # of dead slots, from which on they cost more than to compact
 
 _names_of = msgspec.msgpack.Decoder(list[str])
-
-
-class View:
-    """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
-
-    `asks` says whose texts end with a question. `qualities` are NaN where there is none; `kinds` and `sources` are
-    places in `records.KINDS` and `records.SOURCES`.
-    Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
-    `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
-    """
-
-    def __init__(
-        self,
-        arrays: Mapping[str, npt.NDArray[Any]],
-        names: Mapping[str, int],
-        slot_of: tuple[int, npt.NDArray[np.int32]],
-        equal: Sorted,
-        indexes: tuple[PassageView, WordView, WordBitsView],
-        counts: tuple[int, int],
-        stamps: tuple[str, str],
-    ) -> None:
-        self.rows: Rows = arrays["rows"]
-        self.alive: Mask = arrays["alive"]
-        self.times_us: npt.NDArray[np.int64] = arrays["times_us"]
-        self.updated_us: npt.NDArray[np.int64] = arrays["updated_us"]
-        self.fingerprints: npt.NDArray[np.int64] = arrays["fingerprints"]
-        self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
-        self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
-        self.sources: npt.NDArray[np.uint8] = arrays["sources"]
-        self.asks: Mask = arrays["asks"]
-        self.vectors, self.words, self.word_bits = indexes
-        self.live, self.applied = counts
-        self.stamp, self.words_stamp = stamps
-        self._arrays = arrays
-        self._names = names
-        self._first_row, self._slot_of = slot_of
-        self._equal = equal
-
-    @property
-    def count(self) -> int:
-        """n, dead slots included."""
-        return len(self.rows)
-
-    def slots(self, rows: Sequence[int] | Rows) -> Slots:
-        """Return the slot (m,) of each row, -1 where there is no memory."""
-        positions = np.asarray(rows, dtype=np.int64) - self._first_row
-        is_known = (positions >= 0) & (positions < len(self._slot_of))
-        found: Slots = np.full(positions.shape, -1, dtype=np.int64)
-        found[is_known] = self._slot_of[positions[is_known]]
-        return found
-
-    def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
-        """Return which slots (n,) are alive and pass the filter, exactly; None where the filter restricts nothing.
-
-        `min_score` is left to the caller, and so is the search for the rows of the events and records that the filter
-        excludes: `excluded` (`Store.excluded_rows`). Raises `InvalidInputError` for a time without zone.
-        """
-        passing: Mask | None = None
-        for part in () if filter is None else self._conditions(filter, excluded):
-            passing = part & self.alive if passing is None else np.logical_and(passing, part, out=passing)
-        return passing
-
-    def within(self, spans: Iterable[Span]) -> Mask:
-        """Return which slots (n,) are alive and in any of the spans. Raises `InvalidInputError` as `mask` does."""
-        found = np.zeros(self.count, dtype=np.bool_)
-        for since, until in spans:
-            inside = self.alive.copy()
-            if since is not None:
-                inside &= self.times_us >= microseconds(since, "since")
-            if until is not None:
-                inside &= self.times_us < microseconds(until, "until")
-            found |= inside
-        return found
-
-    def of_run(self, run_id: str) -> Slots:
-        """Return the live slots of a run, ascending."""
-        return np.flatnonzero(self._is_named("runs", run_id) & self.alive)
-
-    def of_session(self, session_id: str, since_us: int, until_us: int) -> Slots:
-        """Return the live slots of a session in a time range (`until_us` exclusive), ascending."""
-        slots = np.flatnonzero(self._is_named("sessions", session_id) & self.alive)
-        times_us = self.times_us[slots]
-        found: Slots = slots[(times_us >= since_us) & (times_us < until_us)]
-        return found
-
-    def windows(self, slots: Slots, reach: int) -> Slots:
-        """Return each slot among its neighbours in its session, by time and row: (m, 2 * reach + 1).
-
-        The slot is in the middle; -1 where there is no neighbour.
-        """
-        found: Slots = np.full((len(slots), 2 * reach + 1), -1, dtype=np.int64)
-        found[:, reach] = slots
-        for link, step in zip(_LINKS, (-1, 1), strict=True):
-            beside = self._arrays[link]
-            for place in range(reach + step, reach + step * (reach + 1), step):
-                last = found[:, place - step]
-                found[:, place] = np.where(last >= 0, beside[last], -1)
-        return found
-
-    def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
-        """Return, for each of `fingerprints` (m,), the live slots that have it (`record_fingerprint`), ascending."""
-        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
-
-    def metadata_of(self, slots: Slots) -> list[set[int]]:
-        """Return the metadata of each slot (m,), as `metadata.numbers_of` does."""
-        places = np.full(self.count, -1, dtype=np.int64)
-        places[slots] = np.arange(len(slots))
-        at = places[self._arrays["metadata_slots"]]
-        held: list[set[int]] = [set() for _ in slots]
-        for place, number in zip(at[at >= 0].tolist(), self._arrays["metadata_values"][at >= 0].tolist(), strict=True):
-            held[place].add(number)
-        return held
-
-    def count_by(self, column: Literal["kind", "source"]) -> dict[str, int]:
-        """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
-        if column not in ("kind", "source"):
-            raise InvalidInputError("column", f"{column!r} is neither kind nor source")
-        places, names = (self.kinds, KINDS) if column == "kind" else (self.sources, SOURCES)
-        counts = np.bincount(places[self.alive], minlength=len(names)).tolist()
-        return {name: count for name, count in sorted(zip(names, counts, strict=True)) if count}
-
-    def time_span(self) -> tuple[datetime | None, datetime | None]:
-        """Return the times of the oldest and the newest memory, None without memories."""
-        times = self.times_us[self.alive]
-        return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
-
-    def _conditions(self, chosen: MemoryFilter, excluded: Sequence[int]) -> Iterator[Mask]:
-        if chosen.kinds:
-            yield _is_any(self.kinds, KINDS, chosen.kinds)
-        if chosen.sources:
-            yield _is_any(self.sources, SOURCES, chosen.sources)
-        if chosen.provenance:
-            yield _is_any(self._arrays["provenances"], PROVENANCES, chosen.provenance)
-        if chosen.since is not None or chosen.until is not None:
-            yield self.within([(chosen.since, chosen.until)])
-        named = (chosen.session_id, chosen.run_id, chosen.channel_id, chosen.agent_id, chosen.type, chosen.phase)
-        for column, name in zip(_NAMED, named, strict=True):
-            if name is not None:
-                yield self._is_named(column, name)
-        if chosen.tags:
-            yield self._is_tagged(chosen.tags)
-        for numbers in wanted_numbers(chosen.metadata):
-            yield self._has_any("metadata_slots", self._arrays["metadata_values"], list(numbers))
-        if chosen.min_quality is not None:
-            yield self.qualities >= chosen.min_quality
-        if chosen.exclude is not None:
-            yield from self._exclusions(chosen.exclude, excluded)
-
-    def _exclusions(self, exclude: Exclusion, excluded: Sequence[int]) -> Iterator[Mask]:
-        if exclude.since is not None:
-            yield self.times_us < microseconds(exclude.since, "exclude.since")
-        for column, names in (("sessions", exclude.sessions), ("runs", exclude.runs)):
-            numbers = [number for name in names if (number := self._names.get(name)) is not None]
-            yield ~np.isin(self._arrays[column], numbers)
-        slots = self.slots(excluded)
-        others = np.ones(self.count, dtype=np.bool_)
-        others[slots[slots >= 0]] = False
-        yield others
-
-    def _is_named(self, column: str, name: str) -> Mask:
-        number = self._names.get(name)
-        if number is None:
-            return np.zeros(self.count, dtype=np.bool_)
-        is_named: Mask = self._arrays[column] == number
-        return is_named
-
-    def _is_tagged(self, tags: Sequence[str]) -> Mask:
-        numbers = [number for tag in tags if (number := self._names.get(tag)) is not None]
-        return self._has_any("tag_slots", self._arrays["tag_names"], numbers)
-
-    def _has_any(self, slots: str, values: npt.NDArray[Any], chosen: list[int]) -> Mask:
-        """Return which slots (n,) stand beside any of the `chosen` values."""
-        found = np.zeros(self.count, dtype=np.bool_)
-        found[self._arrays[slots][are_any(values, chosen)]] = True
-        return found
 
 
 class Columns:
@@ -264,7 +81,7 @@ class Columns:
         self._words = words
         self._word_bits = WordBits()
         self._columns: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _TYPES.items()}
-        self._links: dict[str, Column[np.int32]] = {name: _column(np.int32) for name in _LINKS}
+        self._links: dict[str, Column[np.int32]] = {name: _column(np.int32) for name in LINKS}
         self._alive: Column[np.bool_] = _column(np.bool_)
         self._pairs: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _PAIRS.items()}
         self._names: dict[str, int] = {}
@@ -364,20 +181,20 @@ class Columns:
         for to, of in _BESIDE:
             slots = self._pairs[to].view()
             pairs |= {to: moved[slots[alive[slots]]], of: self._pairs[of].view()[alive[slots]]}
-        used = np.unique(np.concatenate([pairs["tag_names"], *(values[name] for name in _NAMED)]))
-        used = used[used != _NO_NAME]
-        renumbered = np.full(len(self._names) + 1, _NO_NAME, dtype=np.int32)  # the last is that of no name
+        used = np.unique(np.concatenate([pairs["tag_names"], *(values[name] for name in NAMED)]))
+        used = used[used != NO_NAME]
+        renumbered = np.full(len(self._names) + 1, NO_NAME, dtype=np.int32)  # the last is that of no name
         renumbered[used] = np.arange(len(used))
         names = list(self._names)
         self._names = {names[number]: place for place, number in enumerate(used.tolist())}
-        for name in _NAMED:
+        for name in NAMED:
             values[name] = renumbered[values[name]]
         self._columns = {name: Column(values[name]) for name in _TYPES}
         self._alive = Column(np.ones(len(kept), dtype=np.bool_))
         pairs["tag_names"] = renumbered[pairs["tag_names"]]
         self._pairs = {name: Column(pairs[name]) for name in _PAIRS}
-        self._links = {name: Column(np.full(len(kept), -1, dtype=np.int32)) for name in _LINKS}
-        self._link(np.flatnonzero(values["sessions"] != _NO_NAME))
+        self._links = {name: Column(np.full(len(kept), -1, dtype=np.int32)) for name in LINKS}
+        self._link(np.flatnonzero(values["sessions"] != NO_NAME))
         self._equal = Sorted.of(values["fingerprints"])
         self.vectors.close()
         self.vectors, self._words = self.vectors.keep(kept), self._words.keep(kept)
@@ -392,12 +209,12 @@ class Columns:
 
     def _take(self, arrays: LoadedArrays) -> None:
         count = len(arrays["rows"])
-        own = [*_TYPES, *_LINKS, "alive"]
+        own = [*_TYPES, *LINKS, "alive"]
         pairs_differ = any(len(arrays[to]) != len(arrays[of]) for to, of in _BESIDE)
         if pairs_differ or any(arrays[name].shape != (count,) for name in own):
             raise ValueError("the arrays differ in length")
         self._columns = {name: _column(type_, arrays[name]) for name, type_ in _TYPES.items()}
-        self._links = {name: _column(np.int32, arrays[name]) for name in _LINKS}
+        self._links = {name: _column(np.int32, arrays[name]) for name in LINKS}
         self._alive = _column(np.bool_, arrays["alive"])
         self._pairs = {name: _column(type_, arrays[name]) for name, type_ in _PAIRS.items()}
         self._names = {name: number for number, name in enumerate(_names_of.decode(arrays["names"].tobytes()))}
@@ -476,7 +293,7 @@ class Columns:
             now, column = np.array(values, dtype=type_), self._columns[name]
             if not np.array_equal(column.view()[slots], now):
                 column.set(slots, now)
-        self._link(slots[self._columns["sessions"].view()[slots] == _NO_NAME])
+        self._link(slots[self._columns["sessions"].view()[slots] == NO_NAME])
         return sessions | set(self._columns["sessions"].view()[slots].tolist())
 
     def _set_vectors(self, vectored: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
@@ -577,11 +394,11 @@ class Columns:
         )
 
     def _number(self, name: str | None) -> int:
-        return _NO_NAME if name is None else self._names.setdefault(name, len(self._names))
+        return NO_NAME if name is None else self._names.setdefault(name, len(self._names))
 
     def _relink(self, sessions: set[int]) -> None:
         """Rebuild the links of these sessions."""
-        sessions.discard(_NO_NAME)
+        sessions.discard(NO_NAME)
         if not sessions:
             return
         is_changed = np.zeros(len(self._names) + 1, dtype=np.bool_)  # the last is that of no session
@@ -596,8 +413,8 @@ class Columns:
         rows, times, sessions = (self._columns[name].view()[slots] for name in ("rows", "times_us", "sessions"))
         order = np.lexsort((rows, times, sessions))
         slots, sessions = slots[order], sessions[order]
-        is_next = (sessions[1:] == sessions[:-1]) & (sessions[1:] != _NO_NAME)
-        for name, step in zip(_LINKS, (1, -1), strict=True):
+        is_next = (sessions[1:] == sessions[:-1]) & (sessions[1:] != NO_NAME)
+        for name, step in zip(LINKS, (1, -1), strict=True):
             beside = np.full(len(slots), -1, dtype=np.int32)
             to, of = (beside[1:], slots[:-1]) if step > 0 else (beside[:-1], slots[1:])
             to[is_next] = of[is_next]
@@ -637,10 +454,3 @@ def untitled_fingerprints(text: str) -> list[int]:
 
 def _column(type_: type[np.generic], values: npt.NDArray[Any] | None = None) -> Column[Any]:
     return Column(np.empty(0, dtype=type_) if values is None else np.asarray(values, dtype=type_))
-
-
-def _is_any(places: npt.NDArray[np.uint8], names: Sequence[str], chosen: Sequence[str]) -> Mask:
-    found = np.zeros(len(places), dtype=np.bool_)
-    for name in set(chosen).intersection(names):
-        found |= places == names.index(name)
-    return found

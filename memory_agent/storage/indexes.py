@@ -129,9 +129,13 @@ class VectorIndex(Protocol):
 
 
 class WordView(Protocol):
-    """The words at one moment. Thread-safe. `lengths` (n,) are the words of each slot, negative for a dead one."""
+    """The words at one moment. Thread-safe.
+
+    `lengths` (n,) are the words of each slot, negative for a dead one, `total` those of all live ones.
+    """
 
     lengths: npt.NDArray[np.int32]
+    total: int
 
     def scores(self, words: Sequence[str]) -> Scores:
         """Return BM25 (n,), 0 where a memory shares none of `words` (`terms.query_words`)."""

@@ -63,7 +63,7 @@ class PostingsView:
     ) -> None:
         """Take the parts of an index whose first slots have `lengths` (n,); terms and tail may grow meanwhile."""
         self._base, self._tail, self._terms = base, tail, terms
-        self.lengths, self._live, self._total = lengths, live, total
+        self.lengths, self._live, self.total = lengths, live, total
         self._has_dead = has_dead
 
     def scores(self, words: Sequence[str]) -> Scores:
@@ -143,7 +143,7 @@ class PostingsView:
     @cached_property
     def _norms(self) -> npt.NDArray[np.float32]:
         """What is added to a count in the denominator of BM25, (n,): infinite for dead slots."""
-        mean = max(self._total, 1) / max(self._live, 1)
+        mean = max(self.total, 1) / max(self._live, 1)
         norms = self.lengths.astype(np.float32)
         norms *= _SATURATION * _LENGTH_SHARE / mean
         norms += _SATURATION * (1 - _LENGTH_SHARE)

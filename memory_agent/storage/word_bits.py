@@ -22,6 +22,7 @@ from memory_agent.storage.products import Bits, products_with_signs
 from memory_agent.storage.ranges import ABSENT, Counts, Ranges, RangesView
 
 _STEPS = 127  # of the largest component of a query's word
+_LEAST = 1e-6  # of that component: below, a word has no direction
 
 
 class WordBitsView:
@@ -49,15 +50,15 @@ class WordBitsView:
     def similarities(self, query_words: npt.NDArray[np.floating[Any]], slots: Slots) -> Scores:
         """Return the similarity of each of `query_words` (q, d) to the nearest word of each slot: (q, m), -1 to 1.
 
-        It is the inner product with the signs of that word, over sqrt(d), off by at most .002; NaN where no words are
-        known, or none of d dimensions.
+        It is the inner product with the signs of that word, over sqrt(d), off by .001; NaN where no words are known, or
+        none of d dimensions.
         """
         found = np.full((len(query_words), len(slots)), np.nan)
         bits, counts = self.of(slots)
         has_words = counts > 0
         if not has_words.any() or not len(query_words) or 8 * bits.shape[1] != query_words.shape[1]:
             return found
-        largest = np.abs(query_words).max(axis=1, keepdims=True).astype(np.float32)
+        largest = np.maximum(np.abs(query_words).max(axis=1, keepdims=True), _LEAST, dtype=np.float32)
         steps = np.rint(query_words * (_STEPS / largest)).astype(np.int8)
         starts = np.cumsum(counts[has_words]) - counts[has_words]
         best = np.maximum.reduceat(products_with_signs(steps, bits), starts, axis=0)

@@ -122,7 +122,7 @@ def _answered(history: History, answers: Sequence[object]) -> Iterator[tuple[Que
 
 
 def _case(user: str, user_id: str, question: Question, answer: str, memory: Memory, embedder: Embedder) -> Case:
-    result = memory.recall(question.text, _SHOWN, reference_time=question.asked_at)
+    result = memory.recall(question.text, _SHOWN, reference_time=question.asked_at, min_relevance=0.0)
     shown = memory.get([one.record.id for one in result.memories], with_embedding=True)
     return Case(
         user=user,

@@ -34,7 +34,7 @@ _WARM_UP = 20
 _TOP_K = 10
 _TOLERANCE = 1e-3  # vectors are stored as float16
 _SETTINGS = Settings(
-    recall=RecallSettings(centering=False, dates="ignore"),
+    recall=RecallSettings(dates="ignore"),
     learning=LearningSettings(mode="off"),
 )
 
@@ -91,7 +91,7 @@ def _compare(memory: Memory, asked: Sequence[Asked], name: str, chosen: MemoryFi
     for text, cosines in asked:
         without_s.append(_seconds(memory, text, None))
         within_s.append(_seconds(memory, text, chosen))
-        found = memory.recall(text, _TOP_K, filter=chosen, mode="vector").memories
+        found = memory.recall(text, _TOP_K, filter=chosen, mode="vector", min_relevance=0.0).memories
         right.append(_recall([one.score or 0.0 for one in found], np.sort(cosines[passing])[::-1][:_TOP_K]))
     return {
         "filter": name,

@@ -119,7 +119,7 @@ def _teach(folder: Path, embedder: Embedder) -> None:
     """Replay as many runs as the learner holds, each using the first memory it was shown."""
     with _opened(folder, embedder, "auto") as memory:
         for question in queries(CAPACITY, seed=4_000):
-            result = memory.recall(question, _TOP_K, deadline_ms=60_000)
+            result = memory.recall(question, _TOP_K, deadline_ms=60_000, min_relevance=0.0)
             memory.feedback(result.recall_id, [result.memories[0].record.id], 1.0)
 
 
@@ -130,7 +130,7 @@ def _opened(folder: Path, embedder: Embedder, mode: Any) -> Iterator[Memory]:
 
 
 def _ask(memory: Memory, question: str) -> None:
-    result = memory.recall(question, _TOP_K, deadline_ms=60_000)
+    result = memory.recall(question, _TOP_K, deadline_ms=60_000, min_relevance=0.0)
     assert len(result.memories) == _TOP_K
     assert not result.degraded, result.degraded
 

@@ -143,7 +143,7 @@ def _lived(memory: Memory, top_k: int) -> Iterator[Shown]:
         work = _WORKS[number % len(_WORKS)]
         words = _WORDINGS[number // len(_WORKS) % len(_WORDINGS)].format(work.wish.format(number))
         now = _START + timedelta(hours=number + 1)
-        result = memory.recall(words, top_k, now=now, deadline_ms=60_000)
+        result = memory.recall(words, top_k, now=now, deadline_ms=60_000, min_relevance=0.0)
         used = [found.record.id for found in result.memories if found.record.id in answers[work]]
         memory.ingest(list(_run(number, work, words, result.recall_id, used, now)))
         yield _shown(result, answers[work])

@@ -12,7 +12,7 @@ from memory_agent.cli.sona import gain_sentence
 from memory_agent.trajectory import GateState, SonaStatus, Trajectory
 from ops.demo.recurring import Page
 from ops.demo.stage import PATIENCE_S, Stage, wait_until
-from ops.demo.standings import Standings, ended_as, plain_score, progress, rank_of, reasons, without_learning
+from ops.demo.standings import Standings, ended_as, progress, rank_of, reasons, without_learning
 from ops.demo.story import Event
 from relay import Publisher
 
@@ -107,13 +107,14 @@ def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
 def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
     before = without_learning(shown)
     stage.screen.listing(
-        ("now", "without", "score", "learned", "how it ended", "what came back"),
+        ("now", "without", "score", "learned", "relevance", "how it ended", "what came back"),
         [
             (
                 f"{place}",
                 f"{before.index(memory) + 1}",
                 f"{memory.sona_score:.2f}",
-                f"{memory.sona_score - plain_score(memory):+.2f}",
+                f"{memory.learned:+.2f}",
+                "-" if memory.relevance is None else f"{memory.relevance:.2f}",
                 ended_as(memory.record.quality_score),
                 f"{memory.record.run_id} {memory.record.text}",
             )

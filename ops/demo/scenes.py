@@ -109,10 +109,14 @@ def ask_as_somebody_else(stage: Stage) -> None:
     """Recall with one user's query as the other; check that the answer has nothing of the first."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} asks what {HEROINE} asked first", question)
-    result = stage.client(OTHER).recall(question, _ALL)
+    shown = stage.client(OTHER).recall(question, _ALL).memories
+    result = stage.client(OTHER).recall(question, _ALL, min_relevance=0.0)
     owners = {stage.story.owner_of(memory.record.run_id) for memory in result.memories}
     best = max((memory.score or 0.0 for memory in result.memories), default=0.0)
-    stage.screen.say(f"{len(result.memories)} memories, the nearest with a cosine of {best:.2f}")
+    stage.screen.say(
+        f"{len(shown)} memories bear on it; of any relevance there are {len(result.memories)}, the nearest with a "
+        f"cosine of {best:.2f}"
+    )
     stage.screen.promise(f"all of them are {OTHER}'s own: a memory never leaves its user's store", owners == {OTHER})
 
 
@@ -143,7 +147,9 @@ def _show_kept(stage: Stage) -> None:
         stats = stage.client(user).stats()
         dropped = sum(stats.events_dropped.values())
         stage.screen.say(f"{user:<6} {stats.memories:>3} memories, {dropped:>3} events dropped as noise")
-    planned = stage.client().recall(stage.story.request[0].text, _ALL, MemoryFilter(sources=("conductor_plan",)))
+    planned = stage.client().recall(
+        stage.story.request[0].text, _ALL, MemoryFilter(sources=("conductor_plan",)), min_relevance=0.0
+    )
     owners = {stage.story.owner_of(memory.record.run_id) for memory in planned.memories}
     stage.screen.promise(
         "what the conductor published as `system` went to the user whose run or session it was", owners == {HEROINE}

@@ -79,7 +79,7 @@ class Screen:
         """Print the memories of an answer, best first, with scores and how they ended."""
         table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("score", no_wrap=True)
-        table.add_column("cosine", justify="right", no_wrap=True)
+        table.add_column("relevance", justify="right", no_wrap=True)
         table.add_column("when", no_wrap=True, style="dim")
         table.add_column("how it ended", no_wrap=True)
         table.add_column("what came back", ratio=1)
@@ -125,7 +125,7 @@ class Screen:
         shown = textwrap.shorten(text, _TEXT_LINES * self._text_width, placeholder=" …")
         return (
             Text.assemble((f"{memory.sona_score:.2f} ", "bold"), (f"{bar:<{_BAR}}", "cyan")),
-            "-" if memory.score is None else f"{memory.score:.2f}",
+            "-" if memory.relevance is None else f"{memory.relevance:.2f}",
             age(record.timestamp, now),
             _ending(record.quality_score),
             Text.assemble((f"{record.run_id or record.source} ", "dim"), shown),
@@ -133,7 +133,7 @@ class Screen:
 
     @property
     def _text_width(self) -> int:
-        return max(24, self.console.width - _INDENT - 62)
+        return max(24, self.console.width - _INDENT - 65)
 
     def _print(self, what: RenderableType) -> None:
         self._emit(Padding(what, (0, 0, 0, _INDENT)))

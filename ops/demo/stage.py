@@ -74,7 +74,7 @@ class Stage:
     def patterns(self, user: str) -> list[RetrievedMemory]:
         """Return the patterns derived from a user's recurring runs."""
         kept = MemoryFilter(kinds=("pattern",), sources=("trajectory_outcome",))
-        found = self.client(user).recall("what comes again", _ALL, kept).memories
+        found = self.client(user).recall("what comes again", _ALL, kept, min_relevance=0.0).memories
         return [memory for memory in found if "run_ids" in memory.record.metadata]
 
     def wait_until_handled(self) -> None:

@@ -55,7 +55,7 @@ def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
 
 def plain_score(memory: RetrievedMemory) -> float:
     """Return the score without the learner's part."""
-    return memory.sona_score - float(memory.explanation["learned"])
+    return memory.sona_score - memory.learned
 
 
 def without_learning(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from memory_agent.settings import RENAMED, Settings
+from memory_agent.settings import REMOVED, RENAMED, Settings
 
 _OPEN_ENDED = {">= 0": "0 or more", "> 0": "above 0"}
 
@@ -42,7 +42,7 @@ def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> 
         "",
         "```toml",
         "[recall]",
-        "vector_weight = 0.6",
+        "vector_weight = 0.4",
         "",
         "[relay.broker]",
         'pub_bind = ["tcp://127.0.0.1:5555"]',
@@ -63,6 +63,16 @@ def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> 
     ]
     lines += ["", "| former name | name |", "|---|---|"]
     lines += [f"| `{former}` | `{present}` |" for former, present in RENAMED.items()]
+    lines += [
+        "",
+        "## Removed settings",
+        "",
+        "They have no effect; a warning says so.",
+        "",
+        "| setting | why |",
+        "|---|---|",
+    ]
+    lines += [f"| `{setting}` | {reason} |" for setting, reason in REMOVED.items()]
     lines += ["", "## Variables that are no settings", "", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in variables.items()]
     return "\n".join(lines) + "\n"

@@ -121,7 +121,12 @@ class Course:
     def _teach(self, memory: Memory, question: Question, other: Question) -> None:
         self._now += _APART
         result = memory.recall(
-            question.text, self._setup.shown, mode=self._mode, now=self._now, reference_time=question.asked_at
+            question.text,
+            self._setup.shown,
+            mode=self._mode,
+            now=self._now,
+            reference_time=question.asked_at,
+            min_relevance=0.0,
         )
         if self._arm.signal is None:
             return

@@ -156,7 +156,7 @@ def _tasks(runs: Sequence[AirlineRun], random: np.random.Generator) -> list[int]
 
 def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
     """Replay a run: recall, ingest its events, feed back its reward. With `shown` 0, only ingest."""
-    result = memory.recall(run.request, shown, now=now) if shown else None
+    result = memory.recall(run.request, shown, now=now, min_relevance=0.0) if shown else None
     events = events_of(run, _USER, now, () if result is None else (result.recall_id,))
     for start in range(0, len(events), _BATCH):
         memory.ingest(events[start : start + _BATCH], now=now + _APART / 2)
@@ -175,7 +175,7 @@ def _cited(result: RecallResult, run: AirlineRun, random: np.random.Generator) -
 def _recalled(memory: Memory, run: AirlineRun, past: Sequence[AirlineRun], now: datetime) -> list[AirlineRun]:
     """Return the past runs recalled for the request of `run`, best first."""
     by_id = {other.run_id: other for other in past}
-    result = memory.recall(run.request, _MEMORIES, now=now)
+    result = memory.recall(run.request, _MEMORIES, now=now, min_relevance=0.0)
     return [by_id[run_id] for run_id in distinct(found.record.run_id for found in result.memories) if run_id in by_id]
 
 

@@ -46,8 +46,8 @@ from memory_agent.signals.runs import read_run_sign
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec
 from memory_agent.storage.changes import Change, Changes
-from memory_agent.storage.columns import View
 from memory_agent.storage.derived import empty_columns
+from memory_agent.storage.view import View
 from memory_agent.trajectory import SonaStatus, Trajectory
 from memory_agent.verbs import BY_NAME, VERBS
 from relay import MalformedEventError, decode_event

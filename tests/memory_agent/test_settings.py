@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from memory_agent.errors import SettingsError
-from memory_agent.settings import RENAMED, Settings, load_settings
+from memory_agent.settings import REMOVED, RENAMED, Settings, load_settings
 
 
 def written(folder: Path, text: str) -> Path:
@@ -123,6 +123,39 @@ def test_every_renamed_setting_leads_to_one_that_exists() -> None:
         for name in present.split("."):
             tree = tree[name]
         assert former not in RENAMED.values()
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "overrides"),
+    [
+        ("[recall]\ncentering = false\nvector_weight = 0.25\n", {}, {}),
+        ("[recall]\nvector_weight = 0.25\n", {"MEMORY_AGENT_RECALL__CENTERING": "false"}, {}),
+        ("", {"MEMORY_AGENT_RECALL": "{centering = true, vector_weight = 0.25}"}, {}),
+        ("[recall]\nvector_weight = 0.25\n", {}, {"recall.centering": "no value that it ever had"}),
+        ("[recall]\ncentering = 1\n", {"MEMORY_AGENT_RECALL__CENTERING": "1"}, {"recall.vector_weight": 0.25}),
+    ],
+)
+def test_a_removed_setting_is_left_out_with_one_warning(
+    tmp_path: Path, text: str, environment: dict[str, str], overrides: dict[str, object]
+) -> None:
+    with pytest.warns(FutureWarning, match=r"recall\.centering was removed and has no effect") as caught:
+        settings = load_settings(written(tmp_path, text), environment, overrides)
+    assert settings == load_settings(None, {}, {"recall.vector_weight": 0.25})
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+
+
+def test_a_caller_may_take_the_warning_of_a_removed_setting(tmp_path: Path) -> None:
+    said: list[str] = []
+    load_settings(written(tmp_path, "[recall]\ncentering = false\nalpha = 0.2\n"), {}, warn=said.append)
+    assert [message.split()[1] for message in said] == ["recall.alpha", "recall.centering"]
+
+
+def test_no_setting_is_both_removed_and_present() -> None:
+    present = msgspec.to_builtins(Settings())
+    for setting in REMOVED:
+        table, name = setting.split(".")
+        assert name not in present[table]
+        assert setting not in RENAMED
 
 
 def test_an_override_cannot_reach_into_a_value() -> None:

@@ -226,6 +226,16 @@ def test_a_setting_under_its_former_name_is_noted_and_followed(run: Run, run_jso
     assert (both.exit_code, both.stderr.split(":")[:2]) == (1, ["error", " setting recall.alpha"])
 
 
+def test_a_removed_setting_is_noted_and_left_out(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[recall]\ncentering = false\n")
+    for words in (("--config", str(file)), ("--set", "recall.centering=false")):
+        noted = run("recall", "x", *words, "--json")
+        assert noted.exit_code == 0
+        assert "note: setting recall.centering was removed" in noted.stderr
+        assert json.loads(noted.stdout)
+
+
 def test_a_file_of_settings_is_read_and_a_typo_in_it_is_named(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("[recall]\nmode = 'lexical'\n")

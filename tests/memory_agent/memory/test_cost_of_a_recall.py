@@ -19,7 +19,7 @@ from ops.bench.texts import events, passages, queries
 
 MEMORIES = 2_000
 ASKED = 12
-WARM_UP = 25  # from 20 queries on, they are centred
+WARM_UP = 5
 
 SELECTING = """
 import time

@@ -56,7 +56,7 @@ def sample(number: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
     """Read-only. Few candidates per side, so that a filter cannot succeed by taking everything."""
-    recall = RecallSettings(candidates=20, centering=False)
+    recall = RecallSettings(candidates=20)
     with Memory.open(tmp_path_factory.mktemp("filters") / "a", embedder=embedder, recall_settings=recall) as memory:
         assert memory.ingest([sample(number) for number in range(COUNT)], now=NOW).kept == COUNT
         yield memory

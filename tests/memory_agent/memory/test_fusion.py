@@ -6,84 +6,79 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.recall.fusion import best_first, effective_weight, fuse, highest, places_of
+from memory_agent.recall import fusion as formula
+from memory_agent.recall.fusion import best_first, fuse, highest, lexical_share, places_of
 from memory_agent.storage.indexes import Scores
 
 cosine = st.floats(-1.0, 1.0, width=32)
+words = st.floats(-0.5, 2.0, width=32)
 bm25 = st.one_of(st.just(0.0), st.floats(0.0078125, 40.0, width=32))
 alpha = st.floats(0.05, 0.95)
-pairs = st.lists(st.tuples(cosine, bm25), min_size=1, max_size=30)
+triples = st.lists(st.tuples(cosine, words, bm25), min_size=1, max_size=30)
 
 
-def columns(candidates: list[tuple[float, float]]) -> tuple[Scores, Scores]:
-    cosines, words = zip(*candidates, strict=True)
-    return np.array(cosines, dtype=np.float64), np.array(words, dtype=np.float64)
-
-
-def fused(cosines: Scores, words: Scores, weight: float) -> Scores:
-    best = float(words.max())
-    has_cosines = bool(np.isfinite(cosines).any())
-    return fuse(cosines, words, effective_weight(weight, has_cosines, best), best)
+def columns(candidates: list[tuple[float, float, float]]) -> tuple[Scores, Scores, Scores]:
+    """Return cosines, late interaction and BM25 as shares."""
+    cosines, met, lexical = (np.array(part, dtype=np.float64) for part in zip(*candidates, strict=True))
+    return cosines, met, lexical_share(lexical, float(lexical.max()))
 
 
 def order(scores: Scores) -> list[int]:
     return best_first(scores, np.arange(scores.size), scores.size).tolist()
 
 
-@given(pairs, alpha)
-def test_scores_are_the_weighted_sum_of_cosine_and_share_of_the_best_match(
-    candidates: list[tuple[float, float]], weight: float
+@given(triples, alpha)
+def test_scores_are_the_weighted_sum_of_cosine_and_words(
+    candidates: list[tuple[float, float, float]], weight: float
 ) -> None:
-    cosines, words = columns(candidates)
-    scores = fused(cosines, words, weight)
-    if words.any():
-        assert np.allclose(scores, weight * cosines + (1 - weight) * words / words.max())
-    else:
-        assert np.array_equal(scores, cosines)
+    cosines, met, shares = columns(candidates)
+    by_words = (met + formula._BM25 * shares) / (1 + formula._BM25)
+    assert np.allclose(fuse(cosines, met, shares, weight), weight * cosines + (1 - weight) * by_words)
 
 
-@given(st.lists(bm25, min_size=1, max_size=30), alpha)
-def test_without_vectors_the_order_is_that_of_the_words(words: list[float], weight: float) -> None:
-    values = np.array(words)
-    assert order(fused(np.full(values.size, np.nan), values, weight)) == order(values)
+@given(st.lists(bm25, min_size=1, max_size=30))
+def test_shares_are_those_of_the_best_match(lexical: list[float]) -> None:
+    shares = lexical_share(np.array(lexical), max(lexical))
+    assert shares.max() == (1.0 if any(lexical) else 0.0)
+    assert shares.min() >= 0.0
+    assert order(shares) == order(np.array(lexical)) or len(set(lexical)) < len(lexical)
 
 
-@given(pairs, alpha)
+@given(triples, alpha)
 def test_a_memory_without_vector_counts_as_an_average_one_and_not_as_the_worst(
-    candidates: list[tuple[float, float]], weight: float
+    candidates: list[tuple[float, float, float]], weight: float
 ) -> None:
-    cosines, words = columns([*candidates, (0.0, 0.0), (0.0, 1.0)])
+    cosines, met, shares = columns([*candidates, (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)])
     cosines[-2] = np.nan
-    present = np.isfinite(cosines)
-    scores = fused(cosines, words, weight)
+    scores = fuse(cosines, met, shares, weight)
     assert np.isfinite(scores).all()
-    assert np.isclose(scores[-2], weight * cosines[present].mean())
+    assert np.isclose(scores[-2], weight * np.nanmean(cosines))
 
 
-@given(pairs, alpha, st.data())
-def test_a_better_cosine_never_ranks_a_memory_lower(
-    candidates: list[tuple[float, float]], weight: float, data: st.DataObject
+@given(triples, alpha, st.sampled_from([0, 1, 2]), st.data())
+def test_a_better_part_never_ranks_a_memory_lower(
+    candidates: list[tuple[float, float, float]], weight: float, part: int, data: st.DataObject
 ) -> None:
-    cosines, words = columns(candidates)
-    place = data.draw(st.integers(0, cosines.size - 1))
-    before = order(fused(cosines, words, weight)).index(place)
-    cosines[place] += data.draw(st.floats(0.0, 1.0))
-    assert order(fused(cosines, words, weight)).index(place) <= before
+    parts = columns(candidates)
+    place = data.draw(st.integers(0, len(candidates) - 1))
+    before = order(fuse(*parts, weight)).index(place)
+    parts[part][place] += data.draw(st.floats(0.0, 1.0))
+    assert order(fuse(*parts, weight)).index(place) <= before
 
 
-@given(pairs, alpha)
+@given(triples, alpha)
 def test_the_order_does_not_depend_on_the_order_of_the_candidates(
-    candidates: list[tuple[float, float]], weight: float
+    candidates: list[tuple[float, float, float]], weight: float
 ) -> None:
-    cosines, words = columns(candidates)
-    rows = np.arange(cosines.size)
+    parts = columns(candidates)
+    rows = np.arange(len(candidates))
     shuffled = rows.copy()
     np.random.default_rng(len(candidates)).shuffle(shuffled)
-    straight = rows[best_first(fused(cosines, words, weight), rows, 10)]
-    mixed_scores = fused(cosines[shuffled], words[shuffled], weight)
-    mixed = shuffled[best_first(mixed_scores, shuffled, 10)]
-    if cosines.size == np.unique(np.round(fused(cosines, words, weight), 9)).size:
-        assert straight.tolist() == mixed.tolist()
+    scores = fuse(*parts, weight)
+    mixed_scores = fuse(*(part[shuffled] for part in parts), weight)
+    if rows.size == np.unique(np.round(scores, 9)).size:
+        mixed = shuffled[best_first(mixed_scores, shuffled, 10)]
+        assert rows[best_first(scores, rows, 10)].tolist() == mixed.tolist()
 
 
 def test_of_equal_scores_the_newer_memory_comes_first() -> None:

@@ -25,6 +25,7 @@ from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.deadline import REASONS
+from memory_agent.recall.fusion import fuse
 from memory_agent.records import Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings
 
@@ -75,10 +76,12 @@ def test_hybrid_finds_by_meaning_and_by_word_and_explains_itself(filled: Memory)
     assert best.lexical_score is not None
     assert "**race**" in best.highlights[0]
     parts = best.explanation
-    assert math.isclose(parts["fused"], 0.6 * parts["vector"] + 0.4 * parts["lexical"], abs_tol=1e-6)
+    sides = (np.array([parts[name]]) for name in ("vector", "words", "lexical"))
+    assert parts["fused"] == pytest.approx(fuse(*sides, parts["alpha"])[0])
+    assert parts["near"] >= parts["words"] > 0
     whole = parts["fused"] + parts["date_boost"] + parts["context"] + parts["contiguity"] - parts["likeness"]
     assert math.isclose(best.sona_score, whole, abs_tol=1e-6)
-    assert (parts["alpha"], parts["filter"]) == (0.6, "none")
+    assert (parts["alpha"], parts["filter"]) == (RecallSettings().vector_weight, "none")
 
 
 def test_meaning_is_found_without_a_shared_word(filled: Memory) -> None:
@@ -95,7 +98,7 @@ def test_words_alone_answer_the_lexical_mode(filled: Memory) -> None:
     assert result.degraded == ()
 
 
-def test_the_score_is_the_raw_cosine_also_once_queries_are_centred(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_score_is_the_cosine_however_often_is_asked(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(number) for number in range(8)], now=NOW)
         for number in range(25):
@@ -103,24 +106,9 @@ def test_the_score_is_the_raw_cosine_also_once_queries_are_centred(tmp_path: Pat
         result = memory.recall(SUBJECTS[1], top_k=8, mode="vector", with_embedding=True)
         query = embedder.embed_query(SUBJECTS[1])
         for found in result.memories:
-            assert found.explanation["centred"] is True
+            assert found.explanation["centred"] is False
             assert found.score == pytest.approx(float(np.dot(found.record.embedding or [], query)), abs=1e-3)
         assert [m.sona_score for m in result.memories] == sorted((m.sona_score for m in result.memories), reverse=True)
-
-
-def test_the_mean_of_the_queries_outlives_the_process(tmp_path: Path, embedder: Embedder) -> None:
-    def centred(memory: Memory) -> bool:
-        return bool(memory.recall("login", top_k=1).memories[0].explanation["centred"])
-
-    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
-        memory.ingest([message(1)], now=NOW)
-        assert not any(centred(memory) for _ in range(20))
-        assert centred(memory)
-    with Memory.open(tmp_path / "a", embedder=embedder) as memory:
-        assert centred(memory)
-    raw = RecallSettings(centering=False)
-    with Memory.open(tmp_path / "a", embedder=embedder, recall_settings=raw) as memory:
-        assert not centred(memory)
 
 
 def test_recalls_are_counted_on_the_memories_that_answered(tmp_path: Path, embedder: Embedder) -> None:

@@ -13,9 +13,10 @@ from samples import NOW, WORD_BYTES, tables
 from memory_agent.metadata import numbers_of
 from memory_agent.records import Embedding, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage.changes import Change, Changes, Words
-from memory_agent.storage.columns import Columns, View, record_fingerprint
+from memory_agent.storage.columns import Columns, record_fingerprint
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.terms import asks
+from memory_agent.storage.view import View
 
 REACH = 2
 

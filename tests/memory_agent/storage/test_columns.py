@@ -185,7 +185,7 @@ class ColumnsModel(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         fields=records,
-        vector=vectors,
+        found=vectors,
         is_new=st.booleans(),
         keeps_words=st.booleans(),
         follow=st.booleans(),
@@ -194,14 +194,14 @@ class ColumnsModel(RuleBasedStateMachine):
         self,
         data: st.DataObject,
         fields: dict[str, Any],
-        vector: int | None,
+        found: Embedded | None,
         is_new: bool,
         keeps_words: bool,
         follow: bool,
     ) -> None:
         """Replace a memory by its id; one that is new is added."""
         record = memory(**fields, event_id="e-9", times_recalled=3)
-        row, given = None, None if vector is None else VECTORS[vector]
+        row = None
         if self.records and not is_new:
             row = self.some_row(data)
             old = self.records[row]
@@ -210,19 +210,19 @@ class ColumnsModel(RuleBasedStateMachine):
         else:
             record = msgspec.structs.replace(record, event_id=None)
         with self.store.batch() as batch:
-            stored = batch.upsert(record, given)
+            self.name_words(batch)
+            stored = batch.upsert(record, found)
         if row is None:
             row = self.store.row_of_id(record.id)
             assert row is not None
             assert stored == record
+            self.expect(row, found)
         else:
             usage = {name: getattr(old, name) for name in ("event_id", "times_recalled", "last_recalled_at", "utility")}
             assert stored == msgspec.structs.replace(record, **usage)
-            if texts_of(old) != texts_of(record):
-                self.vectors.pop(row, None)
+            if texts_of(old) != texts_of(record) or (found is not None and row not in self.vectors):
+                self.expect(row, found)
         self.records[row] = stored
-        if given is not None:
-            self.vectors.setdefault(row, given)
         self.follow(batch.changes, follow)
 
     @precondition(lambda self: self.records)
@@ -350,7 +350,7 @@ def test_many_values_of_metadata_are_as_exact_as_few() -> None:
 def test_metadata_that_changed_alone_is_found_as_it_is_now(
     tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    record, columns = memory(metadata=before), Columns(VectorTable(), Postings())
+    record, columns = memory(metadata=before), Columns(tables(), Postings())
     with Store.open(tmp_path, SMALL) as store:
         for metadata in (before, after):
             record = msgspec.structs.replace(record, metadata=metadata)
@@ -378,7 +378,7 @@ def test_metadata_of_a_former_store_is_found_and_its_event_type_is_the_type(tmp_
             of_event, by_hand = (record for _, record in snapshot.scan())
             assert (of_event.type, of_event.phase, of_event.updated_at) == ("chat.user_msg", None, None)
             assert by_hand.type is None
-            columns = Columns(VectorTable(), Postings())
+            columns = Columns(tables(), Postings())
             columns.apply(snapshot.contents())
     records = {1: of_event, 2: by_hand}
     for chosen in (MemoryFilter(type="chat.user_msg"), MemoryFilter(metadata={"host.name": "staging"})):

@@ -1,0 +1,104 @@
+"""How likely it is that a memory bears on the query: one number from 0 to 1, with one meaning in every mode. Pure.
+
+    s_i          = cosine + near + .4 held^2 - .03 ln(T / 20,000)
+    e_i          = 13 (s_i - .832)
+    relevance_i  = sigma((e_i + max(e_i, min(E, 3))) / 2)    E = the best e among the candidates, requests left out
+
+`near` is how near the query's words are to those of the memory and its neighbours, `held` the share of them that the
+memory itself has (`late_interaction`), T the tokens of all memories that may answer: the best of more text is better by
+chance. One good memory vouches for the others of its answer, since evidence is often said in other words: each memory
+by itself loses 9 points of R@10 at the same refusal. But it vouches with 3 at most, or it would take everything along.
+Without word vectors, without words or without a vector, another line with its own slope and centre says the same
+(`Line`). A mode decides who is a candidate, and nothing here.
+
+It is calibrated between the evidence of questions and what stores that know nothing of a question answer (decision
+0036), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no
+probability of being *the* evidence, of which there is a tenth as much in one data set as in another.
+
+Shapes: n memories.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.storage.indexes import Scores
+
+CALIBRATED_MODEL = "all-MiniLM-L6-v2"
+"""The model whose cosines and word vectors the constants are for: those of E5 lie between .7 and .9 for anything."""
+
+_TOKENS_PER_WORD = 1.3
+_USUAL_TOKENS = 20_000
+_LEAST_TOKENS = 16  # of a memory: shorter ones are not discounted
+_SHRINKAGE = 8.0  # of rarity held by chance, in square roots of the query's
+
+
+class Line(NamedTuple):
+    """A logit from a sum of parts: `slope` (sum - `centre`), where the sum loses `growth` per unit of ln T."""
+
+    slope: float
+    centre: float
+    growth: float
+
+
+# Fitted on LoCoMo, BEAM, SWE and airline runs (decision 0036); `python -m ops.bench.relevance` fits them again.
+ALL = Line(13.0, 0.832, 0.03)
+NO_WORD_VECTORS = Line(16.7, 0.52, 0.03)
+NO_WORDS = Line(21.1, 0.4, 0.02)
+NO_VECTOR = Line(14.7, 0.34, 0.03)
+_HELD = 0.4
+_SAID, _SAID_NEARBY = 0.2, 0.3  # without word vectors
+_GAIN, _LENGTH = 3.0, 0.05  # without a vector
+_MOST_VOUCHED = 3.0  # at 2, 1 point of R@10 is lost, at 4 an answer has .1 to .4 more memories
+
+
+class Parts(NamedTuple):
+    """What the relevance of memories is made of, each (n,) but the last two.
+
+    `cosines` are NaN without a vector, `near` is NaN without word vectors. `held` and `held_nearby` are the shares of
+    the query's rarity in words that the memory has, or it or a neighbour. `lengths` are words. `rarity` is that of the
+    whole query, 0 without words; `words` are those of all memories that may answer.
+    """
+
+    cosines: Scores
+    near: Scores
+    held: Scores
+    held_nearby: Scores
+    lengths: npt.NDArray[np.int32]
+    rarity: float
+    words: int
+
+
+def evidence(parts: Parts) -> Scores:
+    """Return the evidence of each memory by itself (n,), as a logit; NaN where nothing is known of it."""
+    size = np.log(max(parts.words, 1) * _TOKENS_PER_WORD / _USUAL_TOKENS)
+    if not parts.rarity:
+        return _logit(NO_WORDS, parts.cosines, size)
+    with_vectors = _logit(ALL, parts.cosines + parts.near + _HELD * parts.held**2, size)
+    said = parts.cosines + _SAID_NEARBY * parts.held_nearby + _SAID * parts.held**2
+    found = np.where(np.isnan(parts.near), _logit(NO_WORD_VECTORS, said, size), with_vectors)
+    return np.where(np.isnan(parts.cosines), _logit(NO_VECTOR, _by_words(parts), size), found)
+
+
+def relevance(evidence: Scores, best: float) -> Scores:
+    """Return the relevance (n,), 0 to 1, given the `best` evidence that vouches for all; NaN where there is none."""
+    logits = (evidence + np.maximum(evidence, min(best, _MOST_VOUCHED))) / 2
+    found: Scores = 1.0 / (1.0 + np.exp(-np.clip(logits, -40.0, 40.0)))
+    return found
+
+
+def _by_words(parts: Parts) -> Scores:
+    """Return the sum without a vector: the share of rarity met, less what a short query or long text has by chance."""
+    met = parts.rarity * (parts.held + parts.held_nearby) / 2
+    tokens = np.maximum(parts.lengths * _TOKENS_PER_WORD, _LEAST_TOKENS)
+    share = met / (parts.rarity + _SHRINKAGE * np.sqrt(parts.rarity))
+    by_words: Scores = _GAIN * share - _LENGTH * np.log(tokens / _LEAST_TOKENS)
+    return by_words
+
+
+def _logit(line: Line, sums: Scores, size: float) -> Scores:
+    found: Scores = line.slope * (sums - line.growth * size - line.centre)
+    return found

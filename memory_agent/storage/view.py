@@ -1,0 +1,215 @@
+"""One user's memories at one moment: what recall searches, filters and groups (`columns` publishes it).
+
+n = number of slots, dead ones included, m = number of slots or rows given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.metadata import wanted_numbers
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter
+from memory_agent.storage.changes import Rows
+from memory_agent.storage.codec import microseconds, time_of
+from memory_agent.storage.column import Sorted, are_any
+from memory_agent.storage.indexes import Mask, Slots, WordView
+from memory_agent.storage.passage_vectors import PassageView
+from memory_agent.storage.word_bits import WordBitsView
+
+Span = tuple[datetime | None, datetime | None]
+"""A time range: since (inclusive), until (exclusive); None where it is open."""
+
+LINKS = ("previous", "following")
+"""The slots beside a memory in its session, -1 for none."""
+NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
+"""The columns that hold names as numbers."""
+NO_NAME = -1
+"""The number of a name that a memory does not have."""
+
+
+class View:
+    """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
+
+    `asks` says whose texts end with a question. `qualities` are NaN where there is none; `kinds` and `sources` are
+    places in `records.KINDS` and `records.SOURCES`.
+    Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
+    `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        names: Mapping[str, int],
+        slot_of: tuple[int, npt.NDArray[np.int32]],
+        equal: Sorted,
+        indexes: tuple[PassageView, WordView, WordBitsView],
+        counts: tuple[int, int],
+        stamps: tuple[str, str],
+    ) -> None:
+        self.rows: Rows = arrays["rows"]
+        self.alive: Mask = arrays["alive"]
+        self.times_us: npt.NDArray[np.int64] = arrays["times_us"]
+        self.updated_us: npt.NDArray[np.int64] = arrays["updated_us"]
+        self.fingerprints: npt.NDArray[np.int64] = arrays["fingerprints"]
+        self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
+        self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
+        self.sources: npt.NDArray[np.uint8] = arrays["sources"]
+        self.asks: Mask = arrays["asks"]
+        self.vectors, self.words, self.word_bits = indexes
+        self.live, self.applied = counts
+        self.stamp, self.words_stamp = stamps
+        self._arrays = arrays
+        self._names = names
+        self._first_row, self._slot_of = slot_of
+        self._equal = equal
+
+    @property
+    def count(self) -> int:
+        """n, dead slots included."""
+        return len(self.rows)
+
+    def slots(self, rows: Sequence[int] | Rows) -> Slots:
+        """Return the slot (m,) of each row, -1 where there is no memory."""
+        positions = np.asarray(rows, dtype=np.int64) - self._first_row
+        is_known = (positions >= 0) & (positions < len(self._slot_of))
+        found: Slots = np.full(positions.shape, -1, dtype=np.int64)
+        found[is_known] = self._slot_of[positions[is_known]]
+        return found
+
+    def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
+        """Return which slots (n,) are alive and pass the filter, exactly; None where the filter restricts nothing.
+
+        `min_score` is left to the caller, and so is the search for the rows of the events and records that the filter
+        excludes: `excluded` (`Store.excluded_rows`). Raises `InvalidInputError` for a time without zone.
+        """
+        passing: Mask | None = None
+        for part in () if filter is None else self._conditions(filter, excluded):
+            passing = part & self.alive if passing is None else np.logical_and(passing, part, out=passing)
+        return passing
+
+    def within(self, spans: Iterable[Span]) -> Mask:
+        """Return which slots (n,) are alive and in any of the spans. Raises `InvalidInputError` as `mask` does."""
+        found = np.zeros(self.count, dtype=np.bool_)
+        for since, until in spans:
+            inside = self.alive.copy()
+            if since is not None:
+                inside &= self.times_us >= microseconds(since, "since")
+            if until is not None:
+                inside &= self.times_us < microseconds(until, "until")
+            found |= inside
+        return found
+
+    def of_run(self, run_id: str) -> Slots:
+        """Return the live slots of a run, ascending."""
+        return np.flatnonzero(self._is_named("runs", run_id) & self.alive)
+
+    def of_session(self, session_id: str, since_us: int, until_us: int) -> Slots:
+        """Return the live slots of a session in a time range (`until_us` exclusive), ascending."""
+        slots = np.flatnonzero(self._is_named("sessions", session_id) & self.alive)
+        times_us = self.times_us[slots]
+        found: Slots = slots[(times_us >= since_us) & (times_us < until_us)]
+        return found
+
+    def windows(self, slots: Slots, reach: int) -> Slots:
+        """Return each slot among its neighbours in its session, by time and row: (m, 2 * reach + 1).
+
+        The slot is in the middle; -1 where there is no neighbour.
+        """
+        found: Slots = np.full((len(slots), 2 * reach + 1), -1, dtype=np.int64)
+        found[:, reach] = slots
+        for link, step in zip(LINKS, (-1, 1), strict=True):
+            beside = self._arrays[link]
+            for place in range(reach + step, reach + step * (reach + 1), step):
+                last = found[:, place - step]
+                found[:, place] = np.where(last >= 0, beside[last], -1)
+        return found
+
+    def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
+        """Return, for each of `fingerprints` (m,), the live slots that have it (`record_fingerprint`), ascending."""
+        return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
+
+    def metadata_of(self, slots: Slots) -> list[set[int]]:
+        """Return the metadata of each slot (m,), as `metadata.numbers_of` does."""
+        places = np.full(self.count, -1, dtype=np.int64)
+        places[slots] = np.arange(len(slots))
+        at = places[self._arrays["metadata_slots"]]
+        held: list[set[int]] = [set() for _ in slots]
+        for place, number in zip(at[at >= 0].tolist(), self._arrays["metadata_values"][at >= 0].tolist(), strict=True):
+            held[place].add(number)
+        return held
+
+    def count_by(self, column: Literal["kind", "source"]) -> dict[str, int]:
+        """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
+        if column not in ("kind", "source"):
+            raise InvalidInputError("column", f"{column!r} is neither kind nor source")
+        places, names = (self.kinds, KINDS) if column == "kind" else (self.sources, SOURCES)
+        counts = np.bincount(places[self.alive], minlength=len(names)).tolist()
+        return {name: count for name, count in sorted(zip(names, counts, strict=True)) if count}
+
+    def time_span(self) -> tuple[datetime | None, datetime | None]:
+        """Return the times of the oldest and the newest memory, None without memories."""
+        times = self.times_us[self.alive]
+        return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
+
+    def _conditions(self, chosen: MemoryFilter, excluded: Sequence[int]) -> Iterator[Mask]:
+        if chosen.kinds:
+            yield _is_any(self.kinds, KINDS, chosen.kinds)
+        if chosen.sources:
+            yield _is_any(self.sources, SOURCES, chosen.sources)
+        if chosen.provenance:
+            yield _is_any(self._arrays["provenances"], PROVENANCES, chosen.provenance)
+        if chosen.since is not None or chosen.until is not None:
+            yield self.within([(chosen.since, chosen.until)])
+        named = (chosen.session_id, chosen.run_id, chosen.channel_id, chosen.agent_id, chosen.type, chosen.phase)
+        for column, name in zip(NAMED, named, strict=True):
+            if name is not None:
+                yield self._is_named(column, name)
+        if chosen.tags:
+            yield self._is_tagged(chosen.tags)
+        for numbers in wanted_numbers(chosen.metadata):
+            yield self._has_any("metadata_slots", self._arrays["metadata_values"], list(numbers))
+        if chosen.min_quality is not None:
+            yield self.qualities >= chosen.min_quality
+        if chosen.exclude is not None:
+            yield from self._exclusions(chosen.exclude, excluded)
+
+    def _exclusions(self, exclude: Exclusion, excluded: Sequence[int]) -> Iterator[Mask]:
+        if exclude.since is not None:
+            yield self.times_us < microseconds(exclude.since, "exclude.since")
+        for column, names in (("sessions", exclude.sessions), ("runs", exclude.runs)):
+            numbers = [number for name in names if (number := self._names.get(name)) is not None]
+            yield ~np.isin(self._arrays[column], numbers)
+        slots = self.slots(excluded)
+        others = np.ones(self.count, dtype=np.bool_)
+        others[slots[slots >= 0]] = False
+        yield others
+
+    def _is_named(self, column: str, name: str) -> Mask:
+        number = self._names.get(name)
+        if number is None:
+            return np.zeros(self.count, dtype=np.bool_)
+        is_named: Mask = self._arrays[column] == number
+        return is_named
+
+    def _is_tagged(self, tags: Sequence[str]) -> Mask:
+        numbers = [number for tag in tags if (number := self._names.get(tag)) is not None]
+        return self._has_any("tag_slots", self._arrays["tag_names"], numbers)
+
+    def _has_any(self, slots: str, values: npt.NDArray[Any], chosen: list[int]) -> Mask:
+        """Return which slots (n,) stand beside any of the `chosen` values."""
+        found = np.zeros(self.count, dtype=np.bool_)
+        found[self._arrays[slots][are_any(values, chosen)]] = True
+        return found
+
+
+def _is_any(places: npt.NDArray[np.uint8], names: Sequence[str], chosen: Sequence[str]) -> Mask:
+    found = np.zeros(len(places), dtype=np.bool_)
+    for name in set(chosen).intersection(names):
+        found |= places == names.index(name)
+    return found

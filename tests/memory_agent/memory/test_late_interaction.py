@@ -1,0 +1,155 @@
+"""Late interaction: what it scores is what a computation word by word says, over what may be shown alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from talks import INFO, NDIM, SHOWN, VOCABULARY, Talk, Turn, asked_of, open_talk, signs_of, turns, word_vector
+
+from memory_agent.embedders import EmbedderInfo
+from memory_agent.recall import late_interaction as formula
+from memory_agent.recall.candidates import passing, shortlist
+from memory_agent.recall.late_interaction import REACH, Met, late_interaction
+from memory_agent.recall.neighbours import with_neighbours
+from memory_agent.recall.search import Search
+
+talks = st.lists(turns, min_size=1, max_size=14)
+queries = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=4, unique=True)
+
+WITHOUT_WORDS = msgspec.structs.replace(INFO, words="")
+OTHER_WORDS = msgspec.structs.replace(INFO, words="signs-2")
+OTHER_WEIGHTS = msgspec.structs.replace(INFO, model_sha256="1" * 64)
+OTHER_SCHEME = msgspec.structs.replace(INFO, scheme="float32")
+
+
+def similarity(word: str, turn: Turn, *, compared: bool) -> float:
+    """How near `word` is to the nearest word of a turn, which may be itself."""
+    has_word = word in turn.words
+    signs = signs_of(turn)
+    if not compared or not turn.has_words or not len(signs):
+        return formula._SAME_WORD if has_word else 0.0
+    products = np.where(signs, 1.0, -1.0) @ word_vector(word).astype(np.float64)
+    nearest = float(products.max() / np.sqrt(NDIM))
+    return max(nearest, formula._SAME_WORD) if has_word else nearest
+
+
+def met(word: str, turn: Turn, *, compared: bool) -> float:
+    gained = formula._GAIN * max(similarity(word, turn, compared=compared), 0.0) ** formula._STEEPNESS
+    return gained - formula._DISCOUNT * log(max(len(turn.words) + turn.padding, formula._LEAST_WORDS))
+
+
+def expected(talk: Talk, words: Sequence[str], slots: Sequence[int], *, compared: bool = True) -> Met:
+    """The three scores of each of `slots`, word by word and neighbour by neighbour."""
+    held = [sum(word in turn.words for turn in talk.turns) for word in words]
+    rarity = [max(log((len(talk.turns) + 1) / (count + 0.5)), 0.0) + formula._LEAST_RARITY for count in held]
+    shares = [one / sum(rarity) for one in rarity]
+    own, near, closeness = [], [], []
+    for slot in slots:
+        around = [talk.turns[other] for other in talk.around(slot, REACH, set(slots))]
+        parts = list(zip(shares, words, strict=True))
+        own.append(sum(s * met(w, talk.turns[slot], compared=compared) for s, w in parts))
+        near.append(sum(s * max(met(w, one, compared=compared) for one in around) for s, w in parts))
+        closeness.append(sum(s * max(similarity(w, one, compared=compared) for one in around) for s, w in parts))
+    return Met(*(np.array(values) for values in (own, near, closeness)))
+
+
+def check(found: Met, right: Met) -> None:
+    for name in Met._fields:
+        assert np.allclose(getattr(found, name), getattr(right, name), rtol=0, atol=2e-4), name
+
+
+def every(found: Search) -> list[int]:
+    return passing(found, np.arange(found.view.count)).tolist()
+
+
+def score(found: Search, slots: Sequence[int] | None = None) -> Met:
+    return late_interaction(found, np.array(every(found) if slots is None else slots, dtype=np.int64))
+
+
+@given(talks, queries, st.booleans(), st.data())
+@settings(deadline=None, max_examples=60)
+def test_it_scores_what_a_computation_word_by_word_scores(
+    said: list[Turn], words: list[str], is_filtered: bool, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
+        found = asked_of(talk.archive, words, filter=SHOWN if is_filtered else None)
+        slots = [slot for slot in every(found) if data.draw(st.booleans() | st.just(True))]
+        check(score(found, slots), expected(talk, words, slots))
+
+
+@given(talks, queries, st.sampled_from([WITHOUT_WORDS, OTHER_WORDS, OTHER_WEIGHTS]))
+@settings(deadline=None, max_examples=30)
+def test_without_comparable_words_those_of_the_texts_count(
+    said: list[Turn], words: list[str], info: EmbedderInfo
+) -> None:
+    with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
+        found = asked_of(talk.archive, words, info=info)
+        check(score(found), expected(talk, words, every(found), compared=False))
+
+
+@given(talks, queries)
+@settings(deadline=None, max_examples=10)
+def test_words_of_the_same_weights_in_another_scheme_are_compared(said: list[Turn], words: list[str]) -> None:
+    """They are kept where a machine without VNNI goes on with the memories of one that has it."""
+    with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
+        found = asked_of(talk.archive, words, info=OTHER_SCHEME)
+        check(score(found), expected(talk, words, every(found)))
+
+
+@given(talks, queries, st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_what_the_filter_hides_has_no_part_in_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
+    """Its vectors, its words and whether it asks may be anything; the rarity of words is that of all memories."""
+    other = [
+        turn._replace(is_asking=not turn.is_asking, length=turn.length // 2) if turn.is_hidden else turn
+        for turn in said
+    ]
+    answers = []
+    for variant, one in enumerate((said, other)):
+        with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", one, variant) as talk:
+            found = asked_of(talk.archive, words, asks=asks, filter=SHOWN)
+            ranked = with_neighbours(shortlist(found, 3, sure=3), found)
+            assert not any(said[slot].is_hidden for slot in ranked.slots.tolist())
+            answers.append((ranked.total, ranked.slots, ranked.lenders))
+    for one, two in zip(*answers, strict=True):
+        assert np.array_equal(one, two)
+
+
+def test_words_two_places_away_in_the_session_help_and_no_others(tmp_path: Path) -> None:
+    other = ("ferry",)
+    said = [Turn(0, ("walnut",)), *(Turn(0, other) for _ in range(3)), Turn(1, other), Turn(None, other)]
+    with open_talk(tmp_path / "a", said) as talk:
+        found = score(asked_of(talk.archive, ["walnut"]))
+    helped = found.near > found.own + 1e-6
+    assert helped.tolist() == [False, True, True, False, False, False]
+    assert found.near[1] == found.near[2] == found.own[0]
+    assert np.allclose(found.own[1:], found.own[1])
+
+
+def test_a_longer_text_with_the_same_words_is_met_less(tmp_path: Path) -> None:
+    paddings = [0, formula._LEAST_WORDS - 1, formula._LEAST_WORDS, 50, 500]
+    with open_talk(tmp_path / "a", [Turn(None, ("walnut",), padding=padding) for padding in paddings]) as talk:
+        found = score(asked_of(talk.archive, ["walnut"]))
+    assert found.own[0] == found.own[1]
+    assert (np.diff(found.own[1:]) < 0).all()
+    assert np.ptp(found.closeness) == 0
+
+
+def test_a_rare_word_counts_more_than_one_that_all_have(tmp_path: Path) -> None:
+    said = [Turn(None, ("walnut",), is_known=False), *(Turn(None, ("ferry",), is_known=False) for _ in range(8))]
+    with open_talk(tmp_path / "a", said) as talk:
+        found = score(asked_of(talk.archive, ["ferry", "walnut"]))
+    assert found.own[0] > found.own[1] + 0.1
+
+
+def test_nothing_is_met_among_no_memories(tmp_path: Path) -> None:
+    with open_talk(tmp_path / "a", [Turn(0, ("walnut",))]) as talk:
+        found = score(asked_of(talk.archive, ["walnut"]), [])
+    assert [len(part) for part in found] == [0, 0, 0]

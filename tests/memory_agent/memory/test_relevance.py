@@ -1,0 +1,177 @@
+"""What a recall leaves out: memories that do not bear on the query, in every mode, with and without a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_vectors import MadeVectors
+from memory_samples import NOW, START, message, open_without_model, texts
+
+from memory_agent.embedders import Embedder
+from memory_agent.errors import InvalidInputError, SettingsError
+from memory_agent.memory import Memory
+from memory_agent.recall.candidates import Candidates, shortlist
+from memory_agent.recall.search import Search
+from memory_agent.records import MODES, Mode
+from memory_agent.settings import LearningSettings, RecallSettings, Settings, load_settings
+
+TALK = (
+    "The new kiln finally arrived, it fires stoneware at 1,280 degrees",
+    "Ann glazed twelve bowls in celadon for the market in Oslo",
+    "The glaze cracked because the kiln cooled too quickly",
+    "We agreed to fire the second batch slowly, overnight",
+    "The market stall costs 400 crowns a day",
+    "Ann's brother Per plays the cello in Bergen",
+)
+RELATED = {
+    "why did the glaze crack?": TALK[2],
+    "what does the stall at the market cost": TALK[4],
+    "cello in Bergen": TALK[5],
+}
+ALIEN = (
+    "how do I sort a list of dictionaries in Python",
+    "who won the world cup in 1998",
+    "rotate the API keys of the payment provider",
+    "hi",
+    "🎉",
+)
+
+
+@pytest.fixture
+def pottery(memory: Memory) -> Memory:
+    memory.ingest([message(number, text, session_id="pottery") for number, text in enumerate(TALK)], now=NOW)
+    return memory
+
+
+@pytest.fixture
+def without_model(tmp_path: Path) -> Iterator[Memory]:
+    with open_without_model(tmp_path / "wordy") as memory:
+        memory.ingest([message(number, text, session_id="pottery") for number, text in enumerate(TALK)], now=NOW)
+        yield memory
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_question_that_the_memory_knows_nothing_of_gets_no_answer(pottery: Memory, mode: Mode) -> None:
+    for query in ALIEN:
+        result = pottery.recall(query, mode=mode, now=NOW)
+        assert (result.memories, result.degraded) == ((), ()), query
+        if mode != "lexical":
+            assert len(pottery.recall(query, mode=mode, now=NOW, min_relevance=0).memories) == 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_related_question_keeps_its_answers(pottery: Memory, mode: Mode) -> None:
+    for query, answer in RELATED.items():
+        found = pottery.recall(query, mode=mode, now=NOW).memories
+        assert found[0].record.text == answer
+        assert found[0].relevance is not None
+        assert found[0].relevance >= RecallSettings().min_relevance
+
+
+def test_without_a_model_words_tell_what_bears_on_a_question(without_model: Memory) -> None:
+    for query in ALIEN:
+        assert without_model.recall(query, now=NOW).memories == (), query
+    for query, answer in RELATED.items():
+        result = without_model.recall(query, now=NOW)
+        assert (texts(result)[0], result.degraded) == (answer, ("no_model",))
+
+
+def test_relevance_is_the_same_in_hybrid_and_by_vector(pottery: Memory) -> None:
+    for query in (*RELATED, *ALIEN):
+        hybrid, vector = (
+            {
+                found.record.id: found.relevance
+                for found in pottery.recall(query, 20, mode=mode, min_relevance=0).memories
+            }
+            for mode in ("hybrid", "vector")
+        )
+        assert hybrid == pytest.approx(vector)
+        assert len(hybrid) == len(TALK)
+
+
+def test_the_words_of_what_the_filter_leaves_out_do_not_count(pottery: Memory) -> None:
+    """Neighbours lend nearness, but not through a filter."""
+    query = "why did the glaze crack?"
+    chosen = {"since": START.replace(minute=3)}
+    inside = [found.relevance for found in pottery.recall(query, filter=chosen, min_relevance=0).memories]
+    assert len(inside) == 3
+    assert max(filter(None, inside)) < 0.6
+    assert pottery.recall(query, filter=chosen).memories == ()
+
+
+def test_a_former_request_in_the_same_words_vouches_for_nothing(pottery: Memory) -> None:
+    query = "how do I sort a list of dictionaries in Python"
+    pottery.ingest([message(50, query, session_id="other")], now=NOW)
+    assert texts(pottery.recall(query, now=NOW)) in ([], [query])
+
+
+def test_an_answer_that_is_empty_for_want_of_relevance_is_not_searched_for_again(
+    pottery: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def counting(search: Search, limit: int, sure: int) -> Candidates:
+        limits.append(limit)
+        return shortlist(search, limit, sure)
+
+    monkeypatch.setattr("memory_agent.recall.pipeline.shortlist", counting)
+    pottery.ingest([message(100 + n, f"The cello of number {n} is out of tune") for n in range(200)], now=NOW)
+    assert pottery.recall("who won the world cup in 1998", 5, now=NOW).memories == ()
+    assert len(limits) == 1
+
+
+@pytest.mark.parametrize("least", [math.nan, -1, 2, "much", True, math.inf])
+def test_a_least_relevance_that_is_no_share_is_refused_by_name(memory: Memory, least: Any) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        memory.recall("login", min_relevance=least)
+    assert caught.value.field == "min_relevance"
+
+
+@pytest.mark.parametrize("least", ["nan", "-1", "2", '"much"'])
+def test_a_setting_that_is_no_share_is_refused_by_name(tmp_path: Path, least: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(f"[recall]\nmin_relevance = {least}\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match="min_relevance"):
+        load_settings(file, {})
+
+
+def test_the_setting_is_the_default_and_the_option_wins(tmp_path: Path, embedder: Embedder) -> None:
+    settings = Settings(recall=RecallSettings(min_relevance=0.0))
+    with Memory.open(tmp_path / "open", embedder=embedder, settings=settings) as memory:
+        memory.ingest([message(number, text) for number, text in enumerate(TALK)], now=NOW)
+        assert len(memory.recall("who won the world cup", now=NOW).memories) == 5
+        assert memory.recall("who won the world cup", now=NOW, min_relevance=0.6).memories == ()
+
+
+def test_with_a_model_that_it_is_not_calibrated_for_nothing_is_left_out(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "other", embedder=MadeVectors()) as memory:
+        memory.ingest([message(number, text) for number, text in enumerate(TALK)], now=NOW)
+        found = memory.recall("who won the world cup", now=NOW).memories
+        assert len(found) == 5
+        assert {one.relevance for one in found} == {None}
+        assert memory.recall("cello", mode="lexical", now=NOW).memories[0].relevance is not None
+
+
+def test_what_runs_used_again_and_again_for_a_request_stays_though_it_does_not_resemble_it(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    request = "the nightly export of the ledger stopped half way"
+    settings = Settings(learning=LearningSettings(mode="on"))
+    with Memory.open(tmp_path / "used", embedder=embedder, settings=settings) as memory:
+        kept = memory.remember("Per keeps the spare key under the flower pot", now=NOW)
+        for number, text in enumerate(TALK):
+            memory.remember(text, now=NOW, session_id=f"s{number}")
+        assert memory.recall(request, now=NOW).memories == ()
+        for _ in range(6):
+            shown = memory.recall(request, now=NOW, min_relevance=0)
+            memory.feedback(shown.recall_id, [kept.id], 1.0, now=NOW)
+        found = memory.recall(request, now=NOW).memories
+        assert [one.record.id for one in found] == [kept.id]
+        assert found[0].learned > 0
+        assert found[0].learned == found[0].explanation["learned"]
+        assert found[0].relevance is not None
+        assert found[0].relevance < RecallSettings().min_relevance

@@ -1,0 +1,108 @@
+"""The relevance of memories as a function of its parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_agent.recall.relevance import Parts, evidence, relevance
+
+shares = st.floats(0, 1)
+parts = st.fixed_dictionaries(
+    {
+        "cosine": st.floats(-1, 1) | st.just(np.nan),
+        "near": st.floats(-1, 1) | st.just(np.nan),
+        "held": shares,
+        "held_nearby": shares,
+        "length": st.integers(0, 10_000),
+        "rarity": st.floats(0.1, 300) | st.just(0.0),
+        "words": st.integers(0, 10**8),
+    }
+)
+
+
+def one(**drawn: float) -> float:
+    """Return the evidence of one memory."""
+    return float(
+        evidence(
+            Parts(
+                cosines=np.array([drawn["cosine"]]),
+                near=np.array([drawn["near"]]),
+                held=np.array([drawn["held"]]),
+                held_nearby=np.array([max(drawn["held"], drawn["held_nearby"])]),
+                lengths=np.array([drawn["length"]], dtype=np.int32),
+                rarity=drawn["rarity"],
+                words=int(drawn["words"]),
+            )
+        )[0]
+    )
+
+
+@given(parts, st.sampled_from(["cosine", "near", "held", "held_nearby"]), st.floats(0, 1))
+def test_each_part_only_adds(drawn: dict[str, float], name: str, more: float) -> None:
+    raised = drawn | {name: min(drawn[name] + more, 1.0)}
+    before, after = one(**drawn), one(**raised)
+    assert np.isnan(before) == np.isnan(after)
+    assert np.isnan(before) or after >= before
+
+
+@given(parts, st.integers(0, 10**8))
+def test_the_same_match_says_less_among_more_text(drawn: dict[str, float], more: int) -> None:
+    before, after = one(**drawn), one(**drawn | {"words": drawn["words"] + more})
+    assert np.isnan(before) or after <= before
+
+
+@given(parts)
+def test_it_is_unknown_only_where_neither_vector_nor_words_can_tell(drawn: dict[str, float]) -> None:
+    assert np.isnan(one(**drawn)) == (np.isnan(drawn["cosine"]) and not drawn["rarity"])
+
+
+logits = st.lists(st.floats(-1e6, 1e6) | st.just(np.nan), max_size=9).map(
+    lambda drawn: np.array(drawn, dtype=np.float64)
+)
+
+
+@given(logits, st.floats(-1e6, 1e6) | st.just(-np.inf))
+def test_relevance_is_a_probability_that_keeps_the_order_and_what_is_unknown(
+    found: np.ndarray[tuple[int], np.dtype[np.float64]], best: float
+) -> None:
+    probabilities = relevance(found, best)
+    known = ~np.isnan(found)
+    assert (np.isnan(probabilities) == ~known).all()
+    assert ((probabilities[known] >= 0) & (probabilities[known] <= 1)).all()
+    assert (np.diff(probabilities[known][np.argsort(found[known], kind="stable")]) >= 0).all()
+
+
+@given(st.floats(-30, 30), st.floats(-30, 30), st.floats(0, 30))
+def test_a_better_best_only_raises_the_others_and_not_without_bound(own: float, best: float, more: float) -> None:
+    by_itself, beside, beside_better = (
+        float(relevance(np.array([own]), one)[0]) for one in (-np.inf, best, best + more)
+    )
+    assert by_itself <= beside <= beside_better
+    assert float(relevance(np.array([-8.0]), 1e6)[0]) < 0.1
+
+
+def test_no_memories_have_no_relevance() -> None:
+    nothing = np.empty(0)
+    found = evidence(Parts(nothing, nothing, nothing, nothing, np.empty(0, dtype=np.int32), 3.0, 0))
+    assert relevance(found, -np.inf).shape == (0,)
+
+
+def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sure_of() -> None:
+    known = {
+        "cosine": 0.75,
+        "near": 0.8,
+        "held": 0.9,
+        "held_nearby": 1.0,
+        "length": 20,
+        "rarity": 20.0,
+        "words": 15_000,
+    }
+    alien = known | {"cosine": 0.15, "near": 0.35, "held": 0.0, "held_nearby": 0.0}
+    for lacking in ({}, {"near": np.nan}, {"rarity": 0.0}, {"cosine": np.nan, "near": np.nan}):
+        sure, unsure = one(**known | lacking), one(**alien | lacking)
+        assert relevance(np.array([sure]), sure)[0] > 0.9, lacking
+        assert relevance(np.array([unsure]), unsure)[0] < 0.1, lacking
+    assert one(**known) == pytest.approx(13.0 * (0.75 + 0.8 + 0.4 * 0.81 + 0.03 * np.log(20_000 / 19_500) - 0.832))
