@@ -56,7 +56,7 @@ def test_a_remembered_text_is_recalled_with_all_its_fields(run_json: RunJson) ->
 
 
 def test_recall_returns_at_most_top_k_memories(run_json: RunJson, deploy: None) -> None:
-    document = run_json("recall", "why did the deploy hang", "--top-k", "2")
+    document = run_json("recall", "why did the deploy hang", "--top-k", "2", "--min-relevance", "0")
     assert [memory["record"]["title"] for memory in document["memories"]] == ["VPN", None]
 
 
@@ -86,13 +86,13 @@ def test_a_vector_is_shown_only_on_request(run_json: RunJson, deploy: None) -> N
     ],
 )
 def test_every_filter_reaches_the_memory(run_json: RunJson, deploy: None, words: list[str], found: int) -> None:
-    assert len(run_json("recall", "why did the deploy hang", *words)["memories"]) == found
+    assert len(run_json("recall", "why did the deploy hang", "--min-relevance", "0", *words)["memories"]) == found
 
 
 def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
-    shown = run("recall", "why did the deploy hang").stdout
+    shown = run("recall", "why did the deploy hang", "--min-relevance", "0").stdout
     first, title, tags, text = shown.splitlines()[:4]
-    assert first.startswith(" 1 just now · pattern · user_input · score ")
+    assert first.startswith(" 1 just now · pattern · user_input · relevance 1.00, score ")
     assert re.search(r" · provenance: verified · [0-9A-Z]{26}$", first)  # the id to name in feedback, and to forget by
     assert (title, tags, text) == ("   VPN", "   tags: deploy", "   The deploy hung because the VPN was down.")
     assert "3 memories in " in shown
@@ -299,13 +299,13 @@ def test_own_words_are_left_out_and_the_answer_says_so(run: Run, run_json: RunJs
 
 
 def test_memories_are_excluded_by_session_run_event_id_and_time(run_json: RunJson, deploy: None) -> None:
-    question = "why did the deploy hang"
-    (found, *others) = run_json("recall", question, "--top-k", "3")["memories"]
+    asked = ("recall", "why did the deploy hang", "--min-relevance", "0")
+    (found, *others) = run_json(*asked, "--top-k", "3")["memories"]
     assert found["record"]["session_id"] == "s-1"
     rest = [one["record"]["id"] for one in others]
     assert len(rest) == 2
     for option in (("--exclude-session", "s-1"), ("--exclude-record", found["record"]["id"])):
-        assert [one["record"]["id"] for one in run_json("recall", question, *option)["memories"]] == rest
-    some = run_json("recall", question, "--exclude-run", "r-9", "--exclude-event", "e-9", "--exclude-record", rest[0])
+        assert [one["record"]["id"] for one in run_json(*asked, *option)["memories"]] == rest
+    some = run_json(*asked, "--exclude-run", "r-9", "--exclude-event", "e-9", "--exclude-record", rest[0])
     assert [one["record"]["id"] for one in some["memories"]] == [found["record"]["id"], rest[1]]
-    assert run_json("recall", question, "--exclude-since", "1h")["memories"] == []
+    assert run_json(*asked, "--exclude-since", "1h")["memories"] == []
