@@ -62,7 +62,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     signals: str = ""
     min_text_chars: NonNegative = 4
-    max_text_chars: Count = 8_000
+    max_text_chars: Count = 16_000
 
 
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

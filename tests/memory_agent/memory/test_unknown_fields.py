@@ -155,7 +155,7 @@ def test_accompanying_fields_alone_make_no_memory() -> None:
 def test_a_very_long_text_is_found_and_cut() -> None:
     record = kept("conductor.worker.result", {"story": f"{SENTENCE}. " * 20_000})
     assert record.text.startswith(SENTENCE)
-    assert len(record.text) == 8_000
+    assert len(record.text) == Settings().ingest.max_text_chars
 
 
 @pytest.mark.parametrize("filler", ["\n", " \n", "\r\n", "x:", "at x:", "\nat x:x:", '"', "{ ", "a(", "; "])
