@@ -230,7 +230,7 @@ class Memory:
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token", tags=["auth"])
         >>> lunch = memory.remember("Lunch is at noon in the canteen")
-        >>> result = memory.recall("users get signed out at random", top_k=1)
+        >>> result = memory.recall("which race did a mutex fix?", top_k=1)
         >>> [found.record.text for found in result.memories], result.degraded
         (['A mutex per session fixed the race for the token'], ())
         """
@@ -369,7 +369,7 @@ class Memory:
         memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
-        >>> result = memory.recall("users get signed out at random")
+        >>> result = memory.recall("which race did a mutex fix?")
         >>> report = memory.feedback(result.recall_id, used=[fix.id], quality=1.0)
         >>> memory.get([fix.id])[0].utility
         Utility(used=1, reward_sum=1.0)

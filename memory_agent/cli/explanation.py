@@ -120,6 +120,8 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     yield f"{record.kind} from {record.source}" + "".join(
         f", {name} {value}" for name, value in (("session", record.session_id), ("run", record.run_id)) if value
     )
+    if memory.relevance is not None:
+        yield f"relevance {memory.relevance:.2f}"
     yield from (f"matched: {passage}" for passage in memory.highlights)
     if parts["lent_by"]:
         yield f"lent by {', '.join(_lender(id_, memory, numbers) for id_ in parts['lent_by'])}"

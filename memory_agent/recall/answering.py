@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from memory_agent.embedded import span_in_text
 from memory_agent.learning.learner import Advice
 from memory_agent.recall.candidates import is_hybrid
 from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.recall.fusion import lexical_share
-from memory_agent.recall.highlights import highlights
+from memory_agent.recall.highlights import beginning, highlights
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.search import Search, passing
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
@@ -61,6 +62,7 @@ class Answering:
         named = dict.fromkeys(row for pick, occurring in self._picks for row in self._named(pick, occurring))
         found = zip(named, store.records(named, search.query.with_embedding), strict=True)
         self._records = {row: record for row, record in found if record is not None}
+        self._passages = self._best_passages(store)
 
     def memories(self) -> tuple[RetrievedMemory, ...]:
         """Return the memories of the answer, in the order of the picks, without any that was deleted meanwhile."""
@@ -96,7 +98,7 @@ class Answering:
             lexical_score=bm25 if bm25 > 0 else None,
             sona_score=pick.choice.score,
             retrieval=_retrieval(pick),
-            highlights=highlights(self._search.words, record.title or "", record.text, record.tags),
+            highlights=self._highlights(record, self._passages.get(pick.row)),
             explanation=self._explanation(pick),
             count=occurring.number,
             first_seen=time_of(occurring.first_us),
@@ -105,6 +107,35 @@ class Answering:
             relevance=number(float(pick.found.relevance[pick.choice.place])),
             learned=pick.learned,
         )
+
+    def _best_passages(self, store: Store) -> dict[int, tuple[int, int]]:
+        """Return where the best passage of a text begins and ends, by row, unless it is the first."""
+        view, vector = self._search.view, self._search.vector
+        if vector is None:
+            return {}
+        places = view.vectors.best_passages(vector.raw, self._slots)
+        later = np.flatnonzero(places)
+        if not later.size:
+            return {}
+        with store.snapshot() as snapshot:
+            found = [
+                (row, place, snapshot.passages(row))
+                for row, place in zip(view.rows[self._slots[later]].tolist(), places[later].tolist(), strict=True)
+            ]
+        return {
+            row: (int(passages[0][place][0]), int(passages[0][place][1]))
+            for row, place, passages in found
+            if passages is not None and place < len(passages[0])
+        }
+
+    def _highlights(self, record: MemoryRecord, passage: tuple[int, int] | None) -> tuple[str, ...]:
+        """Return the best words of a memory, of a long text those of its best passage, marked or as it begins."""
+        words = self._search.words
+        if passage is None:
+            return highlights(words, record.title or "", record.text, record.tags)
+        begin, end = span_in_text(record, *passage)
+        text = record.text[begin:end]
+        return highlights(words, "", text, ()) or beginning(text)
 
     def _explanation(self, pick: Pick) -> dict[str, Any]:
         search, found, place, lift = self._search, pick.found, pick.choice.place, pick.lift

@@ -59,6 +59,14 @@ def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence
     return () if best is None else (_marked(best),)
 
 
+def beginning(text: str) -> tuple[str, ...]:
+    """Return the first 24 words of `text`, between ellipses; an empty tuple without a word."""
+    split = pieces(text)
+    words = split[1 : 2 * _PASSAGE_WORDS]
+    end = _ELLIPSIS if len(split) > 2 * _PASSAGE_WORDS + 1 else ""
+    return (f"{_ELLIPSIS}{''.join(words)}{end}",) if words else ()
+
+
 @lru_cache(maxsize=8)
 def _wanted(query_words: tuple[str, ...]) -> _Wanted:
     """Return what the words of a query ask for; called once per memory of an answer."""

@@ -5,7 +5,7 @@ beside it (`late_interaction`).
 
 Answers: what answers a question often follows where it was asked before. If the query asks, a memory that asks lends
 what it scores above the next best to the memory that follows it, and gives way to it. Both count less the longer the
-answer, since a long text needs no help to be found. Rejected by measurement (decision 0033): lending to both sides, and
+answer, since a long text needs no help to be found. Rejected by measurement (decision 0037): lending to both sides, and
 lending by every candidate.
 
 Shapes: n candidates, r = 2 REACH + 1 places of a window.

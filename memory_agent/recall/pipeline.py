@@ -42,6 +42,7 @@ from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.terms import STOP_WORDS, query_words
 from sona.learner import Adaptation
 
 _SPARE = 25
@@ -118,7 +119,7 @@ class RecallPipeline:
             limit, searched = limit * _FURTHER, looking_at_all(searched)
 
     def _baseline(self, searched: Search, found: Candidates, best: float, former: FormerRequests) -> list[Pick]:
-        found = _relevant(found, best, searched.query.min_relevance)
+        found = _relevant(found, best, _least_relevance(searched))
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
@@ -130,7 +131,7 @@ class RecallPipeline:
     ) -> list[Pick]:
         settings = self._learner.settings
         found = with_past_use(found, searched, adaptation, settings)
-        found = _relevant(found, best, searched.query.min_relevance)
+        found = _relevant(found, best, _least_relevance(searched))
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         slots, totals = found.slots[places], found.total[places]
@@ -163,6 +164,12 @@ def _best_evidence(found: Candidates, leaders: list[Leader], former: FormerReque
     slots = found.slots.tolist()
     vouching = [leader.place for leader in leaders if slots[leader.place] not in former]
     return float(np.fmax.reduce(found.evidence[vouching], initial=-np.inf))
+
+
+def _least_relevance(searched: Search) -> float:
+    """Return the least relevance of an answer; none where a time is all that the query asks for."""
+    of_dates = {word for date in searched.dates for word in query_words(date.phrase)}
+    return searched.query.min_relevance if set(searched.words) - STOP_WORDS - of_dates or not of_dates else 0.0
 
 
 def _relevant(found: Candidates, best: float, least: float) -> Candidates:

@@ -82,6 +82,7 @@ _PARTS = (
     Part("answers", {"contiguity": 0.0}),
     Part("times", {"dates": "ignore"}),
     Part("likeness", {"diversity": 0.0}),
+    Part("least relevance", {"min_relevance": 0.0}),
 )
 _COSINE = Part("cosine", {"vector_weight": 0.0})
 
@@ -99,8 +100,8 @@ class Line:
 def lines() -> list[Line]:
     """Return the lines: each side alone, then parts added one by one, then all parts but one."""
     found = [
-        Line("vectors alone", "vector", RecallSettings(dates="ignore", diversity=0.0)),
-        Line("words alone", "lexical", RecallSettings(dates="ignore", diversity=0.0)),
+        Line("vectors alone", "vector", RecallSettings(dates="ignore", diversity=0.0, min_relevance=0.0)),
+        Line("words alone", "lexical", RecallSettings(dates="ignore", diversity=0.0, min_relevance=0.0)),
         _without("cosine and words", _PARTS),
     ]
     for place, part in enumerate(_PARTS, 1):
@@ -242,6 +243,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         f"- `+ {_PARTS[-2].name}` is shipped without {_PARTS[-1].name}.",
         "- `cosine and words`, and shipped without late interaction, are what an embedder without word vectors gives.",
         "- Sessions of LoCoMo: all questions, those without evidence count as found.",
+        f"- Shipped settings: {', '.join(f'{name} {value}' for name, value in _shipped().items())}.",
         "- Constants were chosen on these questions: intervals are of the questions, not of the choice.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
@@ -250,6 +252,12 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         sizes = f"{table.questions:,} questions, {table.memories:,} memories, {table.units} {table.groups}."
         text += ["", f"## {table.title}", "", sizes, "", head, *table.rows]
     return "\n".join(text) + "\n"
+
+
+def _shipped() -> dict[str, object]:
+    """Return the settings that the lines change, as shipped, with the size of the shortlist."""
+    names = ["candidates", "date_weight", *(name for part in (_COSINE, *_PARTS) for name in part.off)]
+    return {name: getattr(RecallSettings(), name) for name in names}
 
 
 def _tell(progress: Progress, task: TaskID) -> Callable[[str, int, int], None]:

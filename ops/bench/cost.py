@@ -127,7 +127,7 @@ def _statements(memory: Memory, question: str) -> int:
 
 
 def _recall(memory: Memory, question: str) -> None:
-    result = memory.recall(question, _TOP_K, deadline_ms=_DEADLINE_MS)
+    result = memory.recall(question, _TOP_K, deadline_ms=_DEADLINE_MS, min_relevance=0.0)
     assert len(result.memories) == _TOP_K
     assert not result.degraded, result.degraded
 

@@ -58,7 +58,7 @@ def _measure_one(folder: Path, embedder: MixedVectors, size: int) -> Figures:
         copy = shutil.copytree(folder, Path(scratch) / "user")
         with Memory.open(copy, settings=_SETTINGS, embedder=embedder) as memory:
             for text in queries(_WARM_UP, seed=900):
-                memory.recall(text, _TOP_K)
+                memory.recall(text, _TOP_K, min_relevance=0.0)
             filters = [_compare(memory, asked, *one) for one in _filters(made)]
     over = [one["over_none"] for one in filters]
     return {
@@ -111,5 +111,5 @@ def _recall(found: Sequence[float], best: Embedding) -> float:
 
 def _seconds(memory: Memory, text: str, chosen: MemoryFilter | None) -> float:
     began_s = time.thread_time()
-    memory.recall(text, _TOP_K, filter=chosen)
+    memory.recall(text, _TOP_K, filter=chosen, min_relevance=0.0)
     return time.thread_time() - began_s

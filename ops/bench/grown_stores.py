@@ -1,7 +1,8 @@
 """One user's memory as it grows: what each batch cost, and copies of the folder at several sizes.
 
-Batches are those of a daemon, 64 events. Vectors are mixed of those that the model makes of 2,000 passages: embedding
-110,000 texts would take minutes, and is measured elsewhere. A query is embedded by the model, or mixed in the same way.
+Batches are those of a daemon, 64 events. Vectors are mixed of those that the model makes of 2,000 passages, and words
+are those of one of them: embedding 110,000 texts would take minutes, and is measured elsewhere. A query is embedded by
+the model, or mixed in the same way.
 
 Shapes: n texts, d dimensions of an embedding.
 """
@@ -22,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from memory_agent import Memory
-from memory_agent.embedders import Embedder, EmbedderInfo, Progress, SettledVector, open_embedder
-from memory_agent.records import Embedding
+from memory_agent.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery
+from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Progress, Settled, open_embedder
 from memory_agent.settings import EmbedderSettings
+from memory_agent.storage.terms import query_words
 from ops.bench.texts import events, passages
 
 SIZES = (10_000, 100_000)
@@ -43,14 +45,14 @@ _NOISE = 0.35
 Tell = Callable[[str], None]
 
 
-class MixedVectors(Embedder):
-    """An `Embedder` that mixes vectors: two of the model's, weighted .6 and .4, and noise. Same text, same bits."""
+class MixedVectors(PassageEmbedder):
+    """Mixes vectors: two of the model's, weighted .6 and .4, and noise; words are those of the first. Repeatable."""
 
     def __init__(self, model: Embedder) -> None:
         """Embed the passages to mix; `model` stays the caller's."""
         self._model = model
-        self._basis = model.embed_texts(passages(_BASIS, _BASIS_SEED))
-        self._prepared: dict[str, Embedding] = {}
+        self._basis = model.embed_passages(passages(_BASIS, _BASIS_SEED))
+        self._prepared: dict[str, Embedded] = {}
 
     @property
     def info(self) -> EmbedderInfo:
@@ -65,28 +67,31 @@ class MixedVectors(Embedder):
         """Mix the vectors of the next texts, instead of those prepared before."""
         self._prepared = {text: self._mix(text) for text in texts}
 
-    def begin_query(self, text: str, timeout_s: float | None = None) -> SettledVector:
-        """Return the (d,) vector of `text`, at once."""
-        return SettledVector(self._vector(text))
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Settled[EmbeddedQuery]:
+        """Return a vector for `text`, and one for each of its words, at once."""
+        words = tuple(query_words(text))
+        random = np.random.default_rng(zlib.crc32(text.encode()))
+        vectors = random.normal(scale=WORD_DIMENSIONS**-0.5, size=(len(words), WORD_DIMENSIONS)).astype(np.float16)
+        return Settled(EmbeddedQuery(self._mix(text).vectors[0], words, vectors))
 
-    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> SettledVector:
-        """Return the (n, d) vectors of `texts`, at once."""
-        return SettledVector(np.stack([self._vector(text) for text in texts]))
+    def begin_passages(
+        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
+    ) -> Settled[list[Embedded]]:
+        """Return what is mixed for each text, at once."""
+        return Settled([self._prepared.get(text) or self._mix(text) for text in texts])
 
     def close(self) -> None:
         """Drop the prepared vectors."""
         self._prepared = {}
 
-    def _vector(self, text: str) -> Embedding:
-        vector = self._prepared.get(text)
-        return self._mix(text) if vector is None else vector
-
-    def _mix(self, text: str) -> Embedding:
+    def _mix(self, text: str) -> Embedded:
         random = np.random.default_rng(zlib.crc32(text.encode()))
-        one, other = self._basis[random.integers(_BASIS, size=2)]
-        vector = 0.6 * one + 0.4 * other + random.normal(scale=_NOISE / np.sqrt(self.info.ndim), size=self.info.ndim)
-        unit: Embedding = (vector / np.linalg.norm(vector)).astype(np.float32)
-        return unit
+        one, other = (self._basis[place] for place in random.integers(_BASIS, size=2))
+        noise = random.normal(scale=_NOISE / np.sqrt(self.info.ndim), size=self.info.ndim)
+        vector = 0.6 * one.vectors[0] + 0.4 * other.vectors[0] + noise
+        unit = (vector / np.linalg.norm(vector)).astype(np.float32)
+        spans = np.array([[0, len(text)]], dtype=np.int32)
+        return Embedded(unit[None], spans, one.word_bits, one.length)
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,8 @@ def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
         stack.callback(embedder.close)
         ways: dict[str, Callable[[str], object]] = {
             "embedding": embedder.embed_query,
-            "in_process": lambda question: memory.recall(question, _TOP_K),
-            "rpc": lambda question: client.recall(question, _TOP_K, deadline_ms=_DEADLINE_MS),
+            "in_process": lambda question: memory.recall(question, _TOP_K, min_relevance=0.0),
+            "rpc": lambda question: client.recall(question, _TOP_K, deadline_ms=_DEADLINE_MS, min_relevance=0.0),
         }
         for turn in range(-1, _TURNS):
             for place, (name, ask) in enumerate(ways.items()):

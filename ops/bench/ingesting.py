@@ -126,7 +126,7 @@ def _ask(memory: Memory, texts: list[str]) -> Block:
             break
         time.sleep(pauses.uniform(*_PAUSE_S))
         began_s = time.perf_counter()
-        result = memory.recall(text, _TOP_K, deadline_ms=_DEADLINE_MS)
+        result = memory.recall(text, _TOP_K, deadline_ms=_DEADLINE_MS, min_relevance=0.0)
         block.append((time.perf_counter() - began_s) * 1000)
         assert len(result.memories) == _TOP_K
         assert not result.degraded, result.degraded

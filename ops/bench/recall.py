@@ -77,7 +77,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 def _asking(memory: Memory | MemoryClient, mode: Mode | None = None) -> Ask:
     def ask(question: str) -> None:
-        result = memory.recall(question, _TOP_K, mode=mode)
+        result = memory.recall(question, _TOP_K, mode=mode, min_relevance=0.0)
         assert len(result.memories) == _TOP_K
         assert not result.degraded, result.degraded
 

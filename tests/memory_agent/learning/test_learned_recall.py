@@ -230,9 +230,11 @@ def test_no_memory_can_rise_by_more_than_the_parts_allow(tmp_path: Path, taught:
 def test_a_run_that_asks_is_not_shown_its_own_words(tmp_path: Path, untaught: Path, embedder: Embedder) -> None:
     company = open_company(copied(untaught, tmp_path / "on"), embedder, OFF)
     company.memory.runs.begin("Bring the login page back to life", "run-7")
-    others = company.memory.recall("Bring back to life the login page", 3, deadline_ms=60_000)
+    others = company.memory.recall("Bring back to life the login page", 3, deadline_ms=60_000, min_relevance=0)
     assert others.memories[0].record.run_id == "run-7"
-    own = company.memory.recall("Bring the login page back to life", 3, by_run="run-7", deadline_ms=60_000)
+    own = company.memory.recall(
+        "Bring the login page back to life", 3, by_run="run-7", deadline_ms=60_000, min_relevance=0
+    )
     assert len(own.memories) == 3
     assert all(found.record.run_id != "run-7" for found in own.memories)
     assert own.excluded == {"run": 1}

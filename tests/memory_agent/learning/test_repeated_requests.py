@@ -40,7 +40,7 @@ def test_every_run_of_a_request_that_recurs_is_shown_what_answers_it_and_is_cred
         answers = {memory.remember(finding, now=LATER).id for finding in FINDINGS}
         for number, words in enumerate(REQUESTS):
             now = LATER + timedelta(hours=number + 1)
-            result = memory.recall(words, 4, now=now, deadline_ms=60_000)
+            result = memory.recall(words, 4, now=now, deadline_ms=60_000, min_relevance=0)
             used = answers & {found.record.id for found in result.memories}
             memory.runs.begin(words, f"run-{number}", recall_ids=[result.recall_id], now=now)
             memory.runs.end(f"run-{number}", quality=1.0, memory_ids=sorted(used), now=now + timedelta(minutes=5))

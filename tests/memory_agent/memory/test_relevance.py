@@ -175,3 +175,11 @@ def test_what_runs_used_again_and_again_for_a_request_stays_though_it_does_not_r
         assert found[0].learned == found[0].explanation["learned"]
         assert found[0].relevance is not None
         assert found[0].relevance < RecallSettings().min_relevance
+
+
+def test_a_question_for_a_time_alone_is_answered_by_what_was_said_then(pottery: Memory) -> None:
+    """It names nothing that a memory could resemble."""
+    found = pottery.recall("what did we do on 2026-02-01?", 10, now=NOW, reference_time=NOW)
+    assert found.dates
+    assert sorted(texts(found)) == sorted(TALK)
+    assert pottery.recall("which cello strings broke in Tokyo on 2026-02-01 and who paid?", now=NOW).dates

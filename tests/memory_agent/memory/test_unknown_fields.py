@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memory_samples import open_without_model
 
 from memory_agent.records import MemoryRecord
+from memory_agent.settings import Settings
 from memory_agent.signals.language import reads_as_language
 from memory_agent.signals.payloads import read_unknown
 from memory_agent.signals.reader import Dropped
@@ -155,7 +156,7 @@ def test_accompanying_fields_alone_make_no_memory() -> None:
 def test_a_very_long_text_is_found_and_cut() -> None:
     record = kept("conductor.worker.result", {"story": f"{SENTENCE}. " * 20_000})
     assert record.text.startswith(SENTENCE)
-    assert len(record.text) == 8_000
+    assert len(record.text) == Settings().ingest.max_text_chars
 
 
 @pytest.mark.parametrize("filler", ["\n", " \n", "\r\n", "x:", "at x:", "\nat x:x:", '"', "{ ", "a(", "; "])

@@ -105,4 +105,4 @@ def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sur
         sure, unsure = one(**known | lacking), one(**alien | lacking)
         assert relevance(np.array([sure]), sure)[0] > 0.9, lacking
         assert relevance(np.array([unsure]), unsure)[0] < 0.1, lacking
-    assert one(**known) == pytest.approx(13.0 * (0.75 + 0.8 + 0.4 * 0.81 + 0.03 * np.log(20_000 / 19_500) - 0.832))
+    assert one(**known) == pytest.approx(13.0 * (0.75 + 0.8 + 0.4 * 0.81 + 0.03 * np.log(20_000 / 19_500) - 0.86))
