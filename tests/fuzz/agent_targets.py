@@ -208,14 +208,17 @@ def _mapped(data: bytes) -> None:
                 refused(codec.encode_record, 1, found)
 
 
+def _embedded_texts(frames: list[bytes]) -> None:
+    _, (found,) = embedder_wire.decode_texts(frames, 1)
+    assert len(found.vectors) == len(found.spans) >= 1
+
+
 def _embedder(data: bytes) -> None:
     for frames in ([data], [data, b"text"], [data, data]):
         refused(embedder_wire.decode_question, frames)
         refused(embedder_wire.decode_answer, frames)
     for place in range(len(_texts)):
-        answer = refused(embedder_wire.decode_texts, [*_texts[:place], data, *_texts[place + 1 :]], 1)
-        for found in () if answer is None else answer[1]:
-            assert len(found.vectors) == len(found.spans) >= 1
+        refused(_embedded_texts, [*_texts[:place], data, *_texts[place + 1 :]])
     for place in range(len(_query)):
         refused(embedder_wire.decode_query, [*_query[:place], data, *_query[place + 1 :]])
 
