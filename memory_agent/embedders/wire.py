@@ -142,7 +142,8 @@ def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list
     ends = np.cumsum(sizes, axis=0).tolist()
     vectors, spans = _array(frames[2], _FLOAT, answer.info.ndim), _array(frames[3], _INT, 2)
     bits = _array(frames[4], _BYTE, word_bytes(answer.info.ndim))
-    if len(sizes) != rows or ends[-1][:2] != [len(vectors), len(bits)] or len(spans) != len(vectors):
+    is_odd = len(sizes) != rows or len(spans) != len(vectors) or bool((sizes < (1, 0, 0)).any())
+    if is_odd or ends[-1][:2] != [len(vectors), len(bits)]:
         raise ProtocolError("the arrays of an answer do not fit together")
     return answer.info, [
         Embedded(vectors[p - count : p], spans[p - count : p], bits[w - words : w], length)
@@ -164,7 +165,7 @@ def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
 
 def _array(frame: bytes, dtype: str, width: int) -> npt.NDArray[Any]:
     """Return the (k, width) array of a frame."""
-    if len(frame) % (np.dtype(dtype).itemsize * width):
+    if width < 1 or len(frame) % (np.dtype(dtype).itemsize * width):
         raise ProtocolError(f"{len(frame)} bytes are no rows of {width}")
     return np.frombuffer(frame, dtype).reshape(-1, width)
 

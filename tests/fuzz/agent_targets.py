@@ -285,6 +285,8 @@ TARGETS = (
             ),
             *_texts,
             *_query,
+            b"\0" * 12,
+            msgspec.msgpack.encode(embedder_wire.Answer(info=msgspec.structs.replace(INFO, ndim=0), rows=1)),
             embedder_wire.encode_answer(embedder_wire.Answer(code="model_checksum", args=("a", "b", "c")))[0],
         ),
         "msgpack",
