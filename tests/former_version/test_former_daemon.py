@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from questions import ANSWERS, LOGOUTS, SETTINGS, unpack
+from questions import ANSWERS, LOGOUTS, PENDING, SETTINGS, unpack
 
 from memory_agent import MemoryClient
 from memory_agent.errors import UserNotAllowedError
@@ -51,8 +51,8 @@ def served() -> Iterator[Path]:
 def test_a_daemon_continues_where_the_former_one_stopped(served: Path) -> None:
     data_dir = served / "plain"
     with MemoryClient("alice", data_dir=data_dir) as memory:
-        asked = memory.recall(LOGOUTS, mode="vector", deadline_ms=60_000)
-        assert asked.degraded == ()
+        asked = memory.recall(LOGOUTS, mode="vector", deadline_ms=60_000, min_relevance=0)
+        assert asked.degraded in ((), (PENDING,))  # its upkeep fills word vectors in
         assert [found.record.id for found in asked.memories] == [
             found["record"]["id"] for found in FORMER["vector"]["answer"]["memories"]
         ]
