@@ -251,7 +251,8 @@ _replies = alone(
         for kind in (RecallResult, DaemonStatus, Trajectory, SonaStatus, int, bytes)
     )
 )
-_vectors = embedder_wire.encode_answer(embedder_wire.Answer(info=INFO, rows=1), np.ones((1, 4), np.float32))[0]
+_texts = embedder_wire.encode_texts(INFO, [of_vector("text", np.ones(4, np.float32))])
+_query = embedder_wire.encode_query(INFO, query_of_vector(np.ones(4, np.float32)))
 
 TARGETS = (
     Target("rpc-requests", _request, REQUESTS, "msgpack"),

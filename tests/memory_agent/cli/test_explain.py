@@ -67,7 +67,7 @@ def test_the_table_shows_parts_dates_filters_and_neighbours(run: Run) -> None:
 
 @pytest.mark.usefixtures("diary")
 def test_the_columns_of_a_row_add_up_to_its_score(run: Run) -> None:
-    shown = run(*QUESTION, "--explain").stdout.splitlines()
+    shown = run(*QUESTION, "--explain", "--min-relevance", "0").stdout.splitlines()
     rows = [line.split() for line in shown if line[:1].isdigit()]
     assert len(rows) == 3
     for _, score, _cosine, _words, *parts in rows:
@@ -77,7 +77,7 @@ def test_the_columns_of_a_row_add_up_to_its_score(run: Run) -> None:
 
 @pytest.mark.usefixtures("diary")
 def test_a_time_in_the_query_filters_on_request(run: Run, run_json: RunJson) -> None:
-    document = run_json(*QUESTION, "--dates", "filter")
+    document = run_json(*QUESTION, "--dates", "filter", "--min-relevance", "0")
     assert [memory["record"]["session_id"] for memory in document["memories"]] == ["s-2", "s-3"]
     assert document["dates"] == [
         {"phrase": "last week", "since": "2026-02-16T00:00:00Z", "until": "2026-02-23T00:00:00Z"}
@@ -90,8 +90,9 @@ def test_a_time_in_the_query_filters_on_request(run: Run, run_json: RunJson) -> 
 
 @pytest.mark.usefixtures("diary")
 def test_a_profile_sets_number_and_kinds(run: Run, run_json: RunJson) -> None:
-    assert run_json("recall", "deploy", "--profile", "document")["memories"] == []
-    assert len(run_json("recall", "deploy", "--profile", "before_planning")["memories"]) == 3
+    asked = ("recall", "deploy", "--min-relevance", "0", "--profile")
+    assert run_json(*asked, "document")["memories"] == []
+    assert len(run_json(*asked, "before_planning")["memories"]) == 3
     refused = run("recall", "deploy", "--profile", "bedtime")
     assert (refused.exit_code, "before_planning" in refused.stderr) == (2, True)
 
