@@ -16,23 +16,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from memory_agent.arguments import check_time
 from memory_agent.embedded import Embedded, embedded_text
-from memory_agent.embedders import EmbedderInfo, Pending, check_text, comparable, comparable_words
+from memory_agent.embedders import EmbedderInfo, Pending, comparable, comparable_words
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, UnhandledEventError
 from memory_agent.learning.run_records import Entry, RunRecords
-from memory_agent.metadata import values_of
 from memory_agent.records import (
-    KINDS,
-    PROVENANCES,
-    SOURCES,
     IngestReport,
     MemoryRecord,
     RejectedEvent,
@@ -41,7 +35,7 @@ from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from relay import Event, EventLimits, Masker, masked_kinds, read_event, validate_id, validate_object
+from relay import Event, masked_kinds, read_event
 from relay.errors import MalformedEventError
 
 _MOST_TYPES = 50
@@ -50,9 +44,6 @@ _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
 _EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that it receives the acknowledgement
 
-_MAX_METADATA_DEPTH = 64
-_MOST_METADATA_VALUES = 10_000  # 12 bytes each in memory, to be filtered by
-_NAMES = ("type", "phase", "run_id", "channel_id", "agent_id")
 
 Admission = AbstractContextManager[Callable[[], None] | None]
 """Entered around the transaction; its value, if any, is called in it before a memory gets a caller's id anew."""
@@ -528,95 +519,3 @@ def _scope(record: MemoryRecord) -> bytes:
 
 def _digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=8).digest()
-
-
-def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: EventLimits) -> MemoryRecord:
-    """Return the record of a caller's arguments, of any types. Raises `InvalidInputError` (with the name)."""
-    check_text("text", record.text)
-    if not record.text.strip():
-        raise InvalidInputError("text", "is empty")
-    if len(record.text) > max_chars:
-        raise InvalidInputError("text", f"has {len(record.text)} characters, at most {max_chars} are allowed")
-    _one_of("source", record.source, SOURCES)
-    _one_of("kind", record.kind, KINDS)
-    if record.provenance is not None:
-        _one_of("provenance", record.provenance, PROVENANCES)
-    if (record_id := _optional_name("id", record.id, limits.max_id_bytes)) is None:
-        raise InvalidInputError("id", "is empty")
-    return msgspec.structs.replace(
-        record,
-        id=record_id,
-        timestamp=_past("timestamp", record.timestamp, now, limits.max_future_s),
-        title=_optional_text("title", record.title),
-        tags=_check_tags(record.tags),
-        metadata=_check_metadata(record.metadata),
-        session_id=_optional_text("session_id", record.session_id),
-        quality_score=_quality(record.quality_score),
-        **{name: _optional_name(name, getattr(record, name), limits.max_id_bytes) for name in _NAMES},
-    )
-
-
-def masked_record(record: MemoryRecord, masker: Masker) -> MemoryRecord:
-    """Return the record with secrets masked in its text, title, tags and metadata."""
-    return msgspec.structs.replace(
-        record,
-        text=masker.text(record.text),
-        title=None if record.title is None else masker.text(record.title),
-        tags=tuple(dict.fromkeys(map(masker.text, record.tags))),
-        metadata=masker.value(record.metadata),
-    )
-
-
-def _one_of(field: str, value: Word, choices: Sequence[Word]) -> Word:
-    if value not in choices:
-        raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
-    return value
-
-
-def _optional_text(field: str, text: str | None) -> str | None:
-    if text is not None:
-        check_text(field, text)
-    return text or None
-
-
-def _check_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(tags, str) or not isinstance(tags, Sequence):
-        raise InvalidInputError("tags", "must be a list of texts")
-    for tag in tags:
-        check_text("tags", tag)
-    return tuple(dict.fromkeys(tag for tag in tags if tag))
-
-
-def _optional_name(field: str, name: object, max_bytes: int) -> str | None:
-    try:
-        return validate_id(field, name, max_bytes)
-    except MalformedEventError as error:
-        raise InvalidInputError(error.field, error.reason) from error
-
-
-def _past(field: str, moment: object, now: datetime, max_future_s: float) -> datetime:
-    """Return a time with a zone in UTC, from 1970 until soon after now."""
-    checked = check_time(field, moment).astimezone(UTC)
-    ahead_s = (checked - now).total_seconds()
-    if ahead_s > max_future_s:
-        raise InvalidInputError(field, f"is {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
-    return checked
-
-
-def _quality(quality: object) -> float | None:
-    if quality is None:
-        return None
-    if isinstance(quality, bool) or not isinstance(quality, int | float) or not 0.0 <= quality <= 1.0:
-        raise InvalidInputError("quality_score", "must be a number from 0 to 1")
-    return float(quality)
-
-
-def _check_metadata(metadata: object) -> dict[str, Any]:
-    given = dict(metadata) if isinstance(metadata, Mapping) else metadata
-    try:
-        checked = validate_object("metadata", given, _MAX_METADATA_DEPTH)
-    except MalformedEventError as error:
-        raise InvalidInputError(error.field, error.reason) from error
-    if any(place == _MOST_METADATA_VALUES for place, _ in enumerate(values_of(checked))):
-        raise InvalidInputError("metadata", f"has more than {_MOST_METADATA_VALUES} values")
-    return checked

@@ -8,10 +8,9 @@ event loop would only wait for the disk.
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -26,15 +25,17 @@ from memory_agent.arguments import RecallOptions
 from memory_agent.embedders import Embedder, check_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.errors import InvalidInputError, StoreError
-from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress, checked_record, masked_record
+from memory_agent.errors import InvalidInputError
+from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.namespaces import Care, Erasure, Sona
+from memory_agent.open_calls import OpenCalls
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import check_now, make_query
+from memory_agent.record_checks import checked_record, masked_record
 from memory_agent.records import (
     IngestReport,
     Kind,
@@ -69,7 +70,6 @@ from relay import (
 )
 from relay.disk import Role
 from relay.errors import EventTooLargeError
-from relay.rwlock import ReadWriteLock
 
 __all__ = ["Memory", "user_folder"]
 
@@ -108,7 +108,7 @@ class Memory:
         self._intake = Intake(archive, embedder, reader, run_records)
         self._forgetting = Forgetting(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
-        self._call = _OpenCalls(f"the memory of {user_id}")
+        self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = Care(archive, self._intake, self._call)
@@ -584,32 +584,3 @@ def _stats(user_id: str, archive: Archive) -> MemoryStats:
 def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
     found = ((counter, number) for counter, number in sorted(counters.items()) if counter.startswith(prefix))
     return {counter.removeprefix(prefix): number for counter, number in found}
-
-
-class _OpenCalls:
-    """The calls into an open memory, so that closing waits for them and refuses later ones. Calls may nest."""
-
-    def __init__(self, name: str) -> None:
-        """`name` begins the message of the error that calls get once it is shut."""
-        self._name = name
-        self._calls = ReadWriteLock()
-        self._shut = threading.Lock()  # taken once, for good
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Keep everything open for one call. Raises `StoreError` once it is shut, without waiting."""
-        self._require_open()
-        with self._calls.shared():
-            self._require_open()
-            yield
-
-    def shut(self) -> bool:
-        """Refuse new calls, wait for those under way; return whether this was the first call of `shut`."""
-        if not self._shut.acquire(blocking=False):
-            return False
-        with self._calls.exclusive():
-            return True
-
-    def _require_open(self) -> None:
-        if self._shut.locked():
-            raise StoreError(f"{self._name} is closed")

@@ -11,6 +11,7 @@ from target import Target, alone, refused
 
 from memory_agent.arguments import check_options
 from memory_agent.doors.reception import permitted
+from memory_agent.embedded import of_vector, query_of_vector
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders import wire as embedder_wire
 from memory_agent.errors import InvalidInputError, UnhandledEventError
@@ -274,7 +275,8 @@ TARGETS = (
                     embedder_wire.TokensQuestion(),
                 )
             ),
-            _vectors,
+            _texts,
+            _query,
             embedder_wire.encode_answer(embedder_wire.Answer(code="model_checksum", args=("a", "b", "c")))[0],
         ),
         "msgpack",
