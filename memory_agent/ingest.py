@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TypeVar
 
 import msgspec
 
@@ -44,10 +43,8 @@ _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
 _EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that it receives the acknowledgement
 
-
 Admission = AbstractContextManager[Callable[[], None] | None]
 """Entered around the transaction; its value, if any, is called in it before a memory gets a caller's id anew."""
-Word = TypeVar("Word", bound=str)
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 

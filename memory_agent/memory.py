@@ -22,7 +22,7 @@ import structlog
 from ulid import ULID
 
 from memory_agent.arguments import RecallOptions
-from memory_agent.embedders import Embedder, check_text
+from memory_agent.embedders import Embedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
@@ -35,7 +35,6 @@ from memory_agent.open_calls import OpenCalls
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import check_now, make_query
-from memory_agent.record_checks import checked_record, masked_record
 from memory_agent.records import (
     IngestReport,
     Kind,
@@ -58,6 +57,7 @@ from memory_agent.settings import (
 )
 from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
+from memory_agent.stated_record import check_ids, checked_record, masked_record
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
@@ -543,15 +543,6 @@ def _arrivals(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None
         raise InvalidInputError("seqs", "must be whole numbers")
     numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
     return [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
-
-
-def check_ids(ids: object) -> list[str]:
-    """Return the ids. Raises `InvalidInputError` for anything but a list of texts."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
-        raise InvalidInputError("ids", "must be a list of ids")
-    for one in ids:
-        check_text("ids", one)
-    return list(ids)
 
 
 def _stats(user_id: str, archive: Archive) -> MemoryStats:

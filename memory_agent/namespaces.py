@@ -25,6 +25,7 @@ from memory_agent.learning.export import export_runs, import_runs
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.learner_file import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
+from memory_agent.open_calls import InUse
 from memory_agent.recall.query import check_now
 from memory_agent.records import Compacted, MemoryFilter
 from memory_agent.settings import RetentionSettings
@@ -33,8 +34,6 @@ from memory_agent.storage.archive import Archive
 from memory_agent.trajectory import GateEvidence, SonaStatus
 from relay.disk import Role
 
-InUse = Callable[[], AbstractContextManager[None]]
-"""Keeps the files open for one call."""
 _AGED_AT_WAKING = 1_000
 _LOOKED_AT_WAKING = 20_000
 

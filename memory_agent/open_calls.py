@@ -1,17 +1,20 @@
-"""Which calls into a memory are under way, so that it closes after them."""
+"""The calls into an open memory: closing waits for those under way and refuses later ones."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from memory_agent.errors import StoreError
 from relay.rwlock import ReadWriteLock
 
+InUse = Callable[[], AbstractContextManager[None]]
+"""Keeps the files open for one call."""
+
 
 class OpenCalls:
-    """The calls into an open memory, so that closing waits for them and refuses later ones. Calls may nest."""
+    """Counts the calls into one memory. Calls may nest."""
 
     def __init__(self, name: str) -> None:
         """`name` begins the message of the error that calls get once it is shut."""

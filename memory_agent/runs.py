@@ -7,7 +7,6 @@ quality and credit from the events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -20,6 +19,7 @@ from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.learning.attribution import names_all, shown_row
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import to_trajectory
+from memory_agent.open_calls import InUse
 from memory_agent.recall.query import check_now
 from memory_agent.records import IngestReport
 from memory_agent.storage.archive import Archive
@@ -35,8 +35,6 @@ _LIST = "all memories that were shown were named, which says nothing about any o
 _ENDS = {"completed": ("conductor.run.completed", "summary"), "failed": ("conductor.run.failed", "error")}
 
 TakeIn = Callable[[Event], IngestReport]
-InUse = Callable[[], AbstractContextManager[None]]
-"""Keeps the files open for one call."""
 
 
 class Runs:

@@ -103,8 +103,14 @@ UNLIKE = frozenset({
 which of two ways a filter was applied; there is one now.
 """
 
-ADDED = frozenset({"type", "phase", "updated_at", "waiting", "excluded"})
+ADDED = frozenset({"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned"})
 """Fields that later versions answer besides."""
+ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
+"""For later versions: this one answers with the best there are."""
+RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
+"""Fields of a memory that follow from the ranking, which later versions replaced."""
+MOST = 0.6
+"""Of the memories of a recall by words and vectors, the share that later versions find too, at least."""
 PENDING = "word_vectors_pending"
 """Marks each answer from files of the former version, which had no word vectors, until these are filled in."""
 
@@ -118,16 +124,16 @@ def unpack(root: Path) -> None:
         archive.extractall(root, filter="tar")
 
 
-def answers(root: Path) -> dict[str, Any]:
-    """Return the answers of the imported version's command line to all questions, in order."""
-    return {name: answer(root, name) for name in QUESTIONS}
+def answers(root: Path, *more: str) -> dict[str, Any]:
+    """Return the answers of the imported version's command line to all questions, in order, with `more` settings."""
+    return {name: answer(root, name, *more) for name in QUESTIONS}
 
 
-def answer(root: Path, name: str) -> Any:
+def answer(root: Path, name: str, *more: str) -> Any:
     """Return exit code and comparable document of one question."""
     words = [word.replace("{root}", str(root)) for word in QUESTIONS[name]]
     options = [] if name in _TEXT else ["--json"]
-    code, shown, errors = run(*words, *SETTINGS, *options)
+    code, shown, errors = run(*words, *SETTINGS, *more, *options)
     told = shown if code in (0, 2) and shown else errors
     document = told if name in _TEXT else _documents(told)
     return {"exit": code, "answer": comparable(document, str(root))}
@@ -145,6 +151,33 @@ def differences(former: Any, present: Any, path: str = "") -> list[str]:
     numbers = isinstance(former, float | int) and isinstance(present, float | int)
     same = abs(former - present) <= TOLERANCE if numbers else former == present
     return [] if same else [f"{path}: {former!r} became {present!r}"]
+
+
+def differences_of_recalls(former: Any, present: Any) -> list[str]:
+    """Return where the memories of two recalls differ besides their ranking: the first, most of them, and each field.
+
+    Where the former version ranked by words or by vectors alone, the order has to be the same: see `same_order`.
+    """
+    before, now = ({one["record"]["id"]: _unranked(one) for one in memories} for memories in (former, present))
+    common = [id_ for id_ in before if id_ in now]
+    lines = [line for id_ in common for line in differences(before[id_], now[id_], f"[{id_}]")]
+    if list(before)[:1] != list(now)[:1]:
+        lines.append(f"[0]: {list(before)[:1]} became {list(now)[:1]}")
+    if len(before) != len(now) or len(common) < MOST * len(before):
+        lines.append(f"{list(before)} became {list(now)}")
+    return lines
+
+
+def same_order(former: Any, present: Any) -> bool:
+    """Return whether two recalls have the same memories in the same order."""
+    return [one["record"]["id"] for one in former] == [one["record"]["id"] for one in present]
+
+
+def _unranked(value: Any) -> Any:
+    """Leave out, at any depth, what follows from the ranking."""
+    if isinstance(value, dict):
+        return {name: _unranked(one) for name, one in value.items() if name not in RANKING}
+    return [_unranked(one) for one in value] if isinstance(value, list) else value
 
 
 @contextmanager

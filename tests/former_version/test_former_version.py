@@ -5,6 +5,8 @@ unsent events and key files, made by `make.py` with that version's daemon, comma
 `answers.json` holds what that version answered. What differs on purpose:
 
 - fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then);
+- recalls by words and vectors rank in another way: `differences_of_recalls`; recalls by one of them keep their order;
+- memories of any relevance are asked for, as that version knew no relevance;
 - answers are marked as made without word vectors (`PENDING`), until these are filled in;
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
@@ -14,6 +16,7 @@ unsent events and key files, made by `make.py` with that version's daemon, comma
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -27,12 +30,15 @@ import msgspec
 import pytest
 from questions import (
     ANSWERS,
+    ANY_RELEVANCE,
     LOGOUTS,
     PENDING,
     QUESTIONS,
     answers,
     comparable,
     differences,
+    differences_of_recalls,
+    same_order,
     unpack,
 )
 
@@ -70,7 +76,7 @@ def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dic
     """The answers of the present command line to all questions, in order, on one copy."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
-    return answers(folder) | {
+    return answers(folder, *ANY_RELEVANCE) | {
         "exported": read_lines(folder / "again.jsonl"),
         "export": read_lines(folder / "alice.jsonl"),
     }
@@ -78,7 +84,23 @@ def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_command_line_answers_as_the_former_version_did(name: str, present: dict[str, Any]) -> None:
-    assert differences(FORMER[name], present[name]) == []
+    former, now = dict(FORMER[name]), dict(present[name])
+    if QUESTIONS[name][0] == "recall":
+        before, found = (_taken_memories(one) for one in (former, now))
+        assert differences_of_recalls(before, found) == []
+        assert same_order(before, found) or "--mode" not in QUESTIONS[name]
+    assert differences(former, now) == []
+
+
+def _taken_memories(told: dict[str, Any]) -> list[Any]:
+    """Take the memories out of the answer to a recall and return them; of a block for a prompt, its memories' texts."""
+    answer = told["answer"]
+    if isinstance(answer, dict):
+        told["answer"] = {name: value for name, value in answer.items() if name != "memories"}
+        return list(answer["memories"])
+    head, *entries = re.split(r"^\d+\. ", answer.removesuffix("</recalled_memories>\n"), flags=re.MULTILINE)
+    told["answer"] = head
+    return [{"record": {"id": entry}} for entry in entries]
 
 
 def test_every_question_has_an_answer_of_the_former_version() -> None:
@@ -94,7 +116,7 @@ def test_an_export_equals_the_former_versions_export(present: dict[str, Any]) ->
 def test_python_recalls_the_same_and_continues(root: Path, embedder: Embedder) -> None:
     folder = root / "plain" / "users" / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
-        assert differences(FORMER["hybrid"]["answer"]["memories"], recalled(memory)) == []
+        assert differences_of_recalls(FORMER["hybrid"]["answer"]["memories"], recalled(memory)) == []
         assert [run.id for run in memory.runs.list()] == [run["id"] for run in FORMER["runs of alice"]["answer"]]
         before = memory.stats()
         assert before.memories == FORMER["stats of alice"]["answer"]["memories"]
@@ -107,7 +129,7 @@ def test_python_recalls_the_same_and_continues(root: Path, embedder: Embedder) -
 def test_python_opens_encrypted_folders_with_the_key_ring(root: Path, embedder: Embedder) -> None:
     keys = EncryptionSettings(keys_folder=str(root / "keys"))
     with Memory.open(root / "encrypted" / "users" / "erin", embedder=embedder, encryption_settings=keys) as memory:
-        assert differences(FORMER["hybrid, encrypted"]["answer"]["memories"], recalled(memory)) == []
+        assert differences_of_recalls(FORMER["hybrid, encrypted"]["answer"]["memories"], recalled(memory)) == []
 
 
 def test_a_publisher_sends_the_former_spool_to_a_relay_on_the_former_journal(root: Path) -> None:
@@ -152,7 +174,7 @@ def events_after(subscriber: Subscriber, seq: int) -> list[list[Any]]:
 
 
 def recalled(memory: Memory) -> Any:
-    result = memory.recall(LOGOUTS, now=AT, deadline_ms=60_000)
+    result = memory.recall(LOGOUTS, now=AT, deadline_ms=60_000, min_relevance=0)
     assert result.degraded == (PENDING,)
     memories = comparable(msgspec.to_builtins(result.memories))
     for memory in memories:

@@ -208,11 +208,19 @@ def _mapped(data: bytes) -> None:
                 refused(codec.encode_record, 1, found)
 
 
+def _embedded_texts(frames: list[bytes]) -> None:
+    _, (found,) = embedder_wire.decode_texts(frames, 1)
+    assert len(found.vectors) == len(found.spans) >= 1
+
+
 def _embedder(data: bytes) -> None:
-    for frames in ([data], [data, b"text"], [data, b"\0" * 16], [data, data]):
+    for frames in ([data], [data, b"text"], [data, data]):
         refused(embedder_wire.decode_question, frames)
         refused(embedder_wire.decode_answer, frames)
-        refused(embedder_wire.decode_vectors, frames, 1)
+    for place in range(len(_texts)):
+        refused(_embedded_texts, [*_texts[:place], data, *_texts[place + 1 :]])
+    for place in range(len(_query)):
+        refused(embedder_wire.decode_query, [*_query[:place], data, *_query[place + 1 :]])
 
 
 def _dates(data: bytes) -> None:
@@ -275,8 +283,8 @@ TARGETS = (
                     embedder_wire.TokensQuestion(),
                 )
             ),
-            _texts,
-            _query,
+            *_texts,
+            *_query,
             embedder_wire.encode_answer(embedder_wire.Answer(code="model_checksum", args=("a", "b", "c")))[0],
         ),
         "msgpack",

@@ -20,7 +20,7 @@ from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
 from target import Target, refused
 
 from memory_agent.care.backup import read_manifest
-from memory_agent.care.export import decode_head, decode_line, encode_line
+from memory_agent.care.export import Bodies, decode_head, decode_line, encode_line
 from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
@@ -79,13 +79,18 @@ HISTORIES = (
     history._encode(history.Erasure(at=NOW, everything=True)) * 2,
 )
 NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z","looked_at":null}',)
+VECTOR = np.asarray([1, 0, 0, 0], "<f2").tobytes()
+PASSAGES = np.asarray([[0, 9], [5, 12]], "<i4").tobytes() + VECTOR
+WORDS = (7).to_bytes(4, "little") + b"\5\6"
+"""Of 2 passages and 2 words, in a store of 4 dimensions."""
+BODIES = Bodies(VECTOR, PASSAGES, WORDS)
 LINES = (
     encode_line(
         MemoryRecord(id="m", text="t", source="user_input", kind="episode", timestamp=NOW, metadata={"a": [1]}),
-        np.asarray([1, 0, 0, 0], "<f2").tobytes(),
+        BODIES,
         [b"e-1", b"\xff" * 17],
     ),
-    b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1}',
+    b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1,"words_stamp":"w","word_bytes":1}',
 )
 SETTINGS_FILES = (
     b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nvector_weight = 0.5\n'
@@ -276,11 +281,23 @@ def _lines(data: bytes) -> None:
 
 def _memory_lines(data: bytes) -> None:
     refused(decode_head, data)
-    refused(decode_line, 2, data, 4)
+    refused(decode_line, 2, data, decode_head(LINES[1]))
 
 
 def _decode_vector(value: bytes) -> object:
     return codec.vectors_of([codec.vector_body(NUMBER, value, 4)], 4)
+
+
+def _decode_passages(value: bytes) -> None:
+    spans, further = codec.passages_of(codec.passages_body(NUMBER, value, 4), 4)
+    assert len(spans) == len(further) + 1
+
+
+def _decode_words(value: bytes) -> None:
+    body = codec.words_body(NUMBER, value, 1)
+    one, many = codec.words_of(body, 1), codec.words_of_rows([NUMBER], [body], 1)
+    assert one.bits.tolist() == many.bits.tolist()
+    assert len(one.bits) == many.counts.item()
 
 
 _state = msgspec.msgpack.Decoder(codec.StoreState)
@@ -316,6 +333,8 @@ TARGETS = (
         "msgpack",
     ),
     Target("vectors", _with_checksum(_decode_vector), (np.ones(4, "<f2").tobytes(),)),
+    Target("passages", _with_checksum(_decode_passages), (PASSAGES,)),
+    Target("words", _with_checksum(_decode_words), (WORDS,)),
     Target("usage", _with_checksum(_decode_usage), (msgspec.msgpack.encode(codec.Usage(1, 2, 3, 0.5)),), "msgpack"),
     Target(
         "change-log",

@@ -1,4 +1,4 @@
-"""What a caller says of a memory by hand: checked field by field, and masked."""
+"""What a caller says of a memory: a record of its own, checked and with secrets masked, and the ids of others."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from memory_agent.arguments import check_time
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import values_of
-from memory_agent.records import (
-    KINDS,
-    PROVENANCES,
-    SOURCES,
-    MemoryRecord,
-)
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord
 from relay import EventLimits, Masker, validate_id, validate_object
 from relay.errors import MalformedEventError
-
-Word = TypeVar("Word", bound=str)
 
 _MAX_METADATA_DEPTH = 64
 _MOST_METADATA_VALUES = 10_000  # 12 bytes each in memory, to be filtered by
 _NAMES = ("type", "phase", "run_id", "channel_id", "agent_id")
+
+Word = TypeVar("Word", bound=str)
+
+
+def check_ids(ids: object) -> list[str]:
+    """Return the ids. Raises `InvalidInputError` for anything but a list of texts."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
+        raise InvalidInputError("ids", "must be a list of ids")
+    for one in ids:
+        check_text("ids", one)
+    return list(ids)
 
 
 def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: EventLimits) -> MemoryRecord:
