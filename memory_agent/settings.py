@@ -68,13 +68,14 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How memories are ranked.
 
-    `vector_weight`: the weight of cosine similarity in a memory's own score; its words have the rest. `contiguity`: where
-    the query asks, the share of its surplus that a memory that asks lends to the one that follows. `context_words`: the
-    weight of how well a memory and its neighbours in the session meet the query's words together. `dates`: how a time in the query is used; `date_weight`: the
-    boost for a memory of that time. `diversity`: the penalty for resembling a better result (MMR). `echo_minutes`: how
-    long what the calling session said, and a request in the query's words, is left out of its answers.
-    `min_relevance`: memories of less relevance are left out, even if those are all; at the default 9 of 10 questions
-    that a memory knows nothing of get no answer, and 9 of 10 answers stay. 0 is off.
+    `vector_weight`: the weight of cosine similarity in a memory's own score; its words have the rest. `contiguity`:
+    where the query asks, the share of its surplus that a memory that asks lends to the one that follows.
+    `context_words`: the weight of how well a memory and its neighbours in the session meet the query's words together.
+    `dates`: how a time in the query is used; `date_weight`: the boost for a memory of that time. `diversity`: the
+    penalty for resembling a better result (MMR). `echo_minutes`: how long what the calling session said, and a request
+    in the query's words, is left out of its answers. `min_relevance`: memories of less relevance are left out, even if
+    those are all; at the default 9 of 10 questions that a memory knows nothing of get no answer, and 9 of 10 answers
+    stay. 0 is off.
     """
 
     mode: Mode = "hybrid"

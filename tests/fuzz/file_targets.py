@@ -90,8 +90,7 @@ LINES = (
         BODIES,
         [b"e-1", b"\xff" * 17],
     ),
-    b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1,'
-    b'"words_stamp":"w","word_bytes":1}',
+    b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1,"words_stamp":"w","word_bytes":1}',
 )
 SETTINGS_FILES = (
     b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nvector_weight = 0.5\n'

@@ -81,7 +81,7 @@ def nested(depth: int) -> dict[str, Any]:
         ({"text": " "}, "text"),
         ({"text": 3}, "text"),
         ({"text": "a\ud800"}, "text"),
-        ({"text": "x" * 8_001}, "text"),
+        ({"text": "x" * (IngestSettings().max_text_chars + 1)}, "text"),
         ({"kind": "novel"}, "kind"),
         ({"source": "rumour"}, "source"),
         ({"provenance": "maybe"}, "provenance"),
