@@ -247,7 +247,7 @@ def load_settings(
     >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
     >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
     >>> settings.recall.mode, settings.recall.deadline_ms, settings.recall.candidates
-    ('vector', 200.0, 50)
+    ('vector', 200.0, 30)
     """
     warned: list[str] = []
     tree = _read_toml(file) if file is not None else {}

@@ -63,7 +63,7 @@ OFF = "learning off"
 ORACLE, CITE, LIST = "oracle", "cite", "list"
 GATED = "cite, gate decides"
 SHUFFLED_ORACLE, SHUFFLED_CITE = "shuffled oracle", "shuffled cite"
-RAW, CENTRED = "vectors, raw", "vectors, centred"
+VECTORS = "vectors"
 BANK, ASSOCIATION, PRIOR = "cite, bank alone", "cite, association alone", "cite, prior alone"
 ROCCHIO, SHUFFLED_ROCCHIO = "cite, one vector for all", "shuffled cite, one vector"
 
@@ -77,7 +77,6 @@ CONTROLS: dict[str, str] = (
 _NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "outcome", "prior"), 0.0)
 _SHIPPED = LearningSettings()
 _ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
-_CENTRED: dict[str, Any] = {"centering": True}
 _PRIOR = 0.1
 """The upper bound of the prior's weight in the design; it is off by default."""
 
@@ -87,16 +86,15 @@ _BOTH: tuple[SplitName, ...] = ("random", "disjoint")
 
 ARMS: tuple[Arm, ...] = (
     Arm(OFF, None, "off", _BOTH, curve=True),
-    Arm(RAW, None, "off", _RANDOM, mode="vector", recall=_NOTHING_BUT_VECTORS | {"centering": False}, few=True),
-    Arm(CENTRED, None, "off", _RANDOM, mode="vector", recall=_NOTHING_BUT_VECTORS, few=True),
+    Arm(VECTORS, None, "off", _RANDOM, mode="vector", recall=_NOTHING_BUT_VECTORS, few=True),
     Arm(ORACLE, "oracle", "on", _BOTH, curve=True),
     Arm(CITE, "cite", "on", _BOTH, curve=True),
     Arm(GATED, "cite", "auto", _DISJOINT),
     Arm(BANK, "cite", "on", _RANDOM, parts=_NO_PART | {"shift": _SHIPPED.shift}, few=True),
     Arm(ASSOCIATION, "cite", "on", _RANDOM, parts=_ASSOCIATION_ALONE, few=True),
     Arm(PRIOR, "cite", "on", _RANDOM, parts=_NO_PART | {"prior": _PRIOR}, few=True),
-    Arm(ROCCHIO, "cite", "off", _BOTH, recall=_CENTRED, few=True, moves=True),
-    Arm(SHUFFLED_ROCCHIO, "shuffled cite", "off", _BOTH, recall=_CENTRED, few=True, moves=True),
+    Arm(ROCCHIO, "cite", "off", _BOTH, few=True, moves=True),
+    Arm(SHUFFLED_ROCCHIO, "shuffled cite", "off", _BOTH, few=True, moves=True),
     Arm(LIST, "list", "on", _RANDOM, few=True),
     Arm(SHUFFLED_ORACLE, "shuffled oracle", "on", _RANDOM),
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),

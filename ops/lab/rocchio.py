@@ -1,14 +1,11 @@
 """A baseline: one vector that moves all queries, the mean of what runs used less what they asked (Rocchio, 1971).
 
-    moved = unit(x + beta mean(y - x))      x a request, centred; y = unit(mean of what its run used)
+    moved = unit(x + beta mean(y - x))      x a request; y = unit(mean of what its run used)
 
 It learns from approved runs with at least one credited memory, all weighted equally. The memory is the real one with
-learning off and an embedder that moves its queries. The memory subtracts the mean of its queries, which would soon
-cancel the vector, so `MovedQueries` compensates for that mean.
-
-Memories are not centred, unlike in the learner (`sona/exemplars`): with both sides centred, both means are close to
-zero and the vector moves nothing (measured on LoCoMo: length .07 to .11 before beta, .56 to .63 as it is). Queries are
-not moved during learning, or the first runs alone would decide what later runs are shown.
+learning off and an embedder that moves its queries. Neither requests nor memories are centred: with memories centred,
+both means are close to zero and the vector moves nothing (measured on LoCoMo: length .07 to .11 before beta, .56 to .63
+as it is). Queries are not moved during learning, or the first runs alone would decide what later runs are shown.
 
 Shapes: d dimensions, k memories used.
 """
@@ -23,7 +20,6 @@ import numpy as np
 from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled
 from memory_agent.records import Embedding
-from sona.centering import QueryCentering
 from sona.lesson import Array
 
 BETA = 0.75
@@ -35,19 +31,16 @@ class Rocchio:
     """The runs of one course so far, and the vector they give. Mutable."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[Embedding, Array | None]] = []
+        self._ways: list[Array] = []
 
     def learn(self, query: Embedding, used: Sequence[Embedding], quality: float) -> None:
         """Add a run that asked `query` (d,), was credited with `used` (k, d) and ended with `quality`."""
-        self._asked.append((query, _answer(used) if len(used) and quality > _APPROVED else None))
+        if len(used) and quality > _APPROVED:
+            self._ways.append(_answer(used) - query)
 
     def moving(self, embedder: Embedder) -> Embedder:
-        """Return an embedder that moves queries, for a memory that has been asked exactly these queries."""
-        queries = QueryCentering(embedder.info.ndim)
-        for query, _ in self._asked:
-            queries.observe(query)
-        ways = [answer - queries.centre(query) for query, answer in self._asked if answer is not None]
-        return MovedQueries(embedder, queries, BETA * np.mean(ways, axis=0)) if ways else embedder
+        """Return an embedder that moves queries; the same one where no approved run used anything."""
+        return MovedQueries(embedder, BETA * np.mean(self._ways, axis=0)) if self._ways else embedder
 
 
 def _answer(used: Sequence[Embedding]) -> Array:
@@ -57,15 +50,11 @@ def _answer(used: Sequence[Embedding]) -> Array:
 
 
 class MovedQueries(PassageEmbedder):
-    """An embedder that shifts the queries of one memory by a vector, as seen after the memory has centred them.
+    """An embedder that shifts queries by a vector."""
 
-    It tracks the mean of that memory, so it must not serve another one. Its query vectors are not of unit length.
-    """
-
-    def __init__(self, embedder: Embedder, queries: QueryCentering, shift: Array) -> None:
-        """Move queries by `shift` (d,), for a memory whose centring so far is `queries`."""
+    def __init__(self, embedder: Embedder, shift: Array) -> None:
+        """Move queries by `shift` (d,)."""
         self._embedder = embedder
-        self._plain, self._seen = (QueryCentering.from_bytes(queries.to_bytes(), shift.size) for _ in range(2))
         self._shift = shift
 
     @property
@@ -74,14 +63,10 @@ class MovedQueries(PassageEmbedder):
         return self._embedder.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Return the query with the vector (d,) that becomes the moved query when the memory centres it."""
+        """Return the query with the moved vector (d,), of unit length; its words stay."""
         query = self._embedder.embed_query_words(text, timeout_s)
-        plain = query.vector
-        wanted = self._plain.centre(plain) + self._shift
-        start = (wanted / np.linalg.norm(wanted) + self._seen.mean).astype(np.float32)
-        self._plain.observe(plain)
-        self._seen.observe(start)
-        return Settled(msgspec.structs.replace(query, vector=start))
+        moved = query.vector + self._shift
+        return Settled(msgspec.structs.replace(query, vector=(moved / np.linalg.norm(moved)).astype(np.float32)))
 
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None

@@ -39,8 +39,9 @@ def memory_of(
     )  # fmt: skip
     parts = {"learned": learned, "association": learned, "shift": 0.0, "outcome": 0.0, "caused_by": []}
     return RetrievedMemory(
-        record=record, score=None, lexical_score=None, sona_score=score, retrieval="both", explanation=parts
-    )
+        record=record, score=None, lexical_score=None, sona_score=score, retrieval="both", explanation=parts,
+        learned=learned,
+    )  # fmt: skip
 
 
 def test_every_event_is_valid_for_the_relay_and_has_a_unique_id() -> None:
@@ -197,6 +198,7 @@ def test_the_last_run_is_kept_with_its_recall_and_what_it_used(told: Told) -> No
 
 def test_the_chore_of_each_week_becomes_a_pattern_and_nothing_else_does(told: Told) -> None:
     told.memory.sona.consolidate(NOW)
-    found = told.memory.recall("what comes again", 50, MemoryFilter(kinds=("pattern",)), now=NOW).memories
+    patterns = MemoryFilter(kinds=("pattern",))
+    found = told.memory.recall("what comes again", 50, patterns, now=NOW, min_relevance=0).memories
     made = [memory.record.metadata["run_ids"] for memory in found if "run_ids" in memory.record.metadata]
     assert made == [["ops-321", "ops-322", "ops-323"]]
