@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_agent.recall.relevance import Parts, evidence, relevance
@@ -40,6 +40,7 @@ def one(**drawn: float) -> float:
     )
 
 
+@settings(deadline=None)
 @given(parts, st.sampled_from(["cosine", "near", "held", "held_nearby"]), st.floats(0, 1))
 def test_each_part_only_adds(drawn: dict[str, float], name: str, more: float) -> None:
     raised = drawn | {name: min(drawn[name] + more, 1.0)}
@@ -48,12 +49,14 @@ def test_each_part_only_adds(drawn: dict[str, float], name: str, more: float) ->
     assert np.isnan(before) or after >= before
 
 
+@settings(deadline=None)
 @given(parts, st.integers(0, 10**8))
 def test_the_same_match_says_less_among_more_text(drawn: dict[str, float], more: int) -> None:
     before, after = one(**drawn), one(**drawn | {"words": drawn["words"] + more})
     assert np.isnan(before) or after <= before
 
 
+@settings(deadline=None)
 @given(parts)
 def test_it_is_unknown_only_where_neither_vector_nor_words_can_tell(drawn: dict[str, float]) -> None:
     assert np.isnan(one(**drawn)) == (np.isnan(drawn["cosine"]) and not drawn["rarity"])
@@ -64,6 +67,7 @@ logits = st.lists(st.floats(-1e6, 1e6) | st.just(np.nan), max_size=9).map(
 )
 
 
+@settings(deadline=None)
 @given(logits, st.floats(-1e6, 1e6) | st.just(-np.inf))
 def test_relevance_is_a_probability_that_keeps_the_order_and_what_is_unknown(
     found: np.ndarray[tuple[int], np.dtype[np.float64]], best: float
@@ -75,6 +79,7 @@ def test_relevance_is_a_probability_that_keeps_the_order_and_what_is_unknown(
     assert (np.diff(probabilities[known][np.argsort(found[known], kind="stable")]) >= 0).all()
 
 
+@settings(deadline=None)
 @given(st.floats(-30, 30), st.floats(-30, 30), st.floats(0, 30))
 def test_a_better_best_only_raises_the_others_and_not_without_bound(own: float, best: float, more: float) -> None:
     by_itself, beside, beside_better = (
