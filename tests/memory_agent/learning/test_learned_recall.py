@@ -116,7 +116,7 @@ def test_the_gate_opens_by_its_own_evidence_and_then_the_learned_ranking_answers
     assert status.gain_low is not None
     assert status.gain > 0.2
     assert status.gain_low <= status.gain
-    assert company.leads(range(number, number + 15)) >= 10  # a tenth is held out, a tenth is interleaved
+    assert company.leads(range(number, number + 60)) >= 30  # 43 measured; a tenth is held out, a tenth is interleaved
     company.memory.close()
     again = open_company(tmp_path / "auto", embedder, AUTO)
     assert again.memory.sona.status().gate == status.gate
