@@ -24,7 +24,7 @@ import numpy.typing as npt
 from memory_agent import Memory
 from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.settings import LearningSettings, RecallSettings, Settings
-from ops.bench.grown_stores import SHARES, Growth, MixedVectors, grown_events
+from ops.bench.grown_stores import SHARES, Growth, MixedVectors, grown_events, text_of
 from ops.bench.texts import queries
 
 TARGET_RECALL = 1.0
@@ -52,7 +52,7 @@ def measure(growth: Growth) -> Figures:
 
 def _measure_one(folder: Path, embedder: MixedVectors, size: int) -> Figures:
     made = grown_events(0, size)
-    vectors = embedder.embed_texts([event["payload"]["summary"] for event in made])
+    vectors = embedder.embed_texts([text_of(event) for event in made])
     asked = [(text, vectors @ embedder.embed_query(text)) for text in queries(_QUERIES, seed=901)]
     with tempfile.TemporaryDirectory() as scratch:
         copy = shutil.copytree(folder, Path(scratch) / "user")

@@ -148,6 +148,12 @@ def grown_events(begin: int, end: int) -> list[dict[str, Any]]:
     return made
 
 
+def text_of(event: dict[str, Any]) -> str:
+    """Return the text that is embedded for the memory of an event, as `embedded.embedded_text` composes it."""
+    payload = event["payload"]
+    return "\n".join(filter(None, (payload["summary"], ", ".join(payload["tags"]))))
+
+
 def _chance(place: int, salt: int) -> float:
     """Return a number from 0 to 1 that looks random."""
     return zlib.crc32(f"{salt} {place}".encode()) / 2**32
@@ -158,7 +164,7 @@ def _grow(folder: Path, begin: int, end: int, growth: Growth) -> None:
     with Memory.open(folder, user_id=_USER, embedder=growth.vectors) as memory:
         for start in range(0, len(made), _BATCH):
             batch = made[start : start + _BATCH]
-            growth.vectors.prepare([event["payload"]["summary"] for event in batch])
+            growth.vectors.prepare([text_of(event) for event in batch])
             growth.batches.append(_timed(memory, batch, begin + start))
         assert memory.stats().memories == end
         assert memory.stats().without_vector == 0

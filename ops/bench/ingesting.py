@@ -24,7 +24,7 @@ from typing import Any
 from memory_agent import Memory
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings
-from ops.bench.grown_stores import WINDOW, Growth, grown_events
+from ops.bench.grown_stores import WINDOW, Growth, grown_events, text_of
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
@@ -50,7 +50,7 @@ def measure(growth: Growth) -> dict[str, Any]:
     size, folder = max(growth.folders.items())
     begin = round(size * (1 + WINDOW))
     made = grown_events(begin, begin + _EVENTS)
-    growth.vectors.prepare([event["payload"]["summary"] for event in made])
+    growth.vectors.prepare([text_of(event) for event in made])
     model = open_embedder(EmbedderSettings(allow_download=False))
     try:
         return {
