@@ -15,11 +15,19 @@ import structlog
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, SUBJECTS, message, open_without_model, texts
-from structlog.testing import capture_logs
+from structlog.testing import LogCapture
 from ulid import ULID
 
 from memory_agent import MemoryProvider
-from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
+from memory_agent.embedders import (
+    Embedder,
+    EmbedderInfo,
+    PendingVector,
+    PendingVectors,
+    Progress,
+    SettledVector,
+    lazy_embedder,
+)
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
@@ -368,17 +376,18 @@ class _Failing:
 @pytest.mark.parametrize("mode", ["hybrid", "vector"])
 @pytest.mark.parametrize("query", ["what fails at once", "what fails later"])
 def test_an_embedder_that_raises_anything_is_a_degradation_and_logged_by_type_alone(
-    tmp_path: Path, embedder: Embedder, query: str, mode: Mode
+    tmp_path: Path, embedder: Embedder, query: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = FailingModel(embedder)
-    with capture_logs() as logs, Memory.open(tmp_path / "a", embedder=failing) as memory:
+    failing, logs = FailingModel(embedder), LogCapture()
+    monkeypatch.setattr(structlog, "is_configured", lambda: True)
+    monkeypatch.setattr(lazy_embedder, "log", structlog.wrap_logger(None, processors=[logs]))
+    with Memory.open(tmp_path / "a", embedder=failing) as memory:
         assert memory.ingest([message(0, "It fails on Safari")], now=NOW).kept == 1
         result = memory.recall(query, mode=mode, context_tokens=200)
         assert result.degraded == ("no_model",)
         assert texts(result) == ["It fails on Safari"]
         assert result.context is not None
         assert "It fails on Safari" in result.context
-    failures = [entry for entry in logs if entry["event"] == "embedder.failed"]
+    failures = [entry for entry in logs.entries if entry["event"] == "embedder.failed"]
     assert [entry["error"] for entry in failures] == ["RuntimeError" if "at once" in query else "OSError", "KeyError"]
     assert all(set(entry) == {"event", "error", "log_level"} for entry in failures)
-    structlog.reset_defaults()  # `capture_logs` leaves it configured
