@@ -113,20 +113,19 @@ class Answering:
         view, vector = self._search.view, self._search.vector
         if vector is None:
             return {}
-        places = view.vectors.best_passages(vector.raw, self._slots)
-        later = np.flatnonzero(places)
-        if not later.size:
+        best = view.vectors.best_passages(vector.raw, self._slots)
+        places = dict(zip(view.rows[self._slots].tolist(), best.tolist(), strict=True))
+        later = {row: place for row, place in places.items() if place}
+        if not later:
             return {}
+        found = {}
         with store.snapshot() as snapshot:
-            found = [
-                (row, place, snapshot.passages(row))
-                for row, place in zip(view.rows[self._slots[later]].tolist(), places[later].tolist(), strict=True)
-            ]
-        return {
-            row: (int(passages[0][place][0]), int(passages[0][place][1]))
-            for row, place, passages in found
-            if passages is not None and place < len(passages[0])
-        }
+            for row, place in later.items():
+                passages = snapshot.passages(row)
+                if passages is not None and place < len(passages[0]):  # else it was replaced meanwhile
+                    begin, end = passages[0][place].tolist()
+                    found[row] = begin, end
+        return found
 
     def _highlights(self, record: MemoryRecord, passage: tuple[int, int] | None) -> tuple[str, ...]:
         """Return the best words of a memory, of a long text those of its best passage, marked or as it begins."""
