@@ -61,7 +61,7 @@ def word_bytes(ndim: int) -> int:
 
 
 def of_vector(text: str, vector: Embedding) -> Embedded:
-    """Return what is known of a text of which only the (d,) vector is: one passage and no words."""
+    """Return the `Embedded` of an embedder that makes vectors alone: the (d,) `vector` as one passage, no words."""
     spans = np.array([[0, len(text)]], dtype=np.int32)
     return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, word_bytes(len(vector))), np.uint8))
 
@@ -72,7 +72,7 @@ def first_vector(found: Embedded | None) -> Embedding | None:
 
 
 def query_of_vector(vector: Embedding) -> EmbeddedQuery:
-    """Return what is known of a query of which only the (d,) vector is: no words."""
+    """Return the `EmbeddedQuery` of an embedder that makes vectors alone: the (d,) `vector`, no words."""
     return EmbeddedQuery(vector, (), np.zeros((0, min(len(vector), WORD_DIMENSIONS)), np.float16))
 
 

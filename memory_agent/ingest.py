@@ -44,7 +44,7 @@ _FILL_CHUNK = 256
 _EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that it receives the acknowledgement
 
 Admission = AbstractContextManager[Callable[[], None] | None]
-"""Entered around the transaction; its value, if any, is called in it before a memory gets a caller's id anew."""
+"""A context held for the whole transaction. If it yields a function, that is called before a new id is stored."""
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 

@@ -8,9 +8,10 @@ it less. Left out are, by the reason under which `RecallResult.excluded` counts 
     session   what the calling session said in the last minutes (`recall.echo_minutes`)
     echo      a request of the last minutes that says what the query says, of the calling session or of none named
 
-A request is an echo whoever asks, since most callers name neither event nor session; it must have come by an event, so
-that a memory stored by hand is found by its own text. A run or a session that the filter names is asked for, and only
-its echo is left out. Older requests in the query's words are no echo; `duplicates.FormerRequests` folds them.
+Echoes are left out even if the caller names neither event nor session, as most do. Only a memory made from an event
+can be an echo, so a memory stored by hand is found by its own text. If the filter selects a run or session, its
+memories stay and only the echo is left out. Older requests in the query's words are not echoes:
+`duplicates.FormerRequests` folds them.
 
 Shapes: m memories left out.
 """

@@ -45,7 +45,7 @@ def steps(cause: str = CAUSE) -> list[dict[str, Any]]:
 
 
 def write_runs(file: Path) -> Path:
-    """Write two runs of one issue, of which the first reports step by step, and one of another."""
+    """Write three runs: two of one issue, which conclude differently, and one of another issue."""
     other = [step("I look at the menu.", "cat menu.txt", "soup and bread"), step("Done.", "submit", None)]
     file.parent.mkdir(parents=True, exist_ok=True)
     task = "The menu lacks a soup\n\nLunch has none."

@@ -27,7 +27,7 @@ PHASES = ("plan", "act", "review")
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
-    """Memories of few different times, some of which were replaced."""
+    """Sixty memories; many share a timestamp, and every seventh was replaced."""
     with Memory.open(tmp_path_factory.mktemp("listing") / "alice", settings=NO_MODEL) as memory:
         for number in range(60):
             remember(memory, number)
