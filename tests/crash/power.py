@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,7 +61,7 @@ def _work_and_cut(
         world.start(world.relay, world.plain, world.owner)
         wait_until(lambda: world.acked >= promises and world.taken >= promises // 2, "promises before the power cut")
         for part in (world.relay, world.owner):
-            part.signal(signal.SIGSTOP)
+            part.stop()
         cut_power(image, copy)
         world.plain.kill()
 

@@ -6,6 +6,7 @@ like a host of the daemon (`owner_process`).
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -85,6 +86,11 @@ class Part:
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """Stop it, and return when all of its threads stand still."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def kill(self) -> None:
         """Kill it, if it is running."""

@@ -14,6 +14,7 @@ from typing import cast
 
 import pytest
 from served_host import absent_embedder
+from stopped_process import stop
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.host_connection import HostConnection
@@ -159,7 +160,7 @@ class Process:
 
     def stop_answering(self) -> None:
         assert self._process is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+        stop(self._process.pid)
 
     async def locate(self) -> str:
         if self._process is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from embedder_inputs import FLOAT32, INT8, StartServer
+from stopped_process import stop
 
 from memory_agent.embedders import wire
 from memory_agent.embedders.minilm import MiniLM
@@ -71,7 +71,7 @@ def test_a_query_under_way_survives_the_death_of_its_server(start_server: StartS
     server = start_server()
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     pending = embedder.begin_query("through a crash")
     server.kill()
     start_server()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stopped_process import stop
 from witness import WAIT_S, Witness
 
 from memory_agent.embedded import Embedded
@@ -182,7 +183,7 @@ def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(serve
     """Expired queries lie in its socket when it continues: a hundred would run before the one that still waits."""
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     for number in range(30):
         with pytest.raises(EmbedderUnavailableError):
             embedder.embed_query(f"late {number}", timeout_s=0.01)
@@ -206,7 +207,7 @@ def test_while_the_server_is_silent_one_query_waits_and_the_others_fail_fast(
 ) -> None:
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     with pytest.raises(EmbedderUnavailableError):
         embedder.embed_query("finds out", timeout_s=0.6)
     answers: list[Embedding] = []
@@ -237,7 +238,7 @@ def test_while_the_server_is_silent_one_query_waits_and_the_others_fail_fast(
 def test_a_dropped_probe_of_a_silent_server_leaves_the_next_one_to_another_query(server: WitnessServer) -> None:
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server.process.pid)
     with pytest.raises(EmbedderUnavailableError):
         embedder.embed_query("finds out", timeout_s=0.6)
     embedder.begin_query("probes, and is dropped", timeout_s=0.2)

@@ -1,0 +1,12 @@
+"""Stops a child process for a while."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def stop(pid: int) -> None:
+    """Stop a child, and return when all of its threads stand still: until then one of them may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
