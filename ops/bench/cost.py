@@ -11,11 +11,9 @@ Run alone: `python -m ops.bench --only cost [--quick]`.
 from __future__ import annotations
 
 import gc
-import shutil
 import sqlite3
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +25,7 @@ from typing import Any, NamedTuple
 from memory_agent import Memory
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings
-from ops.bench.grown_stores import Growth
+from ops.bench.grown_stores import Growth, opened
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
@@ -60,10 +58,8 @@ def measure(growth: Growth) -> dict[str, Any]:
 
 
 def _measure_one(folder: Path, model: Embedder, size: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = shutil.copytree(folder, Path(scratch) / "user")
-        with Memory.open(copy, embedder=model) as memory:
-            return _take_turns(memory, model) | {"target": TARGETS.get(size), "target_calls": TARGET_CALLS}
+    with opened(folder, model) as memory:
+        return _take_turns(memory, model) | {"target": TARGETS.get(size), "target_calls": TARGET_CALLS}
 
 
 def _take_turns(memory: Memory, model: Embedder) -> dict[str, Any]:

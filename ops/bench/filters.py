@@ -9,9 +9,7 @@ Run alone: `python -m ops.bench --only filters [--quick]`.
 
 from __future__ import annotations
 
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,7 +22,7 @@ import numpy.typing as npt
 from memory_agent import Memory
 from memory_agent.records import Embedding, MemoryFilter
 from memory_agent.settings import LearningSettings, RecallSettings, Settings
-from ops.bench.grown_stores import SHARES, Growth, MixedVectors, grown_events, text_of
+from ops.bench.grown_stores import SHARES, Growth, MixedVectors, grown_events, opened, text_of
 from ops.bench.texts import queries
 
 TARGET_RECALL = 1.0
@@ -54,12 +52,10 @@ def _measure_one(folder: Path, embedder: MixedVectors, size: int) -> Figures:
     made = grown_events(0, size)
     vectors = embedder.embed_texts([text_of(event) for event in made])
     asked = [(text, vectors @ embedder.embed_query(text)) for text in queries(_QUERIES, seed=901)]
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = shutil.copytree(folder, Path(scratch) / "user")
-        with Memory.open(copy, settings=_SETTINGS, embedder=embedder) as memory:
-            for text in queries(_WARM_UP, seed=900):
-                memory.recall(text, _TOP_K, min_relevance=0.0)
-            filters = [_compare(memory, asked, *one) for one in _filters(made)]
+    with opened(folder, embedder, _SETTINGS) as memory:
+        for text in queries(_WARM_UP, seed=900):
+            memory.recall(text, _TOP_K, min_relevance=0.0)
+        filters = [_compare(memory, asked, *one) for one in _filters(made)]
     over = [one["over_none"] for one in filters]
     return {
         "filters": filters,

@@ -25,7 +25,7 @@ import numpy as np
 from memory_agent import Memory
 from memory_agent.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Progress, Settled, open_embedder
-from memory_agent.settings import EmbedderSettings
+from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.terms import query_words
 from ops.bench.texts import events, passages
 
@@ -41,6 +41,7 @@ _BATCH = 64
 _SEED, _BASIS_SEED = 11, 12
 _BASIS = 2_000
 _NOISE = 0.35
+_POLL_S = 0.05
 
 Tell = Callable[[str], None]
 
@@ -131,6 +132,22 @@ def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iter
             yield growth
     finally:
         model.close()
+
+
+@contextmanager
+def opened(folder: Path, embedder: Embedder, settings: Settings | None = None) -> Iterator[Memory]:
+    """Open a copy of `folder`, and yield the memory once it has all word vectors."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = shutil.copytree(folder, Path(scratch) / "user")
+        with Memory.open(copy, settings=settings, embedder=embedder) as memory:
+            await_words(memory)
+            yield memory
+
+
+def await_words(memory: Memory) -> None:
+    """Return once all word vectors are in memory: a large store loads them in the background."""
+    while "word_vectors_pending" in memory.recall("are the words there").degraded:
+        time.sleep(_POLL_S)
 
 
 def grown_events(begin: int, end: int) -> list[dict[str, Any]]:

@@ -10,9 +10,7 @@ Run alone: `python -m ops.bench --only ingesting [--quick]`.
 from __future__ import annotations
 
 import random
-import shutil
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +22,7 @@ from typing import Any
 from memory_agent import Memory
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings
-from ops.bench.grown_stores import WINDOW, Growth, grown_events, text_of
+from ops.bench.grown_stores import WINDOW, Growth, grown_events, opened, text_of
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
@@ -68,16 +66,14 @@ def _measure_one(folder: Path, embedder: Embedder, made: list[dict[str, Any]], t
     loaded: list[Block] = []
     rates: list[float] = []
     left = list(made)
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = shutil.copytree(folder, Path(scratch) / "user")
-        with Memory.open(copy, embedder=embedder) as memory:
-            _ask(memory, queries(_WARM_UP, seed=700))
-            for turn in range(turns):
-                idle.append(_ask(memory, queries(_QUESTIONS, seed=710 + turn)))
-                with _coming_in(memory, left) as came_in:
-                    began_s = time.perf_counter()
-                    loaded.append(_ask(memory, queries(_QUESTIONS, seed=730 + turn)))
-                    rates.append(came_in[0] / (time.perf_counter() - began_s))
+    with opened(folder, embedder) as memory:
+        _ask(memory, queries(_WARM_UP, seed=700))
+        for turn in range(turns):
+            idle.append(_ask(memory, queries(_QUESTIONS, seed=710 + turn)))
+            with _coming_in(memory, left) as came_in:
+                began_s = time.perf_counter()
+                loaded.append(_ask(memory, queries(_QUESTIONS, seed=730 + turn)))
+                rates.append(came_in[0] / (time.perf_counter() - began_s))
     return {
         "idle_ms": spread([statistics.median(block) for block in idle]),
         "idle_p99_ms": round(percentile(list(chain.from_iterable(idle)), 99), 2),

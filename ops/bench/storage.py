@@ -25,7 +25,7 @@ import psutil
 from memory_agent import Memory
 from memory_agent.embedders import open_embedder
 from memory_agent.settings import EmbedderSettings
-from ops.bench.grown_stores import WINDOW, Batch, Growth
+from ops.bench.grown_stores import WINDOW, Batch, Growth, await_words
 from ops.bench.texts import queries
 
 TARGET_GROWTH = 1.2
@@ -95,6 +95,7 @@ def _resident(folder: Path) -> dict[str, float]:
     began_s = time.perf_counter()
     with Memory.open(folder, embedder=model) as memory:
         open_ms = (time.perf_counter() - began_s) * 1000
+        await_words(memory)
         for question in queries(_RECALLS, seed=800):
             memory.recall(question)
         used = psutil.Process().memory_info()
