@@ -31,7 +31,7 @@ from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.search import Search, passing
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
 from memory_agent.storage.codec import time_of
-from memory_agent.storage.indexes import Slots
+from memory_agent.storage.indexes import Scores, Slots
 from memory_agent.storage.store import Store
 
 _MOST_ORIGINS = 8
@@ -62,15 +62,15 @@ class Answering:
         named = dict.fromkeys(row for pick, occurring in self._picks for row in self._named(pick, occurring))
         found = zip(named, store.records(named, search.query.with_embedding), strict=True)
         self._records = {row: record for row, record in found if record is not None}
-        self._passages = self._best_passages(store)
+        self._cosines, best = self._nearest()
+        self._passages = self._places_of(best, store)
+        self._of_all = self._of_all_memories()
 
     def memories(self) -> tuple[RetrievedMemory, ...]:
         """Return the memories of the answer, in the order of the picks, without any that was deleted meanwhile."""
-        view, vector, slots = self._search.view, self._search.vector, self._slots
-        cosines = np.full(slots.shape, np.nan) if vector is None else view.vectors.cosines(vector.raw, slots)
         return tuple(
             self._memory(pick, self._records[pick.row], cosine, occurring)
-            for (pick, occurring), cosine in zip(self._picks, cosines.tolist(), strict=True)
+            for (pick, occurring), cosine in zip(self._picks, self._cosines.tolist(), strict=True)
             if pick.row in self._records
         )
 
@@ -108,13 +108,16 @@ class Answering:
             learned=pick.learned,
         )
 
-    def _best_passages(self, store: Store) -> dict[int, tuple[int, int]]:
-        """Return where the best passage of a text begins and ends, by row, unless it is the first."""
-        view, vector = self._search.view, self._search.vector
+    def _nearest(self) -> tuple[Scores, Slots]:
+        """Return the cosines of the memories (p,), NaN without the query's vector, and which passages they are of."""
+        vector = self._search.vector
         if vector is None:
-            return {}
-        best = view.vectors.best_passages(vector.raw, self._slots)
-        places = dict(zip(view.rows[self._slots].tolist(), best.tolist(), strict=True))
+            return np.full(self._slots.shape, np.nan), np.zeros(self._slots.shape, dtype=np.int64)
+        return self._search.view.vectors.best_passages(vector.raw, self._slots)
+
+    def _places_of(self, best: Slots, store: Store) -> dict[int, tuple[int, int]]:
+        """Return where the `best` passage of a text begins and ends, by row, unless it is the first."""
+        places = dict(zip(self._search.view.rows[self._slots].tolist(), best.tolist(), strict=True))
         later = {row: place for row, place in places.items() if place}
         if not later:
             return {}
@@ -138,7 +141,7 @@ class Answering:
 
     def _explanation(self, pick: Pick) -> dict[str, Any]:
         search, found, place, lift = self._search, pick.found, pick.choice.place, pick.lift
-        query, like = search.query, pick.choice.like
+        like = pick.choice.like
         association = float(found.association[place])
         return {
             "vector": number(float(found.cosines[place])),
@@ -161,10 +164,17 @@ class Answering:
             "likeness": pick.choice.likeness,
             "like": None if like is None else "".join(self._ids([int(found.rows[like])])) or None,
             "repeats": self._repeats(pick),
+            **self._of_all,
+        }
+
+    def _of_all_memories(self) -> dict[str, Any]:
+        """Return the part of the explanation that all memories of the answer have."""
+        search = self._search
+        return {
             "filter": "exact" if search.is_filtered else "none",
             "filters": _conditions(search),
             "dates": [msgspec.to_builtins(date) for date in search.dates],
-            "dates_mode": query.dates,
+            "dates_mode": search.query.dates,
             "matching": int(np.count_nonzero(search.mask)) if search.is_filtered and search.mask is not None else None,
         }
 

@@ -61,11 +61,10 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     By vector alone the best `sure` are certain.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
-    slots = np.unique(np.concatenate(best))
+    slots = search.view.distinct(np.concatenate(best))
     is_all = slots.size >= _answering(search)
     if is_hybrid(search) and not search.deadline.expired():
-        around = search.view.windows(slots, REACH)
-        slots = passing(search, np.unique(around[around >= 0]))
+        slots = passing(search, search.view.distinct(search.view.windows(slots, REACH)))
     return msgspec.structs.replace(scored(search, slots), is_all=is_all)
 
 

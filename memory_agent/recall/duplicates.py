@@ -19,17 +19,18 @@ Shapes: n candidates, p leaders.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.fusion import best_first
 from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.search import Search
 from memory_agent.records import MemoryRecord
-from memory_agent.storage.indexes import Slots
+from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import STOP_WORDS, said_words
@@ -55,22 +56,33 @@ class Leader(msgspec.Struct, frozen=True, gc=False):
     requests: tuple[int, ...] = ()
 
 
-def fold(places: Iterable[tuple[int, int]]) -> list[Leader]:
-    """Return the leaders of candidates given as (position, fingerprint), best first."""
-    leaders: dict[int, Leader] = {}
-    for place, fingerprint in places:
-        leader = leaders.get(fingerprint)
-        if leader is None:
-            leaders[fingerprint] = Leader(place, fingerprint, [])
-        else:
-            leader.folded.append(place)
-    return list(leaders.values())
+class Leaders:
+    """The leaders of candidates, best first. Their `places` (p,) are positions among all candidates."""
+
+    def __init__(self, order: npt.NDArray[np.intp], fingerprints: npt.NDArray[np.int64]) -> None:
+        """Take the positions of candidates (n,), best first, and their fingerprints (n,)."""
+        first = np.sort(np.unique(fingerprints, return_index=True)[1])
+        self.places = order[first]
+        self._fingerprints = fingerprints[first]
+        self._folded: dict[int, list[int]] = {}
+        if first.size < order.size:
+            others = zip(np.delete(order, first).tolist(), np.delete(fingerprints, first).tolist(), strict=True)
+            for place, fingerprint in others:
+                self._folded.setdefault(fingerprint, []).append(place)
+
+    def __len__(self) -> int:
+        return self.places.size
+
+    def best(self, limit: int) -> list[Leader]:
+        """Return the best `limit` leaders, with what is folded into them."""
+        found = zip(self.places[:limit].tolist(), self._fingerprints[:limit].tolist(), strict=True)
+        return [Leader(place, fingerprint, self._folded.get(fingerprint, [])) for place, fingerprint in found]
 
 
-def leaders_of(found: Candidates, search: Search) -> list[Leader]:
-    """Return all leaders, best first."""
+def leaders_of(found: Candidates, search: Search) -> Leaders:
+    """Return all leaders of the candidates."""
     order = best_first(found.total, found.rows, found.rows.size)
-    return fold(zip(order.tolist(), search.view.fingerprints[found.slots[order]].tolist(), strict=True))
+    return Leaders(order, search.view.fingerprints[found.slots[order]])
 
 
 class FormerRequests:
@@ -90,36 +102,38 @@ class FormerRequests:
         self._same: set[int] = set()
         self._kept: int | None = None
 
-    def __contains__(self, slot: int) -> bool:
-        """Whether a slot is a former request, as far as candidates were examined."""
-        return slot in self._former
+    def among(self, slots: Slots) -> Mask:
+        """Return which of `slots` (m,) are former requests, as far as candidates were examined."""
+        if not self._former:
+            return np.zeros(slots.shape, dtype=np.bool_)
+        return np.isin(slots, list(self._former))
 
-    def leave_enough(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> bool:
+    def leave_enough(self, found: Candidates, leaders: Leaders, wanted: int) -> bool:
         """Return whether there are `wanted` leaders, former requests beyond the first aside."""
         examined, surplus = self._examined(found, leaders, wanted)
         return examined - surplus >= wanted
 
-    def fold(self, found: Candidates, leaders: Sequence[Leader], least: int, most: int) -> list[Leader]:
+    def fold(self, found: Candidates, leaders: Leaders, least: int, most: int) -> list[Leader]:
         """Return at most `most` of the leaders, former requests folded, except those needed to have `least`."""
         examined, surplus = self._examined(found, leaders, most)
         spare = min(surplus, examined - least)
-        return list(leaders[:examined]) if spare <= 0 else self._folded(found, leaders[:examined], spare)
+        best = leaders.best(examined)
+        return best if spare <= 0 else self._folded(found, best, spare)
 
-    def _examined(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> tuple[int, int]:
+    def _examined(self, found: Candidates, leaders: Leaders, wanted: int) -> tuple[int, int]:
         """Return how many of the leaders to look at for `wanted` answers, and the former requests beyond the first."""
         examined, surplus = min(wanted, len(leaders)), 0
-        while not self._disabled and (more := self._surplus(found, leaders[:examined])) > surplus:
+        while not self._disabled and (more := self._surplus(found.slots[leaders.places[:examined]])) > surplus:
             examined, surplus = min(wanted + more, len(leaders)), more
         return examined, surplus
 
-    def _surplus(self, found: Candidates, leaders: Sequence[Leader]) -> int:
-        """Return how many of the leaders are former requests beyond the first."""
-        slots = found.slots[[leader.place for leader in leaders]]
+    def _surplus(self, slots: Slots) -> int:
+        """Return how many of `slots`, those of leaders, are former requests beyond the first."""
         new = [slot for slot in slots.tolist() if slot not in self._seen]
         if new:
             self._examine(np.array(new, dtype=np.int64))
             self._seen.update(new)
-        return max(0, sum(slot in self._former for slot in slots.tolist()) - 1) if self._former else 0
+        return max(0, int(np.count_nonzero(self.among(slots))) - 1)
 
     def _folded(self, found: Candidates, leaders: Sequence[Leader], spare: int) -> list[Leader]:
         by_slot = {int(found.slots[leader.place]): leader for leader in leaders}

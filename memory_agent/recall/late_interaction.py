@@ -31,7 +31,7 @@ from memory_agent.storage.indexes import Mask, Scores, Slots
 
 REACH = 2
 _SAME_WORD = 0.5
-_GAIN, _STEEPNESS = 3.0, 2.5
+_GAIN = 3.0
 _DISCOUNT = 0.065
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
@@ -66,19 +66,19 @@ class _Compared(NamedTuple):
 def late_interaction(search: Search, slots: Slots) -> Met:
     """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter."""
     around = search.view.windows(slots, REACH)
-    everyone = passing(search, np.unique(around[around >= 0]))
+    everyone = passing(search, search.view.distinct(around))
     words, similarities, has = _compare(search, everyone)
     if not words or not len(slots):
         nothing = np.zeros(slots.shape)
         return Met(nothing, nothing, np.full(slots.shape, np.nan), nothing, nothing, 0.0)
     places, known = places_of(everyone, around)
     mine, places = places[:, REACH], np.where(known, places, len(everyone))
-    compared = np.maximum(np.nan_to_num(similarities), np.where(has, _SAME_WORD, 0.0))
+    compared = np.fmax(similarities, np.where(has, _SAME_WORD, 0.0))
     length = np.maximum(search.view.words.lengths[everyone], _LEAST_WORDS)
-    met = _GAIN * compared**_STEEPNESS - _DISCOUNT * np.log(length)
+    met = _GAIN * compared**2 * np.sqrt(compared) - _DISCOUNT * np.log(length)
     shares, rarities = _rarities(search, words)
     smooth = rarities / rarities.sum()
-    closeness = smooth @ _nearest(np.nan_to_num(similarities, nan=-1.0), places)
+    closeness = smooth @ _nearest(np.fmax(similarities, -1.0), places)
     return Met(
         own=shares @ met[:, mine],
         near=shares @ _nearest(met, places),
@@ -107,7 +107,9 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
     """
     view, own = search.view, search.own.slots
     having = view.words.having(words)
-    held = np.array([having[word] for word in words]) - view.words.hits(words, own).sum(axis=1)
+    held = np.array([having[word] for word in words])
+    if own.size:
+        held -= view.words.hits(words, own).sum(axis=1)
     live = view.live - own.size
     rarity = np.maximum(np.log((live + 1) / (held + 0.5)), 0.0) + _LEAST_RARITY
     return rarity / rarity.sum(), np.log((live + _PRIOR_MEMORIES) / (held + 1.0))

@@ -45,8 +45,7 @@ def own_words(query: Query, view: View, store: Store, mask: Mask | None) -> OwnW
     """Return the caller's own words among the memories that pass `mask` (n,), the query's filter."""
     found, counts = np.empty(0, dtype=np.int64), {}
     for reason, slots in _reasons(query, view, store):
-        new = np.setdiff1d(slots if mask is None else slots[mask[slots]], found)
-        if new.size:
+        if slots.size and (new := np.setdiff1d(slots if mask is None else slots[mask[slots]], found)).size:
             counts[reason] = new.size
             found = np.union1d(found, new)
     return OwnWords(found, counts)

@@ -28,7 +28,7 @@ from memory_agent.recall.candidates import Candidates, keep, shortlist
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.deadline import Deadline
-from memory_agent.recall.duplicates import FormerRequests, Leader, leaders_of
+from memory_agent.recall.duplicates import FormerRequests, Leader, Leaders, leaders_of
 from memory_agent.recall.interleaving import Pick, interleave
 from memory_agent.recall.learned import is_vouched, lifts, with_past_use
 from memory_agent.recall.neighbours import with_neighbours
@@ -106,7 +106,7 @@ class RecallPipeline:
         baseline = self._baseline(searched, found, best, former)
         return interleave(baseline, learned, searched.query.top_k, advice.key)
 
-    def _candidates(self, searched: Search, former: FormerRequests) -> tuple[Candidates, list[Leader]]:
+    def _candidates(self, searched: Search, former: FormerRequests) -> tuple[Candidates, Leaders]:
         """Return the candidates and their leaders, enough to fill the answer with different memories."""
         top_k = searched.query.top_k
         limit = max(self._settings.candidates, top_k + _spare(top_k))
@@ -141,9 +141,7 @@ class RecallPipeline:
         choices = mmr(leaders, vectors, totals, searched.query.top_k, self._diversity(searched))
         return [Pick(found, choice, "learned", lifted.of(places.index(choice.place))) for choice in choices]
 
-    def _folded(
-        self, searched: Search, found: Candidates, leaders: list[Leader], former: FormerRequests
-    ) -> list[Leader]:
+    def _folded(self, searched: Search, found: Candidates, leaders: Leaders, former: FormerRequests) -> list[Leader]:
         top_k = searched.query.top_k
         return former.fold(found, leaders, top_k, top_k + _spare(top_k))
 
@@ -159,10 +157,9 @@ class RecallPipeline:
         return msgspec.structs.replace(result, context=block)
 
 
-def _best_evidence(found: Candidates, leaders: list[Leader], former: FormerRequests) -> float:
+def _best_evidence(found: Candidates, leaders: Leaders, former: FormerRequests) -> float:
     """Return the best evidence for an answer: a former request resembles the query and vouches for nothing."""
-    slots = found.slots.tolist()
-    vouching = [leader.place for leader in leaders if slots[leader.place] not in former]
+    vouching = leaders.places[~former.among(found.slots[leaders.places])]
     return float(np.fmax.reduce(found.evidence[vouching], initial=-np.inf))
 
 

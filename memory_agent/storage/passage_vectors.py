@@ -86,11 +86,26 @@ class PassageView:
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
         """Return the exact cosines of the best passages as `VectorView.cosines` does."""
-        return self._best(query, slots)[0]
+        return self.best_passages(query, slots)[0]
 
-    def best_passages(self, query: Embedding, slots: Slots) -> npt.NDArray[np.int64]:
-        """Return which passage (m,) of each slot is nearest to `query` (d,), from 0; the earlier of equal ones."""
-        return self._best(query, slots)[1]
+    def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
+        """Return the cosines of the best passages (m,), and which they are (m,), from 0; the earlier of equal ones."""
+        best, places = self._first.cosines(query, slots), np.zeros(len(slots), dtype=np.int64)
+        if not self._further.count:
+            return best, places
+        items, counts = self._ranges.items(slots)
+        several = np.flatnonzero(counts)
+        if not len(several):
+            return best, places
+        found = self._further.cosines(query, items)
+        starts = (np.cumsum(counts) - counts)[several]
+        highest = np.maximum.reduceat(found, starts)
+        is_highest = np.flatnonzero(found == np.repeat(highest, counts[several]))
+        is_better = highest > best[several]
+        place = 1 + is_highest[np.searchsorted(is_highest, starts)] - starts
+        best[several[is_better]] = highest[is_better]
+        places[several[is_better]] = place[is_better]
+        return best, places
 
     def vectors(self, slots: Slots) -> Embedding:
         """Return the vectors (m, d) of the first passages as `VectorView.vectors` does."""
@@ -110,24 +125,6 @@ class PassageView:
             wanted *= 2
         is_asked = np.ones(len(self._owners), dtype=np.bool_) if mask is None else mask[self._owners]
         return self._further.scan(query, wanted, is_asked)
-
-    def _best(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
-        best, places = self._first.cosines(query, slots), np.zeros(len(slots), dtype=np.int64)
-        if not self._further.count:
-            return best, places
-        items, counts = self._ranges.items(slots)
-        several = np.flatnonzero(counts)
-        if not len(several):
-            return best, places
-        found = self._further.cosines(query, items)
-        starts = (np.cumsum(counts) - counts)[several]
-        highest = np.maximum.reduceat(found, starts)
-        is_highest = np.flatnonzero(found == np.repeat(highest, counts[several]))
-        is_better = highest > best[several]
-        place = 1 + is_highest[np.searchsorted(is_highest, starts)] - starts
-        best[several[is_better]] = highest[is_better]
-        places[several[is_better]] = place[is_better]
-        return best, places
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:

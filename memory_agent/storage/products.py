@@ -1,6 +1,6 @@
 """Inner products of int8 and of packed sign bits by numkong, the kernels that usearch brings. Exact, in one thread.
 
-Shapes: q queries, m rows, d dimensions, b = d / 8 bytes of packed bits.
+Shapes: q queries, m rows, g groups of rows, d dimensions, b = d / 8 bytes of packed bits.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def products_into(query: Bytes, rows: Bytes, out: npt.NDArray[np.float32]) -> No
     numkong.cdist(query, rows, "inner", out=out)
 
 
-def products_with_signs(queries: Bytes, signs: Bits) -> npt.NDArray[np.int32]:
-    """Return the inner products of `queries` (q, d) with rows of +1 and -1, given as bits (m, b): (m, q).
+def greatest_with_signs(queries: Bytes, signs: Bits, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Return the greatest inner products of `queries` (q, d) with rows of +1 and -1, in each group of rows: (g, q).
 
-    With bits of 1 and 0 in their place, they are half of the product and the sum of the query.
+    The rows are given as bits (m, b), one query and one row or more; the groups begin at `starts` (g,). With bits of 1
+    and 0 in their place, the products are half of those and of the sum of the query.
     """
-    if not len(signs) or not len(queries):
-        return np.zeros((len(signs), len(queries)), dtype=np.int32)
     ones = np.unpackbits(signs, axis=1).view(np.int8)
     packed = numkong.dots_pack(queries, "int8")  # 7 times as fast as unpacked, for 8 queries
-    halves: npt.NDArray[np.int32] = np.asarray(numkong.dots_packed(ones, packed))
-    halves *= 2
-    halves -= queries.sum(axis=1, dtype=np.int32)
-    return halves
+    halves = np.asarray(numkong.dots_packed(ones, packed))
+    greatest: npt.NDArray[np.int32] = np.maximum.reduceat(halves, starts, axis=0)
+    greatest *= 2
+    greatest -= queries.sum(axis=1, dtype=np.int32)
+    return greatest

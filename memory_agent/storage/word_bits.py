@@ -18,7 +18,7 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.changes import Words
 from memory_agent.storage.column import Column
 from memory_agent.storage.indexes import Scores, Slots
-from memory_agent.storage.products import Bits, products_with_signs
+from memory_agent.storage.products import Bits, greatest_with_signs
 from memory_agent.storage.ranges import ABSENT, Counts, Ranges, RangesView
 
 _STEPS = 127  # of the largest component of a query's word
@@ -61,7 +61,7 @@ class WordBitsView:
         largest = np.maximum(np.abs(query_words).max(axis=1, keepdims=True), _LEAST, dtype=np.float32)
         steps = np.rint(query_words * (_STEPS / largest)).astype(np.int8)
         starts = np.cumsum(counts[has_words]) - counts[has_words]
-        best = np.maximum.reduceat(products_with_signs(steps, bits), starts, axis=0)
+        best = greatest_with_signs(steps, bits, starts)
         found[:, has_words] = best.T * (largest / (_STEPS * np.sqrt(query_words.shape[1])))
         return found
 

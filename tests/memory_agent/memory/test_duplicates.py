@@ -14,7 +14,7 @@ from memory_samples import NOW, START, SUBJECTS, message, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall.duplicates import Leader, fold
+from memory_agent.recall.duplicates import Leader, Leaders
 from memory_agent.recall.selection import LIKE_COSINE, mmr
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
@@ -80,7 +80,8 @@ def test_texts_of_a_record_do_not_run_into_each_other() -> None:
 
 
 def leaders(prints: list[int]) -> list[Leader]:
-    return fold(enumerate(prints, 100))
+    found = Leaders(np.arange(100, 100 + len(prints)), np.array(prints, dtype=np.int64))
+    return found.best(len(found))
 
 
 def test_the_best_of_several_duplicates_represents_them() -> None:

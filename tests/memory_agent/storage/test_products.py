@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.storage.products import products, products_into, products_with_signs
+from memory_agent.storage.products import greatest_with_signs, products, products_into
 
 sizes = st.tuples(st.integers(0, 7), st.integers(0, 40), st.integers(1, 50))
 
@@ -18,15 +18,16 @@ def integers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 @given(sizes, st.integers(0, 2**32))
 @settings(deadline=None)
-def test_products_with_signs_are_exact(size: tuple[int, int, int], seed: int) -> None:
+def test_the_greatest_products_with_signs_are_exact(size: tuple[int, int, int], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    queries, rows, width = size
+    queries, rows, width = size[0] + 1, size[1] + 1, size[2]
     given_queries = integers(rng, queries, 8 * width)
     signs = rng.integers(0, 256, (rows, width), dtype=np.uint8)
-    expected = np.where(np.unpackbits(signs, axis=1), 1, -1) @ given_queries.astype(np.int64).T
-    found = products_with_signs(given_queries, signs)
+    starts = np.flatnonzero(np.append(True, rng.random(rows - 1) < 0.3))
+    every = np.where(np.unpackbits(signs, axis=1), 1, -1) @ given_queries.astype(np.int64).T
+    found = greatest_with_signs(given_queries, signs, starts)
     assert found.dtype == np.int32
-    assert np.array_equal(found, expected.reshape(rows, queries))
+    assert np.array_equal(found, [group.max(axis=0) for group in np.split(every, starts[1:])])
 
 
 @given(sizes, st.integers(0, 2**32))
@@ -49,4 +50,4 @@ def test_products_of_integers_are_exact(size: tuple[int, int, int], seed: int) -
 def test_the_largest_products_do_not_overflow(ndim: int, value: int, bits: int) -> None:
     queries = np.full((2, ndim), value, dtype=np.int8)
     signs = np.full((3, ndim // 8), bits, dtype=np.uint8)
-    assert (products_with_signs(queries, signs) == (1 if bits else -1) * value * ndim).all()
+    assert (greatest_with_signs(queries, signs, np.arange(3)) == (1 if bits else -1) * value * ndim).all()
