@@ -13,8 +13,10 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,7 @@ _MARKS = {True: "yes", False: "NO", None: ""}
 
 
 def main(now: datetime) -> int:
-    """Measure and print; write the results of a full run, dated `now`."""
+    """Measure and print; write the results of a full run, dated `now`. A part that fails is left out: returns 1."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # no background work
     options = _parse()
     started_s = time.monotonic()
@@ -76,7 +78,7 @@ def main(now: datetime) -> int:
         _print(rows)
     if not options.quick and set(PARTS) <= set(parts):
         RESULTS.write_text(results_page(rows, machine, now), encoding="utf-8")
-    return 0
+    return 0 if set(options.only or PARTS) <= set(parts) else 1
 
 
 def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str:
@@ -104,23 +106,29 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
         "journal": journal.measure,
         "ingest": lambda: ingest.measure(_QUICK_EVENTS) if options.quick else ingest.measure(),
     }
-    parts = {}
+    parts: dict[str, Any] = {}
+
+    def take(name: str, measure: Callable[[], Any]) -> None:
+        tell(name)
+        try:
+            parts[name] = measure()
+        except Exception:  # noqa: BLE001 - the others were measured for minutes
+            traceback.print_exc()
+            tell(f"{name} failed")
+
     for name, measure in measures.items():
         if name in wanted:
-            tell(name)
-            parts[name] = measure()
+            take(name, measure)
     if on_store := [name for name in _ON_STORE if name in wanted]:
         memories = QUICK_MEMORIES if options.quick else MEMORIES
         with filled_store(memories, lambda text: tell(f"filling a store: {text}")) as store:
             for name in on_store:
-                tell(name)
-                parts[name] = _ON_STORE[name](store)
+                take(name, partial(_ON_STORE[name], store))
     if on_grown := [name for name in _ON_GROWN if name in wanted]:
         sizes = QUICK_SIZES if options.quick else SIZES
         with grown_stores(sizes, lambda text: tell(f"growing a store: {text}")) as growth:
             for name in on_grown:
-                tell(name)
-                parts[name] = _ON_GROWN[name](growth)
+                take(name, partial(_ON_GROWN[name], growth))
     return parts
 
 
