@@ -61,7 +61,7 @@ def answers(client: MemoryClient) -> list[Any]:
     found = []
     for mode in ("hybrid", "vector"):
         for question in QUESTIONS:
-            result = client.recall(question, 5, mode=mode, min_relevance=0, deadline_ms=60_000)  # type: ignore[arg-type]
+            result = client.recall(question, 5, mode=mode, min_relevance=0, deadline_ms=60_000)
             assert result.degraded == ()
             found.append(
                 [

@@ -91,7 +91,7 @@ def test_a_rebuild_of_vectors_embeds_the_titles_and_tags_that_the_former_version
 
         def closeness(text: str) -> tuple[float, tuple[str, ...]]:
             found = memory.recall(text, 1, mode="vector", deadline_ms=60_000, min_relevance=0)
-            return round(found.memories[0].score, 2), found.degraded
+            return round(found.memories[0].score or 0.0, 2), found.degraded
 
         texts = ("Deploys\nNever deploy on a Friday", "The staging needs a VPN.\ndeploy")
         before = [closeness(text) for text in texts]
