@@ -366,7 +366,7 @@ class Memory:
 
         It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
         memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
-        memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
+        memories credits none of them, all of two or three half. Raises `InvalidInputError`, also for an unknown recall.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")

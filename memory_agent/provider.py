@@ -244,7 +244,7 @@ class MemoryProvider(Protocol):
 
         It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
         memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
-        memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
+        memories credits none of them, all of two or three half. Raises `InvalidInputError`, also for an unknown recall.
         """
         ...
 

@@ -16,7 +16,7 @@ from ulid import ULID
 from memory_agent.arguments import check_choice, check_whole
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError, StoreError
-from memory_agent.learning.attribution import names_all, shown_row
+from memory_agent.learning.attribution import names_list, shown_row
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import to_trajectory
 from memory_agent.open_calls import InUse
@@ -185,7 +185,7 @@ class Runs:
         used = {use.row for use in run.used} if run is not None else set()
         rows = {memory_id: None if row is None else shown_row(row, [known]) for memory_id, row in rows.items()}
         stored = {row for row in rows.values() if row is not None}
-        reason = _LIST if names_all(stored, len(stored), known) else "is not credited"
+        reason = _LIST if names_list(stored, len(stored), known) else "is not credited"
         return FeedbackReport(
             trajectory_id=recall_id if run is None else run.id,
             credited=tuple(memory_id for memory_id, row in rows.items() if row in used),

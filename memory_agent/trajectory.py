@@ -33,7 +33,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a run used. `credit` is 1 when stated, .5 when inferred from the run's output."""
+    """A memory that a run used. `credit` is 1 when named, .5 when inferred, or named without a choice."""
 
     record_id: str
     how: Attribution

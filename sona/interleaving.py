@@ -15,8 +15,6 @@ from sona.lesson import Contest
 
 Arm = Literal["baseline", "learned"]
 
-FULL_LIST = 4
-
 
 class Pick(NamedTuple):
     """An item of the merged list and the ranking that contributed it; None in the common prefix."""
@@ -37,10 +35,9 @@ def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key:
 def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
     """Return how many of the `used` items each ranking contributed.
 
-    None when all of four or more items were used: that shows no preference, but a list of odd length would have a
-    winner.
+    None when all of several items were used: that shows no preference, but a list of odd length would have a winner.
     """
-    if len(picks) >= FULL_LIST and all(pick.item in used for pick in picks):
+    if len(picks) > 1 and all(pick.item in used for pick in picks):
         return None
     arms = [pick.arm for pick in picks if pick.item in used]
     return Contest(learned=arms.count("learned"), baseline=arms.count("baseline"))

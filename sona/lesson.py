@@ -30,9 +30,9 @@ class Lesson:
     """One recall, the memories its run used, and how the run ended.
 
     `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` are numbers of memories,
-    `vectors` (k, d) their unit vectors, `credits` (k,) 1 when stated and .5 when inferred. `quality` is 0 to 1; `kind`
-    groups runs with comparable qualities. `contest` is None when the recall was not interleaved. `is_counted` is True
-    for one lesson per run: a run with many recalls is not more evidence than others.
+    `vectors` (k, d) their unit vectors, `credits` (k,) 1 when named, .5 when inferred or as good as that. `quality` is
+    0 to 1; `kind` groups runs with comparable qualities. `contest` is None when the recall was not interleaved.
+    `is_counted` is True for one lesson per run: a run with many recalls is not more evidence than others.
     """
 
     number: int

@@ -250,7 +250,8 @@ def feedback(
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
 
     RECALL_ID is the recall_id of `recall --json`. Name only what was used: naming all of four or more memories carries
-    no information. What cannot be credited is listed with the reason, and is not an error.
+    no information, all of two or three counts half. What cannot be credited is listed with the reason, and is not an
+    error.
 
     \b
     Examples:

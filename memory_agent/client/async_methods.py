@@ -294,7 +294,7 @@ class AsyncMemoryMethods:
 
         It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
         memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
-        memories credits none of them. Raises `InvalidInputError`, also for an unknown recall.
+        memories credits none of them, all of two or three half. Raises `InvalidInputError`, also for an unknown recall.
         """
         return await self._ask(
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id

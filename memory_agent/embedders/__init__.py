@@ -31,6 +31,8 @@ T_co = TypeVar("T_co", covariant=True)
 From = TypeVar("From")
 
 Embeddings = npt.NDArray[np.float32]
+_PARTS_WITH_PREFIXES = 6  # of a stamp
+
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 ByteProgress = Callable[[str, int, int], None]
@@ -67,6 +69,11 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.words}|{self.stamp}" if self.words else ""
 
 
+def has_prefixes(stamp: str) -> bool:
+    """Return whether the vectors with this stamp are of texts and queries with a prefix, which moves their cosines."""
+    return len(stamp.split("|")) == _PARTS_WITH_PREFIXES
+
+
 def comparable(stamp: str, other: str) -> bool:
     """Return whether vectors with these stamps may be compared: same weights, same dimensions, same prefixes.
 
@@ -83,7 +90,8 @@ def comparable_words(stamp: str, other: str) -> bool:
 
 def _weights_and_ndim(stamp: str) -> tuple[str, ...]:
     parts = stamp.split("|")
-    return (parts[1], *parts[4:]) if 5 <= len(parts) <= 6 else (stamp,)
+    is_ours = _PARTS_WITH_PREFIXES - 1 <= len(parts) <= _PARTS_WITH_PREFIXES
+    return (parts[1], *parts[4:]) if is_ours else (stamp,)
 
 
 def check_text(field: str, text: object) -> None:

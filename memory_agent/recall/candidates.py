@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from memory_agent.embedders import has_prefixes
 from memory_agent.recall.dates.nearness import nearness
 from memory_agent.recall.fusion import fuse, highest, lexical_share
 from memory_agent.recall.late_interaction import REACH, Met, late_interaction
@@ -105,8 +106,9 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
 
 
 def is_calibrated(search: Search) -> bool:
-    """Whether the query's vector, if any, is of the model whose cosines say how relevant a memory is."""
-    return search.vector is None or search.vector.stamp.partition("|")[0] == CALIBRATED_MODEL
+    """Whether the query's vector, if any, is of the model whose cosines say how relevant a memory is, as it is."""
+    stamp = CALIBRATED_MODEL if search.vector is None else search.vector.stamp
+    return stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
 
 
 def _fused(search: Search, cosines: Scores, words: Scores, shares: Scores) -> Scores:

@@ -64,6 +64,9 @@ from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 
+_MEAN_QUERY = "centering"
+"""The blob of former versions that held the mean of a user's queries."""
+
 
 class Batch(Snapshot):
     """Changes that become durable together when the `with` block of `Store.batch` ends.
@@ -253,9 +256,11 @@ class Batch(Snapshot):
     def set_words_stamp(self, stamp: str) -> None:
         """Name what makes the further passages and the words of this batch; without this, they are left out.
 
-        A different one than before drops all words: every memory waits for new ones.
+        A different one than before drops all words: every memory waits for new ones. The first one of a former store
+        also removes what versions without words knew of its queries.
         """
         if self.state.words_stamp != stamp:
+            self.set_blob(_MEAN_QUERY, None)
             self._transaction.clear(WORD_BITS)
             self.state.word_bytes, self.state.words_stamp = None, stamp
             self._await_all()

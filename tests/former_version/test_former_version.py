@@ -159,13 +159,16 @@ def test_a_publisher_sends_the_former_spool_to_a_relay_on_the_former_journal(roo
 
 def test_word_vectors_are_filled_in_and_nothing_else_changes(root: Path, embedder: Embedder) -> None:
     keys = EncryptionSettings(keys_folder=str(root / "keys"))
-    for folder, settings in ((root / "data/users/alice", None), (root / "encrypted/users/erin", keys)):
+    for folder, settings in ((root / "plain/users/alice", None), (root / "encrypted/users/erin", keys)):
         with Memory.open(folder, embedder=embedder, encryption_settings=settings) as memory:
             before, records = memory.stats(), [record for _, record in memory._archive.store.scan()]
+            assert len(records) > 1
+            assert memory._archive.store.blob("centering") is not None
             assert (memory.fill_vectors(), memory.stats().waiting) == (before.memories, 0)
             assert memory.recall(LOGOUTS, now=AT, deadline_ms=60_000).degraded == ()
             assert [record for _, record in memory._archive.store.scan()] == records
             assert memory._archive.store.verify() == len(records) == memory._archive.view.word_bits.count
+            assert memory._archive.store.blob("centering") is None  # no ranking reads the mean of queries any more
 
 
 def events_after(subscriber: Subscriber, seq: int) -> list[list[Any]]:

@@ -105,6 +105,8 @@ def test_using_every_shown_item_decides_no_contest() -> None:
     assert contest(picks, {2, 3, 4, 5, 6, 99}) is None
     assert contest(picks[:4], {2, 3, 4, 5}) is None
     assert contest(picks, {2, 3, 4, 6}) == Contest(learned=2, baseline=2)
+    assert contest(picks[:3], {2, 3, 4}) is None
+    assert contest(picks[:2], {2, 3}) is None
     assert contest(picks[:1], {2}) == Contest(learned=1, baseline=0)  # of one item, all is something
 
 

@@ -80,9 +80,17 @@ def test_naming_all_of_four_shown_memories_credits_none(memory: Memory, things: 
     assert all("all memories that were shown" in reason for reason in report.not_credited.values())
 
 
-def test_naming_all_of_three_shown_memories_credits_them(memory: Memory, things: list[str]) -> None:
-    note(memory, OTHER, 1, things[:3])
-    assert memory.feedback(OTHER, things[:3], now=at(5)).credited == tuple(things[:3])
+@pytest.mark.parametrize(
+    ("shown", "named", "credits"), [(3, 3, [0.5] * 3), (2, 2, [0.5] * 2), (3, 2, [1.0] * 2), (1, 1, [1.0])]
+)
+def test_naming_all_of_two_or_three_shown_memories_credits_half(
+    memory: Memory, things: list[str], shown: int, named: int, credits: list[float]
+) -> None:
+    note(memory, OTHER, 1, things[:shown])
+    assert memory.feedback(OTHER, things[:named], now=at(5)).credited == tuple(things[:named])
+    told = memory.runs.get(OTHER)
+    assert told is not None
+    assert [use.credit for use in told.used] == credits
 
 
 def test_a_list_named_by_an_event_of_the_run_credits_nothing_either(memory: Memory, things: list[str]) -> None:

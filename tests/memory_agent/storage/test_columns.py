@@ -182,6 +182,23 @@ class ColumnsModel(RuleBasedStateMachine):
             assert batch.update(self.records[row]) == row
         self.follow(batch.changes, follow)
 
+    @precondition(lambda self: self.records)
+    @rule(data=st.data(), changed=metadata, by_id=st.booleans(), follow=st.booleans())
+    def change_metadata(self, data: st.DataObject, changed: dict[str, Any], by_id: bool, follow: bool) -> None:
+        """Change the metadata alone, and ask for what it was and what it is."""
+        row = self.some_row(data)
+        old = self.records[row].metadata
+        self.records[row] = record = msgspec.structs.replace(self.records[row], metadata=changed)
+        with self.store.batch() as batch:
+            if by_id:
+                batch.upsert(record, None)
+            else:
+                batch.update(record)
+        self.follow(batch.changes, follow)
+        for key, value in (*old.items(), *changed.items()):
+            if not isinstance(value, list | dict):
+                self.answers_as_the_records_say(MemoryFilter(metadata={key: value}))
+
     @rule(
         data=st.data(),
         fields=records,
